@@ -12,6 +12,7 @@ from typing import Literal
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.ops import PAIRED
 from busbw.runs import store
+from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
 from busbw.runs.placement import RankPlacement, binding, oversubscribed_hosts, rank_placements, variables_of
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, LoopKind, Measurement, Run
@@ -24,10 +25,6 @@ CaseState = Literal["measured", "failed", "skipped", "not reached"]
 _SHOWN_VALUE = 120
 """Characters of a value that fit into an error message."""
 
-_VARIABLES_THAT_MATTER = (
-    *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
-    *("OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_"),
-)
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "warmup_calls_cap")
 
 
@@ -111,16 +108,6 @@ class Dataset:
         return self.runs[0].run.environments.get(host, {})
 
 
-def fact(environment: Mapping[str, JSON], path: str) -> JSON:
-    """The value at a dotted ``path`` such as ``cpu.usable_cores``; None where any step of it is missing."""
-    value: JSON = environment
-    for step in path.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(step)
-    return value
-
-
 def _over_hosts(path: str) -> Callable[[Run], JSON]:
     """The distinct values of one environment fact over the hosts of a run; None when no host recorded it, or nothing
     in it.
@@ -150,7 +137,7 @@ def _variables(run: Run) -> JSON:
         f"{name}={value}"
         for environment in run.environments.values()
         for name, value in variables_of(environment).items()
-        if name.startswith(_VARIABLES_THAT_MATTER)
+        if name.startswith(SAME_VARIABLES)
     }
     return ", ".join(sorted(found))
 
@@ -186,6 +173,8 @@ def _warm_up(run: Run) -> JSON:
     return ", ".join(f"{name}={timing[name]}" for name in _WARM_UP_RULES if name in timing) or None
 
 
+_FACTS = tuple((path, _over_hosts(path)) for path in SAME_FACTS)
+
 CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("machine", lambda run: None if _unknown(run, "machine") else run.machine),
     ("ranks", lambda run: len(run.hosts)),
@@ -193,23 +182,10 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("placement of ranks on hosts", _placement),
     ("backend", _of_cases("backend")),
     ("device", _of_cases("device")),
-    ("cpu.model", _over_hosts("cpu.model")),
-    ("cpu.physical_cores", _over_hosts("cpu.physical_cores")),
-    ("cpu.logical_cores", _over_hosts("cpu.logical_cores")),
-    ("cpu.usable_cores", _over_hosts("cpu.usable_cores")),
+    *_FACTS[:4],
     ("binding of ranks to cores", _binding),
     ("memory", _memory),
-    ("kernel", _over_hosts("kernel")),
-    ("python", _over_hosts("python")),
-    ("torch", _over_hosts("torch")),
-    ("mpi.library", _over_hosts("mpi.library")),
-    ("mpi.threads", _over_hosts("mpi.threads")),
-    ("mpi.transport", _over_hosts("mpi.transport")),
-    ("nccl.version", _over_hosts("nccl.version")),
-    ("virtualization", _over_hosts("virtualization")),
-    ("thp", _over_hosts("thp")),
-    ("storage.type", _over_hosts("storage.type")),
-    ("storage.device", _over_hosts("storage.device")),
+    *_FACTS[4:],
     ("variables", _variables),
     ("warm-up", _warm_up),
     ("busbw", lambda run: None if run.imported is not None else run.busbw),

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from busbw.ops import MEMORY_TRAFFIC
-from busbw_analysis.data.load import Dataset, fact
+from busbw.runs.facts import fact
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary, IntervalKind
 from busbw_analysis.data.unavailable import Unavailable

@@ -7,12 +7,13 @@ reason, in words, why none is known.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
 from busbw.system.detect import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
 from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.units import format_rate
-from busbw_analysis.data.load import Dataset, fact
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.peaks.transports import Choice, Transport, transport_of
 
 _LOOPBACK = "loopback"

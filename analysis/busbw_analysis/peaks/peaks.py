@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, STORING, TO_THE_HOST
+from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
-from busbw_analysis.data.load import Dataset, fact, rank_list
+from busbw_analysis.data.load import Dataset, rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
 from busbw.system.networks import rdma_ports
-from busbw_analysis.data.load import fact
 
 _NOT_TOLD = "not told by the library"
 _UCX_OVER_RDMA = ("rc", "ud", "dc", "ib", "srd", "gga", "all")

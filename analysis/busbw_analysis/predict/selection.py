@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.runs import store
+from busbw.runs.facts import fact
 from busbw.runs.records import SETTINGS, settings_in_words
-from busbw_analysis.data.load import Dataset, Difference, differences, fact, pool
+from busbw_analysis.data.load import Dataset, Difference, differences, pool
 from busbw_analysis.data.series import Series, SeriesKey, series_of
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable

@@ -4,9 +4,34 @@
 another shape was changed by somebody else: this is where that is found, so that no reader has to expect it.
 """
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
+
+from busbw.runs.records import JSON
+
+SAME_FACTS: Final = (
+    *("cpu.model", "cpu.physical_cores", "cpu.logical_cores", "cpu.usable_cores"),
+    *("kernel", "python", "torch", "mpi.library", "mpi.threads", "mpi.transport", "nccl.version"),
+    *("virtualization", "thp", "storage.type", "storage.device"),
+)
+"""Facts of a host that may not change within a run, or between runs that are pooled."""
+
+SAME_VARIABLES: Final = (
+    *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
+    *("OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_"),
+)
+"""How variables begin that may not, either."""
+
+
+def fact(facts: Mapping[str, JSON], path: str) -> JSON:
+    """The value at a dotted ``path`` such as ``cpu.usable_cores``; None where any step of it is missing."""
+    value: JSON = facts
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e18)]

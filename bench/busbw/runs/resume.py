@@ -10,6 +10,7 @@ from busbw import __version__
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.ops import OPS
 from busbw.runs import store
+from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
 from busbw.runs.placement import binding, rank_placements, variables_of
 from busbw.runs.plan import Plan, told_as_options
 from busbw.runs.progress import CaseBlock, progress_of
@@ -19,48 +20,13 @@ from busbw.runs.store import StoredRun
 Block = tuple[int, int]
 """A block that is to be measured: place of its case in ``Run.cases``, number of the block."""
 
-_SAME_FACTS = (
-    "cpu.model",
-    "cpu.physical_cores",
-    "cpu.logical_cores",
-    "cpu.usable_cores",
-    "kernel",
-    "python",
-    "torch",
-    "mpi.library",
-    "mpi.threads",
-    "mpi.transport",
-    "mpi.loop",
-    "nccl.version",
-    "virtualization",
-    "thp",
-    "storage.type",
-    "storage.device",
-    "storage.way",
-)
-"""Facts of a host that may not change within a run: runs that differ in them are not pooled either. One that a run of
-before it was recorded lacks proves no difference, but for ``virtualization``: none is what a bare machine has.
+_SAME_FACTS = (*SAME_FACTS, "mpi.loop", "storage.way")
+"""One that a run of before it was recorded lacks proves no difference, but for ``virtualization``: none is what a bare
+machine has.
 """
 
 _FACTS_OF_A_JOB = ("boot_id", "node", "variables", "ranks")
 """Facts of a host that may change within a run, because its launches may be in several jobs."""
-
-_SAME_VARIABLES = (
-    "GLOO_",
-    "NCCL_",
-    "OMPI_",
-    "MPICH_",
-    "MPIR_",
-    "I_MPI_",
-    "FI_",
-    "TORCH_",
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "MALLOC_",
-    "UCX_",
-    "PYTORCH_",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +263,7 @@ def _refuse(run: Run, differences: Sequence[str]) -> None:
 
 
 def _told(facts: Mapping[str, JSON]) -> dict[str, JSON]:
-    found = {path: _at(facts, path) for path in _SAME_FACTS}
+    found = {path: fact(facts, path) for path in _SAME_FACTS}
     return found | {
-        name: value for name, value in variables_of(facts).items() if name.partition(" ")[0].startswith(_SAME_VARIABLES)
+        name: value for name, value in variables_of(facts).items() if name.partition(" ")[0].startswith(SAME_VARIABLES)
     }
-
-
-def _at(facts: Mapping[str, JSON], path: str) -> JSON:
-    value: JSON = facts
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, Mapping) else None
-    return value

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from busbw.runs.facts import fact
 from busbw.runs.placement import RankPlacement, binding, mappings, rank_placements
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw.units import number_list
-from busbw_analysis.data.load import fact, rank_list
+from busbw_analysis.data.load import rank_list
 from busbw_analysis.report.document import Column, Table, table
 
 _MOST_CARDS = 4

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from busbw.runs.facts import fact
 from busbw.runs.records import JSON
 from busbw.units import format_size, format_time
-from busbw_analysis.data.load import fact
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
