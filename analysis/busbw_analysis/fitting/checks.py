@@ -102,19 +102,13 @@ def _falls(sizes: np.ndarray, times: np.ndarray) -> bool:
     return bool(kendalltau(sizes, times, alternative="less").pvalue < _BY_CHANCE)
 
 
-def refuse(observations: Sequence[Observation]) -> None:
-    """Raise AnalysisError unless ``observations`` can carry one fit together."""
-    if not observations:
-        message = (
-            "nothing was measured that a joint fit could take; it needs ops between ranks, over "
-            f"{LEAST_SIZES} or more sizes"
-        )
+def refuse_mixed(observations: Sequence[Observation]) -> None:
+    """Raise AnalysisError unless ``observations`` are of one backend."""
+    backends = dict.fromkeys(one.backend for one in observations)
+    if len(backends) > 1:
+        names = " and for ".join(map(repr, backends))
+        message = f"one set of parameters cannot hold for {names}; fit each backend by itself"
         raise AnalysisError(message)
-    for one in observations:
-        _refuse_time(one)
-    _refuse_mixed(observations)
-    for _, members in groupby(sorted(observations, key=_curve), key=_curve):
-        _refuse_curve_of(list(members))
 
 
 def usable(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...], tuple[str, ...]]:
@@ -150,24 +144,6 @@ def _refuse_time(one: Observation) -> None:
     if not one.launches:
         message = f"{_name(one)} at {format_size(one.size_bytes)} has no launch behind it; it needs at least one"
         raise AnalysisError(message)
-
-
-def _refuse_mixed(observations: Sequence[Observation]) -> None:
-    backends = dict.fromkeys(one.backend for one in observations)
-    if len(backends) > 1:
-        message = f"one set of parameters cannot hold for {_listed(backends)}; fit each backend by itself"
-        raise AnalysisError(message)
-    regimes = dict.fromkeys(str(one.regime) for one in observations)
-    if len(regimes) > 1:
-        message = (
-            f"one set of parameters cannot hold for {_listed(regimes)}: the bytes go other ways, or ranks wait for "
-            "cores; fit each placement by itself"
-        )
-        raise AnalysisError(message)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return " and for ".join(repr(name) for name in names)
 
 
 def _refuse_curve_of(members: Sequence[Observation]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from busbw.errors import AnalysisError
 from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size, format_time
-from busbw_analysis.fitting.checks import refuse, usable
+from busbw_analysis.fitting.checks import refuse_mixed, usable
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.fitting.design import (
     PARAMETERS,
@@ -244,7 +244,7 @@ def fit_regimes(observations: Sequence[Observation], *, seed: int = 0) -> tuple[
 
 
 def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> JointFit:
-    """One set of parameters for all of ``observations``, which are of one regime and one backend.
+    """One set of parameters for all of ``observations``, which are ``usable`` and of one regime and one backend.
 
     Algorithms of the library's ops are chosen by ``selection.compete``; where all ranks share a host, it is tried
     whether the bytes of each rank or those of all together explain the times better. ``seed`` seeds the resampling of
@@ -256,7 +256,7 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> JointF
 @lru_cache(maxsize=16)
 def _fitted(observations: tuple[Observation, ...], seed: int) -> JointFit:
     """A fit takes seconds, and a table and a drawing of the same runs ask for the same ones."""
-    refuse(observations)
+    refuse_mixed(observations)
     carried = link_sharing(observations)
     wanted, notes = carried.wanted, list(carried.notes)
     if "card" in wanted:
