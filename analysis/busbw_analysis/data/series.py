@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from busbw.ops import PAIRED
+from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import SETTINGS, case_in_words
@@ -96,11 +96,11 @@ class Series:
 
 def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Series, ...]:
     """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other. Nor have
-    samples in which something else was computed: most of their time is not communication.
+    samples in which something else was computed, and steps of training: most of their time is not communication.
     """
     found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
     for summary in summaries:
-        if summary.state != "measured" or summary.case.op in PAIRED or summary.case.mode == "overlap":
+        if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode == "overlap":
             continue
         for group in summary.groups:
             found.setdefault(key_of(dataset, summary, group), []).append((_point(summary, group), group))

@@ -24,6 +24,7 @@ from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
+from busbw_analysis.diagnosis.steps import Trained, steps_of
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.diagnosis.verdicts import Curve, Status, Verdict, verdicts_on
@@ -58,9 +59,9 @@ class Best:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """All that a report needs: the data, then what is thought of them. ``findings`` are sorted, the worst first;
-    ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``levels`` the hierarchy,
-    ``pair_shares[i]`` what the pairs of matrix i reached of their peaks, ``races`` are algorithms of one op beside
-    each other. ``regimes`` are joint fits, which ``with_joint_fits`` makes.
+    ``memory``, ``files`` and ``steps`` are what kernels in memory, operations on storage and steps of training came
+    to, ``levels`` the hierarchy, ``pair_shares[i]`` what the pairs of matrix i reached of their peaks, ``races`` are
+    algorithms of one op beside each other. ``regimes`` are joint fits, which ``with_joint_fits`` makes.
     """
 
     dataset: Dataset
@@ -76,6 +77,7 @@ class Judgement:
     networks: tuple[NetworkRoofline, ...] = ()
     memory: tuple[MemoryCurve, ...] = ()
     files: tuple[Stored, ...] = ()
+    steps: tuple[Trained, ...] = ()
     levels: tuple[HierarchyLevel, ...] = ()
     pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
     races: tuple[AlgorithmComparison, ...] = ()
@@ -137,6 +139,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         networks=network_rooflines(dataset, summaries, rooflines, rows),
         memory=memory,
         files=files,
+        steps=steps_of(dataset, summaries),
         pair_shares=shares,
         races=algorithm_comparisons(curves, library_of_run(dataset)),
         levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),

@@ -42,6 +42,7 @@ from busbw_analysis.report.sections.ranks import rank_views
 from busbw_analysis.report.sections.roofline import rooflines
 from busbw_analysis.report.sections.run import environment, glossary, missing_cases, ran_for, timing
 from busbw_analysis.report.sections.selftest import overlaps, trust
+from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -245,6 +246,7 @@ _SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
     operations,
     memory,
     storage,
+    steps,
     lambda one: pairs(one.matrices, one.splits, one.dataset.seats, one.pair_shares),
     lambda one: rank_views(one.dataset, one.cases, one.lateness),
     overlaps,

@@ -37,6 +37,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``memory``: for every kernel in memory and all that it was measured with: traffic (B/s) over the working set (B),
   ``plateaus`` and ``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
+- ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
+  tokens_per_second, flop_per_second, product_share, sent_bytes
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups; of a
   pair matrix with more than 240 pairs the slowest 240, ``groups_left_out`` says how many more there are, and
@@ -62,6 +64,7 @@ from busbw_analysis.diagnosis.composition import compositions_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
+from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.fitting.joint import OneRegime
 
 LAYOUT: Final = 6
@@ -104,6 +107,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "rooflines": plain(judgement.rooflines),
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
+        "steps": [_step(one) for one in judgement.steps],
         "storage": [{**plain(one), "peak": plain(one.peak)} for one in judgement.files],
         "hierarchy": [{**plain(level), "share": level.share} for level in judgement.levels],
         "cases": [_case(summary) for summary in judgement.cases],
@@ -229,6 +233,16 @@ def _expected(pair: Pair) -> JSON:
     if isinstance(pair.expected, Unavailable):
         return plain(pair.expected)
     return {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]}
+
+
+_FOLLOWS: Final = (
+    *("exposed_ns", "exposed_share", "hidden", "bubble"),
+    *("tokens_per_second", "flop_per_second", "product_share", "sent_bytes"),
+)
+
+
+def _step(one: Trained) -> dict[str, JSON]:
+    return {**plain(one), **{name: getattr(one, name) for name in _FOLLOWS}}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:

@@ -16,6 +16,8 @@ _SOCKETS: Final = ("tcp_stream", "4MiB,64MiB")
 """The peak of a backend that sends over sockets, on one host."""
 _MEMORY: Final = ("memory_copy", "64MiB")
 """The peak of ranks that share the memory of one host."""
+_PRODUCTS: Final = ("matmul", "4MiB")
+"""The rate of matrix products, which steps of training are held against."""
 
 
 def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: bool) -> tuple[Sweep, ...]:
@@ -23,9 +25,10 @@ def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: b
     what is among ``ops`` is left out.
     """
     sending = [OPS[name] for name in ops if _is_judged(OPS[name])]
-    if ranks < 2 or not sending:
-        return ()
-    rows = [_LATENCY]
+    rows = [_PRODUCTS] if any(OPS[name].splits for name in ops) else []
+    if ranks < 2:
+        sending = []
+    rows += [_LATENCY] if sending else []
     if one_host and any(op.sized for op in sending):
         rows.append(_RATE)
         rows += [_SOCKETS] if backend.traits.transport == "gloo-tcp" else []
@@ -35,4 +38,4 @@ def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: b
 
 def _is_judged(op: Op) -> bool:
     """Whether ``op`` is held against a model or a peak of messages; pairs are held against each other."""
-    return not (op.local or op.stores or op.plain_sockets or op.members == "pairs")
+    return not (op.local or op.stores or op.plain_sockets or op.splits or op.members == "pairs")

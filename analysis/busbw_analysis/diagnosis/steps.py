@@ -1,0 +1,142 @@
+"""Steps of training: what of a step is computation, what is communication that it does not hide, and what is waiting.
+
+Exposed is the step less its computation alone; hidden is the share of communication alone that is not exposed. What is
+computed and communicated alone is measured behind the samples of a block (``records.StepParts``), on the same ranks.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from busbw.ops import FLOP, bus_factor
+from busbw.ops.training import Workload
+from busbw.runs.records import Sent, StepParts
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import CaseSummary, GroupSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One measured case. Times are ns of a step, medians; rates are of all ranks together.
+
+    interval: of the time, as of every case. compute_ns, communication_ns: the two alone.
+    product_rate: FLOP/s of matrix products that all ranks reached in the same run; None where none were measured.
+    """
+
+    op: str
+    case: int
+    workload: Workload
+    ranks: int
+    time_ns: float
+    low_ns: float | None
+    high_ns: float | None
+    compute_ns: float
+    communication_ns: float
+    sent: tuple[Sent, ...]
+    parameters: int
+    flop: int
+    tokens: int
+    product_rate: float | None
+    check: str
+
+    @property
+    def exposed_ns(self) -> float:
+        """What of the step is not computation: communication that is not hidden, and waiting."""
+        return max(0.0, self.time_ns - self.compute_ns)
+
+    @property
+    def hidden(self) -> float | None:
+        """The share of communication beside which something is computed; None for a pipeline, whose stages wait for
+        each other as well.
+        """
+        if self.workload.pp > 1 or not self.communication_ns:
+            return None
+        return max(0.0, 1 - self.exposed_ns / self.communication_ns)
+
+    @property
+    def exposed_share(self) -> float:
+        """Of the step."""
+        return self.exposed_ns / self.time_ns
+
+    @property
+    def bubble(self) -> float | None:
+        """The share of a step that a stage of a pipeline waits for others if nothing but products takes time,
+        (p−1)/(m v + p−1) (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2).
+        """
+        one = self.workload
+        return None if one.pp == 1 else (one.pp - 1) / (one.micro_batches * one.interleave + one.pp - 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """All ranks together."""
+        return self.tokens / self.time_ns * 1e9
+
+    @property
+    def flop_per_second(self) -> float | None:
+        """Of matrix products; None where they were waited for."""
+        return None if self.workload.wait_ns is not None else self.flop / self.time_ns * 1e9
+
+    @property
+    def product_share(self) -> float | None:
+        """Model FLOP utilisation, of what products alone reach here."""
+        rate = self.flop_per_second
+        return None if rate is None or self.product_rate is None else rate / self.product_rate
+
+    @property
+    def sent_bytes(self) -> float:
+        """In a step, by the rank that sends most: S × bus factor of each call."""
+        by_rank: dict[int, float] = {}
+        for one in self.sent:
+            for rank in one.ranks:
+                factor = bus_factor(one.op, one.group) or 0.0
+                by_rank[rank] = by_rank.get(rank, 0.0) + one.calls * one.size_bytes * factor
+        return max(by_rank.values(), default=0.0)
+
+
+def steps_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Trained, ...]:
+    """Every measured step, in the order of the plan."""
+    known = list(summaries)
+    parts: dict[int, list[StepParts]] = {}
+    for block in dataset.blocks:
+        if block.measurement.step is not None:
+            parts.setdefault(block.case, []).append(block.measurement.step)
+    rate = _product_rate(known)
+    return tuple(
+        _trained(summary, workload, group, parts[summary.index], rate)
+        for summary in known
+        if (workload := summary.case.workload) is not None and summary.state == "measured" and summary.index in parts
+        for group in summary.groups
+    )
+
+
+def _product_rate(summaries: Iterable[CaseSummary]) -> float | None:
+    """FLOP/s of all ranks together, in the largest product in float32 that was measured."""
+    rates = [
+        (one.case.size_bytes, sum(FLOP["matmul"](one.case.count) / group.time_ns * 1e9 for group in one.groups))
+        for one in summaries
+        if (one.case.op, one.case.dtype, one.state) == ("matmul", "float32", "measured")
+    ]
+    return None if not rates else max(rates)[1]
+
+
+def _trained(
+    summary: CaseSummary, workload: Workload, group: GroupSummary, parts: list[StepParts], rate: float | None
+) -> Trained:
+    last = parts[-1]
+    return Trained(
+        op=summary.case.op,
+        case=summary.index,
+        workload=workload,
+        ranks=len(group.ranks),
+        time_ns=group.time_ns,
+        low_ns=group.interval.low_ns,
+        high_ns=group.interval.high_ns,
+        compute_ns=median(ns for one in parts for ns in one.compute_ns),
+        communication_ns=median(ns for one in parts for ns in one.communication_ns),
+        sent=last.sent,
+        parameters=last.parameters,
+        flop=last.flop,
+        tokens=last.tokens,
+        product_rate=rate,
+        check=summary.check,
+    )

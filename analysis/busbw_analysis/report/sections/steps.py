@@ -1,0 +1,60 @@
+"""The part of a report about steps of training: what they take, and what of it is communication."""
+
+from typing import Final
+
+from busbw.ops.training import workload_in_words
+from busbw.units import format_flop, format_size, format_time
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
+from busbw_analysis.report.sections.curves import checked
+
+_HOW: Final = (
+    "A step is forward pass, backward pass and update. Loss, gradients and weights are those of one process, before "
+    "and after timing. Computation alone is the same step on all ranks with nothing sent; communication alone is the "
+    "same collectives without anything else, one after another. Exposed is the step less its computation alone; "
+    "hidden is the share of communication alone that is not exposed."
+)
+_WAITED: Final = (
+    "Where computation waits, matrix products are slept and not computed: communication is then that of ranks that do "
+    "not share cores, and FLOP/s say nothing."
+)
+
+_COLUMNS: Final[tuple[Column[Trained], ...]] = (
+    Column("Step", lambda one: one.op),
+    Column("Of", lambda one: workload_in_words(one.workload)),
+    Column("Ranks", lambda one: one.ranks, str),
+    Column("Time", lambda one: one.time_ns, format_time),
+    Column("low", lambda one: one.low_ns, format_time),
+    Column("high", lambda one: one.high_ns, format_time),
+    Column("Alone", lambda one: _bar(one, one.compute_ns), format_time, group="Computation"),
+    Column("Alone", lambda one: _bar(one, one.communication_ns), format_time, group="Communication"),
+    Column("Exposed", lambda one: _bar(one, one.exposed_ns), format_time, group="Communication"),
+    Column("Hidden", lambda one: one.hidden, percent, "%", group="Communication"),
+    Column("Idle", lambda one: one.exposed_share if one.bubble is not None else None, percent, "%", group="Pipeline"),
+    Column("Bubble", lambda one: one.bubble, percent, "%", group="Pipeline"),
+    Column("Sent a rank", lambda one: round(one.sent_bytes), format_size),
+    Column("Tokens/s", lambda one: one.tokens_per_second, three_digits),
+    Column("FLOP/s", lambda one: one.flop_per_second, format_flop),
+    Column("Of products", lambda one: one.product_share, percent, "%"),
+    Column("Data", lambda one: checked(one.check)),
+)
+
+
+def _bar(one: Trained, part_ns: float) -> Cell:
+    return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.time_ns))
+
+
+def steps(judgement: Judgement) -> Section | None:
+    """Every step that was measured; None where none was."""
+    if not judgement.steps:
+        return None
+    notes = ["Bars are shares of the step. Sent a rank: S × bus factor of each call, by the rank that sends most."]
+    if any(one.bubble is not None for one in judgement.steps):
+        notes.append("Idle: exposed over the step, messages included. Bubble: (p−1)/(m v + p−1), without messages.")
+    if any(one.product_share is not None for one in judgement.steps):
+        notes.append("Of products: FLOP/s over those of the largest matmul in this run.")
+    if any(one.workload.wait_ns is not None for one in judgement.steps):
+        notes.append(_WAITED)
+    rows = table("Steps", _COLUMNS, judgement.steps, *notes, without_empty=True)
+    return Section("steps", "Training steps", (Paragraph(_HOW), rows))

@@ -1,0 +1,90 @@
+"""What a step of training is taken apart into."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.ops.training import Workload
+from busbw.runs.records import Sent
+from busbw_analysis.data.load import load
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.report.sections.steps import steps
+
+GOLDEN = Path(__file__).parents[1] / "data" / "schema-7"
+
+
+def workload(pp: int = 1, micro_batches: int = 1, interleave: int = 1, wait_ns: int | None = None) -> Workload:
+    return Workload(
+        model="MLP 1024",
+        scale=1.0,
+        dp=1,
+        tp=1,
+        pp=pp,
+        micro_batches=micro_batches,
+        interleave=interleave,
+        wait_ns=wait_ns,
+    )
+
+
+ONE = Trained(
+    op="train_ddp",
+    case=0,
+    workload=workload(),
+    ranks=4,
+    time_ns=100.0,
+    low_ns=None,
+    high_ns=None,
+    compute_ns=80.0,
+    communication_ns=50.0,
+    sent=(),
+    parameters=10,
+    flop=6000,
+    tokens=20,
+    product_rate=1.2e11,
+    check="verified",
+)
+
+
+def test_what_is_not_computation_is_exposed() -> None:
+    assert (ONE.exposed_ns, ONE.exposed_share, ONE.hidden) == (20.0, 0.2, 0.6)
+    assert (ONE.tokens_per_second, ONE.flop_per_second, ONE.product_share) == (2e8, 6e10, 0.5)
+
+
+@given(st.floats(1, 1e12), st.floats(1, 1e12), st.floats(0, 1e12))
+def test_shares_are_shares(time_ns: float, compute_ns: float, communication_ns: float) -> None:
+    one = replace(ONE, time_ns=time_ns, compute_ns=compute_ns, communication_ns=communication_ns)
+    assert 0 <= one.exposed_share <= 1
+    assert one.hidden is None or 0 <= one.hidden <= 1
+
+
+@pytest.mark.parametrize(("pp", "m", "v", "share"), [(4, 8, 1, 3 / 11), (4, 8, 2, 3 / 19), (2, 1, 1, 0.5)])
+def test_the_bubble_is_that_of_the_formula(pp: int, m: int, v: int, share: float) -> None:
+    one = replace(ONE, workload=workload(pp, m, v))
+    assert one.bubble == share
+    assert one.hidden is None
+    assert ONE.bubble is None
+
+
+def test_products_that_are_waited_for_have_no_rate() -> None:
+    one = replace(ONE, workload=workload(wait_ns=1000))
+    assert (one.flop_per_second, one.product_share) == (None, None)
+
+
+def test_the_rank_that_sends_most_speaks_for_all() -> None:
+    sent = (
+        Sent(op="all_reduce", group=4, size_bytes=1000, calls=2, ranks=(0, 1)),
+        Sent(op="send_recv", group=2, size_bytes=100, calls=3, ranks=(1,)),
+    )
+    assert replace(ONE, sent=sent).sent_bytes == 2 * 1000 * 1.5 + 300
+
+
+def test_a_stored_step_is_in_the_report() -> None:
+    judgement = judge(load([GOLDEN]))
+    assert [(one.op, one.sent_bytes) for one in judgement.steps] == [("train_1f1b", 1792.0), ("train_ddp", 100352.0)]
+    section = steps(judgement)
+    assert section is not None
+    assert section.anchor == "steps"
