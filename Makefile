@@ -73,7 +73,7 @@ faults: $(developed) ## break ROUNDS=5 × 20 real runs at random moments, and co
 fuzz: $(developed) ## hostile run folders and plans, MINUTES=10 for each campaign
 	PYTHONPATH=tests/shared $(venv)/bin/python tests/fuzz/fuzz.py --minutes $(MINUTES)
 
-cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
+cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), and Chromium, if it is missing
 	sh tests/cluster/setup.sh
 
 # Each part may be without any of the tests that SELECT names (pytest's exit status 5).

@@ -98,15 +98,16 @@ class Run:
         if op not in drawn:
             refuse_unknown("op", op, drawn)
         curves = [curve for curve in self.judgement.curves if curve.series.key.op == op]
-        panel = rate_panel(curves)
         varying = varying_fields(curve.series.key for curve in curves)
+        labels = [curve_label(curve.series.key, varying) for curve in curves]
+        panel = rate_panel(curves, labels)
         with canvas((0.12, 0.1, 0.84, 0.8), width=560, height=360) as (figure, axes):
             paint(axes, panel)
             figure.patch.set_visible(True)
             dress(axes, muted="#555555", hairline="#dddddd")
             points = [
                 Line2D([], [], color=SERIES[slot % SLOTS], marker=MARKERS[slot % SLOTS], linestyle="none", label=label)
-                for slot, label in enumerate(curve_label(curve.series.key, varying) for curve in curves)
+                for slot, label in enumerate(labels)
             ]
             kinds = [
                 Line2D([], [], color="#555555", linestyle=LINE_STYLES[kind][0], label=kind)

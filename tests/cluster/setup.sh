@@ -1,9 +1,9 @@
 #!/bin/sh
-# What a bed needs beyond Python and util-linux: Debian's Slurm without systemd, ip, and a C compiler for the switch.
-# For root on a Debian or Ubuntu machine; where everything is there already it does nothing.
+# What tests need beyond Python and util-linux: for a bed Debian's Slurm without systemd, ip, and a C compiler for the
+# switch; for the report a browser. For root on a Debian or Ubuntu machine; where everything is there it does nothing.
 set -eu
 
-packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2 iproute2 procps gcc libc6-dev"
+packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix2 iproute2 procps gcc libc6-dev chromium fonts-dejavu-core"
 lacking=
 for package in $packages; do
     dpkg-query --show --showformat='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || lacking="$lacking $package"

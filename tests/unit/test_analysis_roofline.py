@@ -18,7 +18,7 @@ from busbw_analysis.diagnosis.roofline import Kernel, Roofline, intensity_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph
 from busbw_analysis.report.plots.roofline import Ceiling, Dot, Picture, Slope, draw
-from busbw_analysis.report.sections.curves import operations
+from busbw_analysis.report.sections.curves import Side, operations
 
 MIB = 1 << 20
 BETA = 20e9
@@ -70,7 +70,7 @@ def kernel(roofline: Roofline, op: str, size: int | None = None) -> Kernel:
 
 def test_arithmetic_is_shown_with_its_time_and_without_a_rate_of_bytes() -> None:
     times = {case("matmul", 1 << size, mode="pipelined"): 1e-9 * (1 << size) ** 1.5 for size in (10, 14, 18, 22)}
-    part = operations(judged(times)).parts[0]
+    part = operations([Side(judged(times))]).parts[0]
     figure = part.blocks[0]
     assert isinstance(figure, Figure)
     assert len(figure.pictures) == 1

@@ -36,6 +36,16 @@ def test_a_drawing_carries_its_words_escaped() -> None:
     assert "<b>" not in svg
 
 
+def test_every_point_has_the_words_of_its_data_escaped() -> None:
+    points = [Point(size, 3e4 + size, tip=f"<{size}> & co") for size in SIZES]
+    root = ET.fromstring(draw(Panel("time", "t", (Series(7, tuple(points)),), ()), "a", "t", "t"))  # noqa: S314
+    (group,) = [element for element in root.iter("g") if element.get("class") == "series series-7"]
+    markers = list(group.iter("use"))
+    assert [marker.get("data-tip") for marker in markers] == [point.tip for point in points]
+    across = [float(marker.attrib["x"]) for marker in markers]
+    assert across == sorted(across)
+
+
 def test_a_drawing_refers_to_nothing_outside_and_its_ids_are_its_own() -> None:
     svg = draw(panel(), "fig-1", "title", "text")
     assert "http" not in svg
@@ -82,4 +92,5 @@ def test_two_sizes_are_not_a_picture() -> None:
 def test_swatches_differ_in_shape_too() -> None:
     shapes = {re.sub(r"var\([^)]*\)", "", swatch(slot, "points")) for slot in range(6)}
     assert len(shapes) == 6
+    assert len({swatch(slot, "joined") for slot in range(24)}) == 24
     assert 'aria-hidden="true"' in swatch(None, "peak")

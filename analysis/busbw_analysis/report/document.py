@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.answer import Status as RunStatus
+from busbw_analysis.diagnosis.findings import Severity
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet"]
@@ -26,6 +27,7 @@ TONES: Final[dict[RunStatus | VerdictStatus, Tone]] = {
 }
 """The tone of the status of a run or of a verdict."""
 
+SEVERITY: Final[dict[Severity, str]] = {"bad": "Problem", "caution": "Caution", "note": "Note"}
 HEAT_STEPS = 9
 """A heatmap has the shades 0 (lowest) to 8 (highest)."""
 MISSING = "–"
@@ -34,12 +36,15 @@ MISSING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: ``heat`` shades it (0 … 8), ``bar`` draws a bar of that share (0 … 1) behind the number."""
+    """One cell: ``heat`` shades it (0 … 8), ``bar`` draws a bar of that share (0 … 1) behind the number, ``link`` is
+    the anchor of what it names.
+    """
 
     text: str
     tone: Tone = "plain"
     heat: int | None = None
     bar: float | None = None
+    link: str = ""
 
 
 T = TypeVar("T")
@@ -102,6 +107,11 @@ class Table:
         return tuple((name, len(list(members))) for name, members in groupby(column.group for column in self.columns))
 
     @property
+    def shaded(self) -> bool:
+        """Whether it is a heatmap, whose order means something."""
+        return any(cell.heat is not None for row in self.rows for cell in row)
+
+    @property
     def note(self) -> str:
         """Its notes as one paragraph."""
         return " ".join(map(sentence, self.notes))
@@ -132,10 +142,12 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
-    """A drawn sample and what it stands for."""
+    """A drawn sample and what it stands for; ``link`` is the anchor of that, ``series`` its name in the drawing."""
 
     swatch: str
     label: str
+    series: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +181,7 @@ Block: TypeAlias = Paragraph | Terms | Table | Figure
 @dataclass(frozen=True, slots=True)
 class Section:
     """A heading with what stands under it; ``anchor`` is unique on the page and safe in a URL. A ``folded`` one waits
-    to be asked for.
+    to be asked for, and ``gist`` says beside its heading what it shows.
     """
 
     anchor: str
@@ -177,16 +189,20 @@ class Section:
     blocks: tuple[Block, ...]
     parts: tuple["Section", ...] = ()
     folded: bool = False
+    gist: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole report. ``answer`` is what it begins with; ``facts`` are its key numbers, ``sections`` all the rest."""
+    """A whole report: what stands on its first screen, then its sections. ``verdicts`` has one row a curve, ``figure``
+    is the overview.
+    """
 
     title: str
     subtitle: str
     answer: Answer
-    facts: tuple[tuple[str, str], ...]
+    verdicts: Table | None
+    figure: Figure | None
     sections: tuple[Section, ...]
 
 

@@ -1,12 +1,19 @@
-"""Writes a page as one HTML file that needs nothing else: no script, no request, no font but the reader's own."""
+"""Writes a page as one HTML file that needs nothing else: no request, no font but the reader's own, and one script,
+without which everything can still be read.
+"""
 
+import base64
+import hashlib
 import re
+from importlib.resources import files
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from busbw_analysis.report.document import TONES, Cell, Figure, Page, Paragraph, Table, Terms
+from busbw_analysis.diagnosis.answer import MOST_CONFIDENCE
+from busbw_analysis.report.document import SEVERITY, TONES, Cell, Figure, Page, Paragraph, Table, Terms
+from busbw_analysis.report.sections.run import anchor_of, term_of
 
 _NUMBER: Final = re.compile(r"[\d\u202f]+(\.\d+)?")
 _FIGURE_SPACE, _POINT_SPACE = "\u2007", "\u2008"
@@ -29,8 +36,18 @@ def render(page: Page) -> str:
             "figure": lambda block: isinstance(block, Figure),
         }
     )
-    environment.filters.update({"drawing": Markup, "aligned": aligned})
-    return environment.get_template("report.html.j2").render(page=page, tones=TONES)
+    environment.filters.update(
+        {"drawing": Markup, "aligned": aligned, "digest": _digest, "anchor_of": anchor_of, "term_of": term_of}
+    )
+    script = files("busbw_analysis.report").joinpath("templates/report.js").read_text(encoding="utf-8")
+    return environment.get_template("report.html.j2").render(
+        page=page, script=script, severity=SEVERITY, tones=TONES, most_confidence=MOST_CONFIDENCE
+    )
+
+
+def _digest(script: str) -> str:
+    """What a content security policy allows this one script by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def aligned(table: Table) -> list[list[tuple[Cell, str]]]:

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from busbw_analysis.report.document import Block, Figure, Page, Paragraph, Section, Table, Terms
+from busbw_analysis.report.document import SEVERITY, Block, Figure, Page, Paragraph, Section, Table, Terms
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$])")
-_SEVERITY = {"bad": "Problem", "caution": "Caution", "note": "Note"}
 
 
 def render(page: Page) -> str:
@@ -26,14 +25,10 @@ def _lines(page: Page) -> Iterator[str]:
     yield from (f"# {escape(page.title)}", "", escape(page.subtitle), "")
     yield from (f"- **{label}:** {escape(text)}" for label, text in page.answer.lines)
     yield ""
-    if page.facts:
-        yield from (f"- {escape(name)}: {escape(value)}" for name, value in page.facts)
-        yield ""
-    yield from ("## Findings", "")
-    if findings := (*page.answer.opened, *page.answer.folded):
-        yield from (f"- **{_SEVERITY[one.severity]}:** {escape(one.text)}" for one in findings)
-    else:
-        yield "None."
+    yield from () if page.verdicts is None else _table(page.verdicts)
+    yield from () if page.figure is None else _block(page.figure)
+    findings = (*page.answer.opened, *page.answer.folded)
+    yield from (f"- **{SEVERITY[one.severity]}:** {escape(one.text)}" for one in findings)
     yield ""
     for section in page.sections:
         yield from _section(section, 2)
@@ -41,6 +36,8 @@ def _lines(page: Page) -> Iterator[str]:
 
 def _section(section: Section, level: int) -> Iterator[str]:
     yield from (f"{'#' * level} {escape(section.heading)}", "")
+    if section.gist:
+        yield from (escape(section.gist), "")
     for block in section.blocks:
         yield from _block(block)
     for part in section.parts:

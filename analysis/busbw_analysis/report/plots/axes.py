@@ -19,13 +19,15 @@ SLOTS: Final = len(SERIES)
 
 WIDTH, HEIGHT, POINTS_PER_INCH = 460, 300, 72
 INK, MUTED, HAIRLINE, PAGE = "#010101", "#020202", "#030303", "#040404"
-_BOX: Final = (0.148, 0.085, 0.838, 0.82)
+DASHES: Final = ((0, ()), (0, (5, 2)), (0, (1.2, 1.8)), (0, (6, 2, 1, 2)))
+"""Of the lines through points: the colours of a figure come again with the next of them."""
+BOX: Final = (0.148, 0.085, 0.838, 0.82)
 _MOST_TICKS = 8
 
 
 @contextmanager
 def canvas(
-    box: tuple[float, float, float, float] = _BOX, *, width: float = WIDTH, height: float = HEIGHT
+    box: tuple[float, float, float, float] = BOX, *, width: float = WIDTH, height: float = HEIGHT
 ) -> Iterator[tuple[Figure, Axes]]:
     """A figure of ``width`` by ``height`` points with axes in ``box`` (shares of it): a floor, a grid and no frame."""
     with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
@@ -69,23 +71,33 @@ def size_axis(axes: Axes, sizes: Sequence[float], margin: float = 1.6) -> None:
     name_ticks(axes.xaxis, ticks, [format_size(round(value)) for value in ticks])
 
 
-def draw_points(axes: Axes, slot: int, points: Sequence[tuple[float, float]], linewidth: float = 0.0) -> None:
-    """Points in the colour and marker of ``slot``, with a line through them where it has a width."""
-    slot %= SLOTS
+def draw_points(
+    axes: Axes, slot: int, points: Sequence[tuple[float, float]], linewidth: float = 0.0, gid: str | None = None
+) -> None:
+    """Points in the colour and marker of ``slot``, with a line through them where it has a width, under the id ``gid``
+    of the drawing.
+    """
+    colour = SERIES[slot % SLOTS]
     axes.plot(
         [x for x, _ in points],
         [y for _, y in points],
-        color=SERIES[slot],
-        linestyle="-" if linewidth else "none",
+        color=colour,
+        linestyle=DASHES[slot // SLOTS % len(DASHES)] if linewidth else "none",
         linewidth=linewidth,
-        marker=MARKERS[slot],
+        marker=marker_of(slot),
         markersize=5.6,
         # Only the first is filled: where curves coincide, each is still seen through those upon it.
-        markerfacecolor=SERIES[slot] if slot == 0 else "none",
-        markeredgecolor=PAGE if slot == 0 else SERIES[slot],
+        markerfacecolor=colour if slot == 0 else "none",
+        markeredgecolor=PAGE if slot == 0 else colour,
         markeredgewidth=0.8 if slot == 0 else 1.3,
         zorder=4,
+        gid=gid,
     )
+
+
+def marker_of(slot: int) -> str:
+    """The marker of a series. Colours come again after so many slots, with other markers and dashes."""
+    return MARKERS[(slot + slot // SLOTS * (SLOTS // 2)) % SLOTS]
 
 
 def sample(shape: str) -> str:

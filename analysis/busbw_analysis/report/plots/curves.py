@@ -13,22 +13,27 @@ from matplotlib.typing import LineStyleType
 
 from busbw.units import format_rate, format_time
 from busbw_analysis.report.plots.axes import (
+    BOX,
+    DASHES,
+    HEIGHT,
     INK,
     MUTED,
     SLOTS,
+    WIDTH,
     canvas,
     decade_ticks,
     draw_points,
     head,
+    marker_of,
     name_ticks,
     sample,
     size_axis,
     widen,
 )
-from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
+from busbw_analysis.report.plots.svg import SERIES, inline
 
 Quantity = Literal["time", "rate"]
-LineKind = Literal["fit", "model", "peak", "bound", "other"]
+LineKind = Literal["fit", "model", "peak", "bound", "other", "reference"]
 
 LINE_STYLES: Final[dict[LineKind, tuple[LineStyleType, float]]] = {
     "fit": ("-", 1.1),
@@ -36,19 +41,26 @@ LINE_STYLES: Final[dict[LineKind, tuple[LineStyleType, float]]] = {
     "peak": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
     "bound": ((0, (6, 2)), 1.2),
     "other": ("-", 0.5),
+    "reference": ("-", 0.7),
 }
+_USUAL: Final = (BOX, WIDTH, HEIGHT)
+_WIDE: Final = ((0.13, 0.085, 0.855, 0.83), 720, 340)
+"""Box of the axes as shares of the drawing, its width and height in points."""
 _FAR = 8.0
 """A line may leave the measured range by this factor; beyond it, it is cut off, so that the points keep the room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured size: the headline ``value`` (ns or B/s) between ``low`` and ``high`` (None: no bar)."""
+    """One measured size: the headline ``value`` (ns or B/s) between ``low`` and ``high`` (None: no bar). ``tip`` is
+    what is said to who points at it.
+    """
 
     size_bytes: int
     value: float
     low: float | None = None
     high: float | None = None
+    tip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +85,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One log–log picture: what is on it, and the words for those who do not see it."""
+    """One log–log picture: what is on it, and the words for those who do not see it. A ``wide`` one has the whole width
+    of the page and joins its points.
+    """
 
     quantity: Quantity
     heading: str
     series: tuple[Series, ...]
     lines: tuple[Line, ...]
     breaks: tuple[float, ...] = ()
+    wide: bool = False
 
 
 def drawable(series: Iterable[Series]) -> bool:
@@ -89,9 +104,11 @@ def drawable(series: Iterable[Series]) -> bool:
 
 def draw(panel: Panel, identity: str, title: str, description: str) -> str:
     """The panel as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
-    with canvas() as (figure, axes):
+    shape = _WIDE if panel.wide else _USUAL
+    with canvas(shape[0], width=shape[1], height=shape[2]) as (figure, axes):
         paint(axes, panel)
-        return inline(figure, identity, title, description)
+        tips = {series_id(one.slot): [point.tip for point in _shown(one)] for one in panel.series}
+        return inline(figure, identity, title, description, tips)
 
 
 def paint(axes: Axes, panel: Panel) -> None:
@@ -102,15 +119,18 @@ def paint(axes: Axes, panel: Panel) -> None:
     for position, size in enumerate(panel.breaks):
         axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
     for one in panel.series:
-        _draw_series(axes, one)
+        _draw_series(axes, one, 1.3 if panel.wide else 0.0)
 
 
-def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:
+def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> str:
     """A legend's sample of a series or a line, as a small SVG that readers of the text may skip."""
     colour = "var(--ink)" if slot is None else f"var(--series-{slot % SLOTS})"
-    if kind == "points":
+    if kind == "points" or kind == "joined":  # noqa: PLR1714 - mypy follows this
+        slot = slot or 0
         paint = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
-        shape = _SHAPES[MARKERS[(slot or 0) % SLOTS]].format(paint=paint)
+        dashes = " ".join(map(str, DASHES[slot // SLOTS % len(DASHES)][1]))
+        line = f'<path d="M1 7H27" stroke="{colour}" stroke-width="1.3" stroke-dasharray="{dashes}"/>'
+        shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=paint)
     else:
         shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" {_STROKES[kind]}/>'
     return sample(shape)
@@ -122,6 +142,7 @@ _STROKES: Final[dict[LineKind, str]] = {
     "peak": 'stroke-width="1.6" stroke-dasharray="9 3 2 3"',
     "bound": 'stroke-width="1.4" stroke-dasharray="7 3"',
     "other": 'stroke-width="0.6"',
+    "reference": 'stroke-width="0.8"',
 }
 _SHAPES: Final = {
     "o": '<circle cx="14" cy="7" r="4.2" {paint}/>',
@@ -153,7 +174,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
     ticks = decade_ticks(bottom, top)
     name_ticks(axes.yaxis, ticks, list(map(format_time if panel.quantity == "time" else format_rate, ticks)))
     size_axis(axes, sizes)
-    head(axes, panel.heading)
+    head(axes, panel.heading, -0.152 if panel.wide else -0.172)
 
 
 def draw_bars(axes: Axes, slot: int, points: Iterable[Point]) -> None:
@@ -164,10 +185,22 @@ def draw_bars(axes: Axes, slot: int, points: Iterable[Point]) -> None:
         axes.vlines(sizes, lows, highs, color=SERIES[slot % SLOTS], linewidth=1.4, alpha=0.6, zorder=3)
 
 
-def _draw_series(axes: Axes, series: Series) -> None:
-    points = [point for point in series.points if point.size_bytes > 0 and point.value > 0]
-    draw_bars(axes, series.slot, points)
-    draw_points(axes, series.slot, [(point.size_bytes, point.value) for point in points])
+def series_id(slot: int) -> str:
+    """The class of a series in its drawing."""
+    return f"series-{slot}"
+
+
+def _shown(series: Series) -> list[Point]:
+    return [point for point in series.points if point.size_bytes > 0 and point.value > 0]
+
+
+def _draw_series(axes: Axes, series: Series, linewidth: float) -> None:
+    points = _shown(series)
+    if not linewidth:
+        draw_bars(axes, series.slot, points)
+    draw_points(
+        axes, series.slot, [(point.size_bytes, point.value) for point in points], linewidth, series_id(series.slot)
+    )
 
 
 def _draw_line(axes: Axes, line: Line) -> None:

@@ -7,6 +7,7 @@ the light page, the dark page and paper. Text stays text, in the page's own font
 import io
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import matplotlib as mpl
@@ -33,17 +34,21 @@ _VARIABLES = {**INK, **{colour: f"var(--series-{index})" for index, colour in en
 _GEOMETRY = ("d", "x", "y", "width", "height", "points", "transform", "viewBox")
 
 
-def inline(figure: Figure, identity: str, title: str, description: str) -> str:
+def inline(
+    figure: Figure, identity: str, title: str, description: str, tips: Mapping[str, Sequence[str]] | None = None
+) -> str:
     """The figure as an ``<svg>`` element for an HTML page.
 
     ``identity`` is unique on the page and prefixes every id. ``title`` names the picture and ``description`` says
-    what it shows; both are escaped here. The same figure gives the same text, byte for byte.
+    what it shows; ``tips`` are the words of every marker of an artist, by its gid, for who points at it. All of them
+    are escaped here. The same figure gives the same text, byte for byte.
     """
     stream = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": identity}):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ET.fromstring(stream.getvalue())  # noqa: S314 (our own drawing, written two lines above)
     _strip(root)
+    _tell(root, tips or {})
     _shorten_ids(root, identity)
     for element in root.iter():
         _restyle(element)
@@ -71,6 +76,16 @@ def _strip(parent: ET.Element) -> None:
         _strip(child)
         if child.tag in {"metadata", "style"} or (child.tag in {"g", "defs"} and len(child) == 0):
             parent.remove(child)
+
+
+def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
+    """Give the markers of each artist their words, and what they have in common to their group."""
+    for group in [element for element in root.iter("g") if element.attrib.get("id") in tips]:
+        markers = list(group.iter("use"))
+        for marker, tip in zip(markers, tips[group.attrib["id"]], strict=True):
+            marker.attrib["data-tip"] = tip
+            group.attrib["style"] = marker.attrib.pop("style", "")
+        group.attrib["class"] = f"series {group.attrib['id']}"
 
 
 def _unwrap(parent: ET.Element) -> None:

@@ -29,4 +29,6 @@ def composition(judgement: Judgement) -> Section | None:
     if not rows:
         return None
     halves = table("A reduce-scatter and an all-gather one after the other", _COLUMNS, rows, *_NOTES, row_headers=2)
-    return Section("composition", "All-reduce and its two halves", (halves,))
+    ratios = sorted(one.ratio for one in rows)
+    gist = f"Reduce-scatter and all-gather take {three_digits(ratios[0])} to {three_digits(ratios[-1])} times as long."
+    return Section("composition", "All-reduce and its two halves", (halves,), gist=gist)

@@ -47,17 +47,7 @@ def _figure(race: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]],
     drawn = [
         Relative(
             slot,
-            tuple(
-                curves.Point(
-                    size,
-                    points[name].time_ns / least[size],
-                    *(
-                        None if end is None else end / least[size]
-                        for end in (points[name].interval.low_ns, points[name].interval.high_ns)
-                    ),
-                )
-                for size, points in sizes.items()
-            ),
+            tuple(_relative(points[name], least[size]) for size, points in sizes.items()),
             lines[name],
         )
         for slot, name in enumerate(names)
@@ -67,6 +57,12 @@ def _figure(race: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]],
     label = race.key.label
     picture = models.draw_relative(drawn, marks, f"{anchor}-race", f"{label}: time over that of the fastest", caption)
     return Figure(caption, (picture,), tuple(_legend(names, marks)), _numbers(race, names, sizes, least))
+
+
+def _relative(point: Point, least_ns: float) -> curves.Point:
+    """A time and its ends over that of the fastest."""
+    low, high = (None if end is None else end / least_ns for end in (point.interval.low_ns, point.interval.high_ns))
+    return curves.Point(point.size_bytes, point.time_ns / least_ns, low, high)
 
 
 def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple[float, float], ...]]:

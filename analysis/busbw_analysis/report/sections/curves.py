@@ -1,8 +1,9 @@
 """The part of a report about operations: time and rate over size with fit, model and peak, and their numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING
@@ -15,7 +16,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import TCP_STREAM, Peak
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -38,6 +39,7 @@ from busbw_analysis.report.tables.show import common_flags, flags_note
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
 """So many curves of a figure are told in its caption."""
+_MOST_IN_OVERVIEW = 12
 _LIMITED = (
     "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
     "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
@@ -61,31 +63,137 @@ class _Rate:
         return self.factor * size_bytes / time_ns * 1e9
 
 
-def operations(judgement: Judgement) -> Section:
-    """One part per operation, in the order of the plan."""
-    by_op: dict[str, list[Curve]] = {}
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A judgement and what its curves are called where several judgements are drawn into one figure.
+
+    name: empty where it is the only one.
+    reference: whether it is drawn as thin lines alone, without points, numbers and verdicts.
+    """
+
+    judgement: Judgement
+    name: str = ""
+    reference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A curve in a figure: with which side it came, and what is known of its cases."""
+
+    side: Side
+    curve: Curve
+    cases: Mapping[int, CaseSummary]
+
+    def label(self, varying: frozenset[str]) -> str:
+        """What tells it from its neighbours, which differ in the fields ``varying`` and in their sides."""
+        own = curve_label(self.curve.series.key, varying) if varying or not self.side.name else ""
+        return " · ".join(text for text in (self.side.name, own) if text)
+
+
+_Reference: TypeAlias = tuple[int, _Drawn]
+"""A curve that is drawn thin, in the colour of the slot that it is held against."""
+
+
+def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
+    """The curves of messages by op, those that all sides have beside each other."""
+    by_op: dict[str, dict[SeriesKey, list[_Drawn]]] = {}
     elsewhere = MEMORY_TRAFFIC.keys() | STORING  # these have sections of their own
-    for curve in judgement.curves:
-        if curve.series.key.op not in elsewhere:
-            by_op.setdefault(curve.series.key.op, []).append(curve)
-    cases = {case.index: case for case in judgement.cases}
-    parts = tuple(
-        _operation(f"op-{number}", op, curves, cases) for number, (op, curves) in enumerate(by_op.items(), start=1)
-    )
+    for side in sides:
+        cases = {case.index: case for case in side.judgement.cases}
+        for curve in side.judgement.curves:
+            key = curve.series.key
+            if key.op not in elsewhere:
+                alike = by_op.setdefault(key.op, {}).setdefault(_alike(key), [])
+                alike.append(_Drawn(side, curve, cases))
+    return {op: [one for members in alike.values() for one in members] for op, alike in by_op.items()}
+
+
+def _alike(key: SeriesKey) -> SeriesKey:
+    """What curves of several backends have in common."""
+    return replace(key, backend="", cost_models="")
+
+
+def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]] = MappingProxyType({})) -> Section:
+    """One part per operation, in the order of the plan, with what is ``facing`` its figures: verdicts and reasons."""
+    drawn = {op: members for op, members in _drawn(sides).items() if not all(one.side.reference for one in members)}
+    parts = tuple(_operation(op_anchor(op), op, members, facing.get(op, ())) for op, members in drawn.items())
     if not parts:
+        first = sides[0].judgement
         text = (
             "Pairs of ranks alone were measured: they are below."
-            if judgement.matrices
+            if first.matrices
             else "No message was sent: what was measured is below."
-            if judgement.memory or judgement.files
+            if first.memory or first.files
             else "No operation gave a result that can be shown."
         )
         return Section("operations", "Operations", (Paragraph(text),))
     how = (
-        "Each point is the median over launches of the slowest rank's time, on logarithmic axes. Bars are what the "
-        "table below each figure says. A vertical dotted line marks a size at which the fit changes."
+        "Each point is the median over launches of the slowest rank's time, on logarithmic axes; its bar is the "
+        "interval or range of the launches. A vertical dotted line marks a size at which the fit changes."
     )
-    return Section("operations", "Operations", (Paragraph(how),), parts)
+    return Section("operations", "Operations", (Paragraph(how, tone="quiet"),), parts)
+
+
+def op_anchor(op: str) -> str:
+    """The anchor of the part of an operation."""
+    return f"op-{op.replace('_', '-')}"
+
+
+def overview(sides: Sequence[Side]) -> Figure | None:
+    """busbw over size of every operation and side in one figure with their peaks; None where nothing can be drawn.
+
+    Of the curves of an operation that has several the one with the most sizes is drawn, or the fastest of those.
+    """
+    best: dict[tuple[str, int], tuple[tuple[int, float], _Drawn]] = {}
+    for op, members in _drawn(sides).items():
+        for one in members if op != TCP_STREAM else ():
+            rates = [point.busbw for point in one.curve.series.points if point.busbw and point.size_bytes]
+            place, rank = (op, sides.index(one.side)), (len(rates), max(rates, default=0.0))
+            if len(rates) > 1 and rank > best.get(place, ((0, 0.0), one))[0]:
+                best[place] = (rank, one)
+    ops = list(dict.fromkeys(op for op, _ in best))
+    kept = sorted(ops, key=lambda op: -max(rank[1] for (other, _), (rank, _) in best.items() if other == op))
+    ops = [op for op in ops if op in kept[:_MOST_IN_OVERVIEW]]
+    stride = -(-len(ops) // SLOTS) * SLOTS
+    chosen = [(ops.index(op) + stride * side, op, one) for (op, side), (_, one) in best.items() if op in ops]
+    references = [(slot % stride, one) for slot, _, one in chosen if one.side.reference]
+    chosen = [entry for entry in chosen if not entry[2].side.reference]
+    series: list[plots.Series] = []
+    legend: list[LegendEntry] = []
+    peaks: dict[float, str] = {}
+    for slot, op, one in sorted(chosen, key=lambda entry: entry[0]):
+        label = " · ".join(text for text in (one.side.name, op) if text)
+        series.append(plots.Series(slot, tuple(_rate_points(one.curve, label))))
+        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(op)))
+        if isinstance(one.curve.peak, Peak) and one.curve.peak.busbw:
+            peaks.setdefault(one.curve.peak.busbw, one.curve.peak.denominator)
+    sizes = [float(point.size_bytes) for one in series for point in one.points]
+    if not plots.drawable(series):
+        return None
+    lines = [
+        Line("peak", ((min(sizes), peak), (max(sizes), peak)), None, f"peak {format_rate(peak)}") for peak in peaks
+    ]
+    lines += _reference_lines(references, "rate")
+    legend += [
+        LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(peak)}: {what.partition(',')[0]}")
+        for peak, what in peaks.items()
+    ]
+    legend += _reference_entries(references, None)
+    left_out = f" The {len(ops)} fastest of {len(kept)} operations." if len(kept) > len(ops) else ""
+    caption = f"busbw over size of every operation, and the peaks that they are held against.{left_out}"
+    panel = Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
+    drawing = plots.draw(panel, "overview", "busbw over size of every operation", caption)
+    columns: tuple[Column[int], ...] = (
+        Column("Size S", lambda size: size, format_size),
+        *(
+            Column(entry.label, {point.size_bytes: point.value for point in one.points}.get, format_rate)
+            for entry, one in zip(legend, series, strict=False)
+        ),
+    )
+    rows = sorted({point.size_bytes for one in series for point in one.points})
+    note = "Medians over launches; their ranges stand with each operation."
+    numbers = table("busbw by size and operation", columns, rows, note, folded=True)
+    return Figure(caption, (drawing,), tuple(legend), numbers)
 
 
 _WITHOUT: Final = {
@@ -129,26 +237,48 @@ def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
     ) - {"op"}
 
 
-def _operation(anchor: str, op: str, curves: Sequence[Curve], cases: dict[int, CaseSummary]) -> Section:
+def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
     """The figures of one operation: one for each way of splitting the ranks, more where there are many curves."""
-    splits: dict[str, list[Curve]] = {}
-    for curve in curves:
-        splits.setdefault(curve.series.key.group, []).append(curve)
-    blocks: list[Block] = []
+    splits: dict[str, list[_Drawn]] = {}
+    for one in drawn:
+        if not one.side.reference:
+            splits.setdefault(one.curve.series.key.group, []).append(one)
+    blocks: list[Block] = [*facing]
     for split, members in splits.items():
-        varying = varying_fields(curve.series.key for curve in members)
+        varying = varying_fields(one.curve.series.key for one in members)
         where = "" if len(splits) == 1 else "All ranks. " if split == "all" else f"Groups {split}, all at once. "
         for start in range(0, len(members), SLOTS):
             chunk = members[start : start + SLOTS]
-            labels = [curve_label(curve.series.key, varying) for curve in chunk]
-            blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", op, where, chunk, labels, cases))
-    blocks += _models(curves, varying_fields(curve.series.key for curve in curves))
+            labels = [one.label(varying) for one in chunk]
+            keys = [_alike(one.curve.series.key) for one in chunk]
+            references = [
+                (keys.index(key), one)
+                for one in drawn
+                if one.side.reference and (key := _alike(one.curve.series.key)) in keys
+            ]
+            blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", op, where, chunk, labels, references))
+    own = [one.curve for members in splits.values() for one in members]
+    varying = varying_fields(curve.series.key for curve in own)
+    missing = [
+        (curve.model.reason, curve_label(curve.series.key, varying))
+        for curve in own
+        if isinstance(curve.model, Unavailable)
+    ]
+    for reason, group in groupby(sorted(missing), key=lambda pair: pair[0]):
+        which = f" for {', '.join(label for _, label in group)}" if len(own) > 1 else ""
+        blocks.append(Paragraph(f"No model{which}: {reason}", tone="quiet"))
     return Section(anchor, op, tuple(blocks))
 
 
 def _figure(
-    identity: str, op: str, where: str, curves: Sequence[Curve], labels: Sequence[str], cases: dict[int, CaseSummary]
+    identity: str,
+    op: str,
+    where: str,
+    drawn: Sequence[_Drawn],
+    labels: Sequence[str],
+    references: Sequence[_Reference],
 ) -> Figure:
+    curves = [one.curve for one in drawn]
     told = zip(curves[:_TOLD], labels, strict=False)
     finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in told)
     if len(curves) > _TOLD:
@@ -156,13 +286,14 @@ def _figure(
     peaks = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
     description = " ".join((finding, *(f"The peak is {denominator}." for denominator in peaks)))
     pictures: list[str] = []
-    for panel, what in ((_time_panel(curves), "time of one call"), (rate_panel(curves), "rate")):
+    panels = (_time_panel(curves, labels, references), rate_panel(curves, labels, references))
+    for panel, what in zip(panels, ("time of one call", "rate"), strict=True):
         if plots.drawable(panel.series):
             title = f"{op}: {what} over size"
             pictures.append(plots.draw(panel, f"{identity}-{panel.quantity}", title, description))
     # Nothing is hidden behind a picture that is not there.
-    table = _numbers(op, curves, labels, cases, folded=bool(pictures))
-    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels)), table)
+    table = _numbers(op, drawn, labels, folded=bool(pictures))
+    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), table)
 
 
 def _finding(curve: Curve, label: str) -> str:
@@ -208,16 +339,55 @@ def _practical_of(curve: Curve) -> float | None:
     return curve.peak.practical if curve.series.bus_factor is None else curve.peak.practical_busbw
 
 
-def _time_panel(curves: Sequence[Curve]) -> Panel:
+def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
+    """What is said to who points at a point: its value, its range, its launches."""
+    launches = len(point.launch_medians_ns)
+    of = f"{launches} launch{'es' if launches != 1 else ''}"
+    spread = f"{' – '.join(ends)}, {of}" if ends else of
+    return f"{label} · {format_size(point.size_bytes)}\n{value}\n{spread}"
+
+
+def _time_points(curve: Curve, label: str = "") -> Iterator[plots.Point]:
+    for point in curve.series.points:
+        low, high = point.interval.low_ns, point.interval.high_ns
+        ends = [format_time(end) for end in (low, high) if end is not None]
+        tip = _tip(label, point, format_time(point.time_ns), ends)
+        yield plots.Point(point.size_bytes, point.time_ns, low, high, tip)
+
+
+def _rate_points(curve: Curve, label: str = "") -> Iterator[plots.Point]:
+    rate = _rate_of(curve)
+    peak = _peak_of(curve)
+    for point in curve.series.points:
+        if point.size_bytes:
+            value = rate.at(point.size_bytes, point.time_ns)
+            low, high = (
+                rate.at(point.size_bytes, end) if end else None
+                for end in (point.interval.high_ns, point.interval.low_ns)
+            )
+            ends = [format_rate(end) for end in (low, high) if end is not None]
+            of_peak = f", {percent(value / peak)} % of peak" if peak else ""
+            tip = _tip(label, point, f"{format_rate(value)}{of_peak}", ends)
+            yield plots.Point(point.size_bytes, value, low, high, tip)
+
+
+def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity) -> Iterator[Line]:
+    for slot, one in references:
+        points = _time_points(one.curve) if quantity == "time" else _rate_points(one.curve)
+        yield Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
+
+
+def _reference_entries(references: Sequence[_Reference], slot: int | None) -> Iterator[LegendEntry]:
+    for name in dict.fromkeys(one.side.name for _, one in references):
+        yield LegendEntry(plots.swatch(slot, "reference"), f"reference: {name}")
+
+
+def _time_panel(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Reference]) -> Panel:
     series: list[plots.Series] = []
-    lines: list[Line] = []
+    lines = list(_reference_lines(references, "time"))
     breaks: set[float] = set()
-    for slot, curve in enumerate(curves):
-        points = tuple(
-            plots.Point(point.size_bytes, point.time_ns, point.interval.low_ns, point.interval.high_ns)
-            for point in curve.series.points
-        )
-        series.append(plots.Series(slot, points))
+    for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
+        series.append(plots.Series(slot, tuple(_time_points(curve, label))))
         if isinstance(curve.fit, Fit):
             lines += [Line("fit", tuple(_vertices(segment)), slot) for segment in curve.fit.segments]
             breaks.update(curve.fit.breaks_bytes)
@@ -226,27 +396,17 @@ def _time_panel(curves: Sequence[Curve]) -> Panel:
     return Panel("time", "Time of one call over size", tuple(series), tuple(lines), tuple(sorted(breaks)))
 
 
-def rate_panel(curves: Sequence[Curve]) -> Panel:
+def rate_panel(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Reference] = ()) -> Panel:
     """busbw over size with fits, models and peaks, curve i in slot i; algbw where none has a wire."""
     wired = any(curve.series.bus_factor is not None for curve in curves)
     series: list[plots.Series] = []
-    lines: list[Line] = []
+    lines = list(_reference_lines(references, "rate"))
     peaks: dict[float, list[int]] = {}
-    for slot, curve in enumerate(curves):
+    for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
         rate = _rate_of(curve)
         if curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None):
             continue
-        points = tuple(
-            plots.Point(
-                point.size_bytes,
-                rate.at(point.size_bytes, point.time_ns),
-                rate.at(point.size_bytes, point.interval.high_ns) if point.interval.high_ns else None,
-                rate.at(point.size_bytes, point.interval.low_ns) if point.interval.low_ns else None,
-            )
-            for point in curve.series.points
-            if point.size_bytes
-        )
-        series.append(plots.Series(slot, points))
+        series.append(plots.Series(slot, tuple(_rate_points(curve, label))))
         if isinstance(curve.fit, Fit):
             lines += [
                 Line("fit", tuple((size, rate.at(size, time)) for size, time in _vertices(segment)), slot)
@@ -274,16 +434,18 @@ def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
             yield size, time_ns
 
 
-def _legend(curves: Sequence[Curve], labels: Sequence[str]) -> Iterable[LegendEntry]:
+def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Reference]) -> Iterable[LegendEntry]:
     for slot, label in enumerate(labels):
-        yield LegendEntry(plots.swatch(slot, "points"), f"{label}, measured" if len(labels) == 1 else label)
+        name = f"{label}, measured" if len(labels) == 1 else label
+        yield LegendEntry(plots.swatch(slot, "points"), name, plots.series_id(slot))
     shared = 0 if len(labels) == 1 else None
     if any(isinstance(curve.fit, Fit) for curve in curves):
         yield LegendEntry(plots.swatch(shared, "fit"), "fit")
     algorithms = dict.fromkeys(p.algorithm for curve in curves for p in _predictions(curve))
     if algorithms:
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
-    denominators = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
+    yield from _reference_entries(references, shared)
+    denominators = {curve.peak.denominator.partition(",")[0]: None for curve in curves if isinstance(curve.peak, Peak)}
     for denominator in denominators:
         yield LegendEntry(plots.swatch(None, "peak"), f"peak: {denominator}")
 
@@ -292,34 +454,41 @@ def _predictions(curve: Curve) -> tuple[Prediction, ...]:
     return () if isinstance(curve.model, Unavailable) else curve.model
 
 
-_Row: TypeAlias = tuple[Curve, str, Point]
-"""A point of a curve with the curve's label."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A point of a curve with the curve's label and what is known of its case."""
+
+    curve: Curve
+    label: str
+    point: Point
+    case: CaseSummary
 
 
-def _columns(rates: Sequence[float], cases: Mapping[int, CaseSummary], common: Sequence[str]) -> list[Column[_Row]]:
+def _columns(rates: Sequence[float], common: Sequence[str]) -> list[Column[_Row]]:
     unit, factor = ("GB/s", 1e9) if max(rates, default=0.0) >= 1e9 else ("MB/s", 1e6)
 
     def rate(value: float) -> str:
         return three_digits(value / factor)
 
     def model(row: _Row) -> float | None:
-        return next((one.time_ns for one in _predictions(row[0]) if one.size_bytes == row[2].size_bytes), None)
+        predictions = _predictions(row.curve)
+        return next((one.time_ns for one in predictions if one.size_bytes == row.point.size_bytes), None)
 
     return [
-        Column("Curve", lambda row: row[1]),
-        Column("Size S", lambda row: row[2].size_bytes, format_size),
-        Column("Time", lambda row: row[2].time_ns, micro, "µs"),
-        Column("low", lambda row: row[2].interval.low_ns, micro, "µs"),
-        Column("high", lambda row: row[2].interval.high_ns, micro, "µs"),
-        Column("Fastest rank", lambda row: row[2].fastest_ns, micro, "µs"),
-        Column("algbw", lambda row: row[2].algbw, rate, unit),
-        Column("busbw", lambda row: row[2].busbw, rate, unit),
+        Column("Curve", lambda row: row.label),
+        Column("Size S", lambda row: row.point.size_bytes, format_size),
+        Column("Time", lambda row: row.point.time_ns, micro, "µs"),
+        Column("low", lambda row: row.point.interval.low_ns, micro, "µs"),
+        Column("high", lambda row: row.point.interval.high_ns, micro, "µs"),
+        Column("Fastest rank", lambda row: row.point.fastest_ns, micro, "µs"),
+        Column("algbw", lambda row: row.point.algbw, rate, unit),
+        Column("busbw", lambda row: row.point.busbw, rate, unit),
         Column("Model", model, micro, "µs"),
-        Column("Measured / model", lambda row: row[2].time_ns / found if (found := model(row)) else None, three_digits),
-        Column("Launches", lambda row: len(row[2].launch_medians_ns), str),
-        Column("Samples", lambda row: row[2].samples, str),
-        Column("Data", lambda row: checked(cases[row[2].case].check)),
-        Column("Flags", lambda row: flagged(cases[row[2].case].flags, common)),
+        Column("Time / model", lambda row: row.point.time_ns / found if (found := model(row)) else None, three_digits),
+        Column("Launches", lambda row: len(row.point.launch_medians_ns), str),
+        Column("Samples", lambda row: row.point.samples, str),
+        Column("Data", lambda row: checked(row.case.check)),
+        Column("Flags", lambda row: flagged(row.case.flags, common)),
     ]
 
 
@@ -333,14 +502,17 @@ def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
     return ", ".join(flag for flag in flags if flag not in common) or None
 
 
-def _numbers(
-    op: str, curves: Sequence[Curve], labels: Sequence[str], cases: Mapping[int, CaseSummary], *, folded: bool
-) -> Table:
-    rows = [(curve, label, point) for curve, label in zip(curves, labels, strict=True) for point in curve.series.points]
+def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded: bool) -> Table:
+    rows = [
+        _Row(one.curve, label, point, one.cases[point.case])
+        for one, label in zip(drawn, labels, strict=True)
+        for point in one.curve.series.points
+    ]
+    curves = [one.curve for one in drawn]
     several = len(curves) > 1
-    every = [cases[point.case].flags for _, _, point in rows]
+    every = [row.case.flags for row in rows]
     common = common_flags(every)
-    notes = [ends_in_words(point.interval for _, _, point in rows), flags_note(every, common)]
+    notes = [ends_in_words(row.point.interval for row in rows), flags_note(every, common)]
     if any(curve.series.bus_factor is None for curve in curves):
         ranks = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
         notes.append(
@@ -351,7 +523,7 @@ def _numbers(
         for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
-    columns = _columns([point.algbw for _, _, point in rows if point.algbw], cases, common)
+    columns = _columns([row.point.algbw for row in rows if row.point.algbw], common)
     shown = columns if several else columns[1:]
     return table(title, shown, rows, *notes, row_headers=2 if several else 1, folded=folded)
 
@@ -363,8 +535,8 @@ def ends_in_words(intervals: Iterable[Interval]) -> str:
     return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
 
 
-def _models(curves: Sequence[Curve], varying: frozenset[str]) -> list[Block]:
-    """What each model assumes, or why there is none."""
+def model_tables(curves: Sequence[Curve]) -> list[Block]:
+    """What each model assumes, and what other algorithms would take."""
     used: dict[tuple[str, str, str, str], list[int]] = {}
     for curve in curves:
         for one in _predictions(curve):
@@ -377,21 +549,12 @@ def _models(curves: Sequence[Curve], varying: frozenset[str]) -> list[Block]:
         Column("Source", lambda one: one[0][3]),
     )
     blocks: list[Block] = [table("What the model assumes", columns, used.items(), folded=True)] if used else []
-    several = len(curves) > 1
-    blocks += [
-        _alternatives(curve, curve_label(curve.series.key, varying) if several else "")
+    varying = varying_fields(curve.series.key for curve in curves) if len(curves) > 1 else None
+    return blocks + [
+        _alternatives(curve, "" if varying is None else curve_label(curve.series.key, varying))
         for curve in curves
         if curve.alternatives
     ]
-    missing = [
-        (curve.model.reason, curve_label(curve.series.key, varying))
-        for curve in curves
-        if isinstance(curve.model, Unavailable)
-    ]
-    for reason, group in groupby(sorted(missing), key=lambda pair: pair[0]):
-        which = ", ".join(label for _, label in group)
-        blocks.append(Paragraph(f"No model{f' for {which}' if several else ''}: {reason}", tone="quiet"))
-    return blocks
 
 
 def _alternatives(curve: Curve, label: str) -> Table:

@@ -55,10 +55,10 @@ def hierarchy(judgement: Judgement) -> Section | None:
     )
     blocks = (
         Paragraph("From the core outwards, on a logarithmic axis: every level of this machine that the run touched."),
-        Figure(caption, pictures, legend, _table(levels, letters)),
+        Figure("", pictures, legend, _table(levels, letters)),
         table("Where nominal rates are from", sources, letters),
     )
-    return Section("hierarchy", "Hierarchy", blocks)
+    return Section("hierarchy", "Hierarchy of memories and links", blocks, gist=caption)
 
 
 def _label(level: HierarchyLevel) -> str:

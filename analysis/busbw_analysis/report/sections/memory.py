@@ -90,7 +90,9 @@ def memory(judgement: Judgement) -> Section | None:
     counted = f"{_COUNTED} {_FETCHED}" if of_hosts else _COUNTED
     blocks: list[Block] = [Paragraph(counted), Paragraph(_FOUND), *_peaks(judgement.memory)]
     blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
-    return Section("memory", "Memory", tuple(blocks), parts)
+    most, op = max((point.rate, curve.key.op) for curve in judgement.memory for point in curve.points)
+    gist = f"Up to {format_rate(most)} of traffic, by {op}."
+    return Section("memory", "Memory", tuple(blocks), parts, gist=gist)
 
 
 def _peaks(curves: Sequence[MemoryCurve]) -> Iterator[Block]:

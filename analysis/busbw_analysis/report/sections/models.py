@@ -10,7 +10,7 @@ from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curv
 from busbw_analysis.models.bounds import Fastest, Spent
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
-from busbw_analysis.report.sections.curves import curve_label, varying_fields
+from busbw_analysis.report.sections.curves import curve_label, model_tables, varying_fields
 from busbw_analysis.report.sections.model_figures import model_figure, size_in_words
 
 _OPEN: Final = 6
@@ -67,7 +67,8 @@ def theory(judgement: Judgement) -> Section | None:
             )
         )
         before += len(members)
-    return Section("theory", "Measured against theory", tuple(blocks), tuple(parts))
+    gist = "Where the time of each operation goes, and the least that any algorithm needs."
+    return Section("theory", "Measured against theory", tuple(blocks), tuple(parts), gist=gist)
 
 
 def _operation(
@@ -88,6 +89,7 @@ def _operation(
         for number, (one, words) in enumerate(zip(members, told, strict=True), start=1)
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
+    blocks += model_tables([one.curve for one in members])
     notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
     for number, race in enumerate(races, start=1):

@@ -74,7 +74,9 @@ def rooflines(judgement: Judgement) -> Section | None:
         parts.append(Section("roofline-network", "Roofline of the network", tuple(_network(judgement.networks))))
     elif len(judgement.dataset.runs[0].run.hosts) < 2:
         blocks.append(Paragraph("A single rank sends nothing, so there is no roofline of the network.", tone="quiet"))
-    return Section("roofline", "Roofline", tuple(blocks), tuple(parts))
+    return Section(
+        "roofline", "Roofline", tuple(blocks), tuple(parts), gist="; ".join(best_arithmetic(judgement.rooflines))
+    )
 
 
 def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:

@@ -3,8 +3,9 @@
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
@@ -57,27 +58,24 @@ _MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[Case
 )
 
 
-def missing_cases(dataset: Dataset) -> Section:
-    """The cases that were asked for and gave no number that may be believed, with the reason; like ones together."""
+def missing_cases(dataset: Dataset) -> Section | None:
+    """The cases that were asked for and gave no number that may be believed, with the reason; like ones together. None
+    where there are none.
+    """
     grouped: dict[tuple[CaseState, str, str], list[CaseRow]] = {}
     for row in dataset.cases:
         if row.state != "measured":
             key = (row.state, case_label(row.case, without=frozenset({"mode"})), "; ".join(row.reasons))
             grouped.setdefault(key, []).append(row)
     if not grouped:
-        text = (
-            f"None: all {len(dataset.cases)} cases of the plan were measured."
-            if dataset.cases
-            else "The plan had no case."
-        )
-        return Section("missing", "Cases without a result", (Paragraph(text),))
+        return None
     order: tuple[CaseState, ...] = ("failed", "not reached", "skipped")
     alike = sorted(grouped.items(), key=lambda item: order.index(item[0][0]))
     counts = Counter(row.state for row in dataset.cases)
     caption = f"Of {len(dataset.cases)} cases: " + ", ".join(
         f"{counts[state]} {state}" for state in order if counts[state]
     )
-    return Section("missing", "Cases without a result", (table(caption, _MISSING_COLUMNS, alike),))
+    return Section("missing", "Cases without a result", (table("", _MISSING_COLUMNS, alike),), gist=f"{caption}.")
 
 
 _FACT_COLUMNS: Final[tuple[Column[tuple[str, str]], ...]] = (
@@ -113,6 +111,8 @@ def timing(dataset: Dataset) -> Section:
             (f"Blocks with data {state}", f"{number} of {blocks_measured}") for state, number in checks.most_common()
         ]
     blocks: list[Paragraph | Table] = [Paragraph(protocol), _launches(dataset)]
+    launches = sum(len(stored.launches) for stored in dataset.runs)
+    spent = ", ".join(ran_for(stored) for stored in dataset.runs)
     if facts:
         blocks.append(table("How the measuring ended", _FACT_COLUMNS, facts))
     for stored in dataset.runs:
@@ -120,7 +120,8 @@ def timing(dataset: Dataset) -> Section:
         blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, flatten(stored.run.plan, 4), folded=True))
         if stored.run.adjusted:
             blocks.append(table(f"Sizes{name} that were rounded", _LINE_COLUMNS, stored.run.adjusted, folded=True))
-    return Section("timing", "How it was timed", tuple(blocks))
+    gist = f"{launches} launch{'es' if launches != 1 else ''}, {spent} of measuring; no sample is thrown away."
+    return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
 
 _LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]] = (
@@ -170,18 +171,35 @@ def environment(dataset: Dataset) -> Section:
     ]
     caption = f"Recorded on {names[0]}" if len(names) == 1 else f"Recorded on {len(names)} hosts"
     blocks.append(table(caption, columns[:2] if len(names) == 1 else columns, rows, folded=True))
-    return Section("environment", "Machine and software", tuple(blocks))
+    return Section("environment", "Machine and software", tuple(blocks), gist=f"{caption}: {len(rows)} facts.")
 
 
 def glossary() -> Section:
     """The words and units of the report."""
-    return Section("glossary", "Words and units", (Terms(glossary_terms()),))
+    terms = glossary_terms()
+    gist = f"{', '.join(term for term, _ in terms)}."
+    return Section("glossary", "Words and units", (Terms(terms),), folded=True, gist=gist)
+
+
+@cache
+def _glossary() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(files("busbw_analysis.report").joinpath(_GLOSSARY).read_text(encoding="utf-8"))
 
 
 def glossary_terms() -> tuple[tuple[str, str], ...]:
     """The terms of the glossary with their meanings."""
-    text = files("busbw_analysis.report").joinpath(_GLOSSARY).read_text(encoding="utf-8")
-    return tuple((term, entry["meaning"].replace("\n", " ")) for term, entry in tomllib.loads(text).items())
+    return tuple((term, entry["meaning"].replace("\n", " ")) for term, entry in _glossary().items())
+
+
+def anchor_of(term: str) -> str:
+    """The anchor of a term of the glossary."""
+    return f"term-{term.lower().replace(' ', '-')}"
+
+
+def term_of(heading: str) -> str:
+    """The anchor of the term that a heading is a word for; empty where the glossary has none."""
+    found = (anchor_of(term) for term, entry in _glossary().items() if heading in {term, *entry.get("headings", ())})
+    return next(found, "")
 
 
 def ran_for(stored: StoredRun) -> str:

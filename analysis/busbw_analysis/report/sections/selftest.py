@@ -40,7 +40,8 @@ def trust(judgement: Judgement) -> Section:
     own = _own_cost(judgement)
     if own:
         blocks.append(Paragraph(own))
-    return Section("trust", "How far to trust the instrument", tuple(blocks))
+    gist = "No self-test of this machine." if tested is None else tested.answer()
+    return Section("trust", "How far to trust the instrument", tuple(blocks), gist=gist)
 
 
 def _said(judgement: Judgement, tested: SelfTest) -> str:
@@ -139,7 +140,9 @@ def overlaps(judgement: Judgement) -> Section | None:
     )
     caption = f"{what.capitalize()} beside computation"
     beside = table(caption, _OVERLAP_COLUMNS, rows, note, row_headers=2)
-    return Section("overlap", "Overlap", (Paragraph(how), beside))
+    shares = sorted(one.found.share for one in rows)
+    gist = f"{shares[0]:.0%} to {shares[-1]:.0%} of a call is hidden behind computation."
+    return Section("overlap", "Overlap", (Paragraph(how), beside), gist=gist)
 
 
 def _span(low: float | None, high: float | None, shape: str) -> str | None:

@@ -55,7 +55,8 @@ def storage(judgement: Judgement) -> Section | None:
         blocks.append(_files(files))
     if saves:
         blocks += [Paragraph(_BLOCKED), _saves(saves)]
-    return Section("storage", "Storage", tuple(blocks))
+    gist = f"{', '.join(dict.fromkeys(one.op for one in judgement.files))}."
+    return Section("storage", "Storage", tuple(blocks), gist=gist)
 
 
 def _places(judgement: Judgement) -> Iterator[Table]:

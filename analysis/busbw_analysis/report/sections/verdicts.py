@@ -1,0 +1,138 @@
+"""The part of a report about verdicts: every operation in one row, and what stands behind each of them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.diagnosis.answer import Answer
+from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, Band, Status
+from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.report.document import (
+    TONES,
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Table,
+    percent,
+    sentence,
+    table,
+)
+from busbw_analysis.report.sections.curves import op_anchor
+
+HOW: Final = (
+    f"Verdicts are rules of thumb, not tests: medians against {NEAR_PEAK:.0%} of the peak and {MODEL_TOLERANCE:g} "
+    "times the model's time; undecided where the interval or range of the launches lies on both sides of a limit."
+)
+_SYMBOLS: Final[dict[Status, str]] = {
+    "as expected": "✓",
+    "faster": "✓",
+    "slower": "✗",
+    "undecided": "?",
+    "not judged": "·",
+}
+_WORST: Final[tuple[Status, ...]] = ("slower", "undecided", "faster", "as expected", "not judged")
+_BANDS: Final[tuple[tuple[Band, str], ...]] = (
+    ("small", "Small (≤ 4 KiB)"),
+    ("middle", "Middle"),
+    ("large", "Large (≥ 1 MiB)"),
+)
+
+
+def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
+    """A row an operation: the worst verdict on its curves in each band of sizes, and its best busbw."""
+    by_op: dict[str, list[Verdict]] = {}
+    for verdict in answer.verdicts:
+        by_op.setdefault(verdict.op, []).append(verdict)
+    if not by_op:
+        return None
+    best: dict[str, tuple[float, int, float | None]] = {}
+    for curve in judgement.curves:
+        peak = curve.peak.busbw if isinstance(curve.peak, Peak) else None
+        for point in curve.series.points:
+            share = None if peak is None or point.busbw is None else point.busbw / peak
+            one = (point.busbw or 0.0, point.size_bytes, share)
+            best[curve.series.key.op] = max(best.get(curve.series.key.op, one), one, key=lambda rated: rated[0])
+
+    def judged(band: Band) -> Callable[[str], Cell | None]:
+        """The cell of an op; what has no size stands with the small ones."""
+        bands = {band, "no size"} if band == "small" else {band}
+        return lambda op: _cell(found) if (found := [one for one in by_op[op] if one.band in bands]) else None
+
+    columns: tuple[Column[str], ...] = (
+        Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
+        *(Column(name, judged(band)) for band, name in _BANDS),
+        Column("Best busbw", lambda op: best[op] if best[op][0] else None, _rate_at),
+        Column("Of peak", lambda op: best[op][2], lambda share: f"{percent(share)} %"),
+    )
+    return table("Verdicts by operation and size", columns, by_op, HOW)
+
+
+def _rate_at(best: tuple[float, int, float | None]) -> str:
+    return f"{format_rate(best[0])} at {format_size(best[1])}"
+
+
+def _cell(verdicts: Sequence[Verdict]) -> Cell:
+    """The worst of ``verdicts``, with its ratio."""
+    worst = min(verdicts, key=lambda one: (_WORST.index(one.status), -(one.model_ratio or 0.0)))
+    text = worst.text
+    if worst.status == "undecided":
+        text = f"{worst.model_ratio:.2g}× the model's time" if worst.model_ratio else worst.text.partition(": ")[2]
+    several = f" (worst of {len(verdicts)})" if len(verdicts) > 1 else ""
+    return Cell(f"{_SYMBOLS[worst.status]} {text}{several}", tone=TONES[worst.status])
+
+
+def _apart(labels: Iterable[str]) -> dict[str, str]:
+    """What of each label the others do not have."""
+    parts = {label: label.split(" · ") for label in labels}
+    common = set.intersection(*map(set, parts.values()))
+    return {label: " · ".join(part for part in of if part not in common) for label, of in parts.items()}
+
+
+def _peaks(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """What 100 % is, each once."""
+    found = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
+    yield from (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in found.items())
+
+
+def reasons(answer: Answer) -> dict[str, list[Block]]:
+    """For every operation its verdicts with the numbers behind them."""
+    causes = {cause.code: cause.text for cause in answer.causes}
+    by_op: dict[str, list[Verdict]] = {}
+    for verdict in answer.verdicts:
+        by_op.setdefault(verdict.op, []).append(verdict)
+    columns: tuple[Column[Verdict], ...] = (
+        Column("Curve", lambda one: labels[one.label] or None),
+        Column("At", lambda one: format_size(one.size_bytes) if one.size_bytes else None),
+        Column("Verdict", lambda one: Cell(f"{_SYMBOLS[one.status]} {one.text}", tone=TONES[one.status])),
+        Column("Time", lambda one: one.time_ns, format_time),
+        Column("low", lambda one: one.interval.low_ns, format_time),
+        Column("high", lambda one: one.interval.high_ns, format_time),
+        Column("Model's time", lambda one: one.time_ns / one.model_ratio if one.model_ratio else None, format_time),
+        Column("busbw", lambda one: one.busbw, format_rate),
+        Column("Of peak", lambda one: one.peak_share, percent, "%"),
+    )
+    why: tuple[Column[Verdict], ...] = (
+        *columns[:2],
+        Column("Why", lambda one: sentence(one.why) if one.why else None),
+    )
+    found: dict[str, list[Block]] = {}
+    labels: dict[str, str] = {}
+    for op, verdicts in by_op.items():
+        labels.update(_apart({one.label for one in verdicts}))
+        first = 0 if len({one.label for one in verdicts}) > 1 else 1
+        found[op] = [
+            table(
+                f"{op}: measured against model and peak",
+                columns[first:],
+                verdicts,
+                *_peaks(verdicts),
+                without_empty=True,
+            ),
+            table(f"{op}: why, in words", why[first:], verdicts, folded=True),
+        ]
+        # One cause of everything stands at the top of the page.
+        codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)
+        found[op] += [Paragraph(sentence(f"explained by: {causes[code]}"), "quiet") for code in codes]
+    return found
