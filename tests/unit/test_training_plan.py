@@ -25,7 +25,7 @@ from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.memory import memory
 from busbw_analysis.training.prices import Described, Group, Price, group_of
 from busbw_analysis.training.rates import Rates
-from busbw_analysis.training.step_time import Machine, Scenario, step_time
+from busbw_analysis.training.step_time import Machine, Scenario, hops_in_a_row, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent, traffic
 
 TOY = msgspec.structs.replace(
@@ -122,15 +122,18 @@ def test_a_group_with_several_ranks_on_a_host_uses_all_of_their_cards() -> None:
 # --- steps ---------------------------------------------------------------------------------------------------------
 
 
-def played(p: int, v: int, m: int, forward: float, backward: float) -> float:
-    """The time of 1F1B, pass by pass: a stage does the next in its order as soon as what it needs is there."""
+def played(p: int, v: int, m: int, forward: float, backward: float, hop: float = 0.0, *, gpipe: bool = False) -> float:
+    """The time of 1F1B, pass by pass: a stage does the next in its order as soon as what it needs is there, ``hop``
+    after it was made.
+    """
     size = p if v > 1 else 1
     groups = range(0, m, size)
     ahead = [("f", part, group + number) for group in groups for part in range(v) for number in range(size)]
     back = [("b", v - 1 - part, group + number) for group in groups for part in range(v) for number in range(size)]
     queues = []
     for stage in range(p):
-        first = min(len(ahead), (p - stage - 1) * 2 + (v - 1) * p if v > 1 else p - stage - 1)
+        warm = (p - stage - 1) * 2 + (v - 1) * p if v > 1 else p - stage - 1
+        first = len(ahead) if gpipe else min(len(ahead), warm)
         steady = [one for pair in zip(ahead[first:], back, strict=False) for one in pair]
         queues.append([*ahead[:first], *steady, *back[len(ahead) - first :]])
     ended: dict[tuple[str, int, int], float] = {}
@@ -145,7 +148,7 @@ def played(p: int, v: int, m: int, forward: float, backward: float) -> float:
             if (kind == "f" and here) or (kind == "b" and here < p * v - 1):
                 if needs not in ended:
                     continue
-                clock[stage] = max(clock[stage], ended[needs])
+                clock[stage] = max(clock[stage], ended[needs] + hop)
             clock[stage] += (forward if kind == "f" else backward) / v
             ended[kind, here, number] = clock[stage]
             queue.pop(0)
@@ -163,6 +166,29 @@ def test_a_step_takes_what_a_played_pipeline_with_its_calls_takes(p: int, v: int
     assert found.compute == pytest.approx(m * works)
     assert found.exposed["tp"] == pytest.approx(2 * m * calls)
     assert found.parts["bubble"] == pytest.approx(whole - m * (works + 2 * calls))
+
+
+@pytest.mark.parametrize(
+    ("p", "v", "m", "how"),
+    [
+        *[(p, 1, m, "gpipe") for p in (2, 4, 5) for m in (1, 3, 8)],
+        *[(p, 1, m * p, "1f1b") for p in (2, 3, 4, 8) for m in (1, 2, 5)],
+        *[(p, v, m * p, "1f1b") for p in (2, 4) for v in (2, 4) for m in (1, 3)],
+    ],
+)
+def test_a_pipeline_waits_for_as_many_hops_as_a_played_one(p: int, v: int, m: int, how: str) -> None:
+    model = msgspec.structs.replace(TOY, layers=120)
+    one = Step(model, Layout(pp=p, interleave=v, micro_batches=m, schedule=how, uneven=True), m, 16)  # type: ignore[arg-type]
+    with_hops, without = (played(p, v, m, 1.0, 2.0, hop, gpipe=how == "gpipe") for hop in (0.01, 0.0))
+    assert hops_in_a_row(one) == pytest.approx((with_hops - without) / 0.01)
+    found = step_time(one, machine(Fixed(send_recv=0.5)))
+    assert found.exposed["pp"] == pytest.approx(0.5 * hops_in_a_row(one))
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 1), (4, 2), (4, 6), (8, 3), (8, 12), (8, 100)])
+def test_hops_of_other_numbers_of_micro_batches_are_nearly_those(p: int, m: int) -> None:
+    one = Step(TOY, Layout(pp=p, micro_batches=m), m, 16)
+    assert hops_in_a_row(one) == pytest.approx((played(p, 1, m, 1, 2, 0.01) - played(p, 1, m, 1, 2)) / 0.01, rel=0.2)
 
 
 @pytest.mark.parametrize(("seconds", "overlap"), [(1e-5, 1.0), (1e-5, 0.5), (1.0, 1.0), (1.0, 0.25), (1.0, 0.0)])

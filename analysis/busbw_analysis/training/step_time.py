@@ -153,13 +153,25 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
         together += between * sum(stages[stage].seconds for stage in inner) / sum(layers[stage] for stage in inner)
     bubble = max(0.0, together - busy.seconds) / layout.interleave
     exposed = {one: m * taken for one, taken in busy.waits.items()}
-    hops = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
-    if hops:
-        exposed["pp"] = exposed.get("pp", 0.0) + 2 * (layout.pp - 1) * max(map(seconds, hops))
+    messages = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
+    if messages:
+        exposed["pp"] = exposed.get("pp", 0.0) + hops_in_a_row(step) * max(map(seconds, messages))
     late, hidden = _beside(step, busy, rows[slowest], machine, scenario, seconds)
     for one, taken in late.items():
         exposed[one] = exposed.get(one, 0.0) + taken
     return StepTime(m * busy.compute, bubble, _optimizer(step, slowest, machine), exposed, hidden, tuple(told.values()))
+
+
+def hops_in_a_row(step: Step) -> float:
+    """Messages between stages that a step waits for one after the other, counted in played schedules: those that fill
+    and drain the pipeline, 2(p−1), or 2(p v − 1) with v parts; with 1F1B and one part a stage has no pass to do in
+    between, and waits in nearly every micro-batch: 2(p−1) m/p + 2(p−2), exact for m a multiple of p.
+    """
+    p, m, v = step.layout.pp, step.layout.micro_batches, step.layout.interleave
+    if v > 1:
+        return 2 * (p * v - 1)
+    once = 2 * (p - 1)
+    return once if step.layout.schedule == "gpipe" else max(once, once * m / p + 2 * (p - 2))
 
 
 def _stage(
@@ -183,15 +195,17 @@ def _beside(
 ) -> tuple[dict[Dimension, float], dict[Dimension, float]]:
     """What of the calls that can be hidden is exposed, and what is hidden: computation of their pass, which each takes
     away from the next. Of gradients that are reduced once that is the last micro-batch's backward pass, of weights
-    gathered once the first one's forward pass; keys and values of ring attention have the attention alone.
+    gathered once the first one's forward pass; keys and values of ring attention have the attention alone. Messages of
+    a pipeline are counted by hops.
     """
     m = step.layout.micro_batches
     share = machine.overlap if scenario.overlap is None else scenario.overlap
     left = {"forward": m * busy.forward, "backward": m * busy.backward}
     exposed: dict[Dimension, float] = {}
     hidden: dict[Dimension, float] = {}
-    order: tuple[Dimension, ...] = ("cp", "tp", "ep", "pp", "dp")
-    for row in sorted((row for row in rows if row.hideable), key=lambda row: order.index(row.dimension)):
+    order: tuple[Dimension, ...] = ("cp", "tp", "ep", "dp")
+    beside = [row for row in rows if row.hideable and row.dimension in order]
+    for row in sorted(beside, key=lambda row: order.index(row.dimension)):
         side = "backward" if row.phase == "backward" else "forward"
         taken = row.messages * seconds(row)
         whole = busy.backward if side == "backward" else busy.forward

@@ -1,0 +1,136 @@
+"""Steps of training that a run has measured, held against what a plan says of them from all else that it has measured.
+
+A step that was measured is taken apart (docs/formats.md#step): what it computes, with nothing sent, and the rest, which
+is bubble and exposed communication together.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.ops.training import Workload, workload_in_words
+from busbw.runs.records import Case
+from busbw.workloads.shapes import StepShape
+from busbw_analysis.predict import Questions
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.step_time import Machine, StepTime, step_time
+from busbw_analysis.training.traffic import traffic
+
+_BUCKET_BYTES: Final = 25 << 20
+"""Of DistributedDataParallel by default; the last one has nothing beside it."""
+_LAYOUTS: Final[dict[str, dict[str, Any]]] = {
+    "train_ddp": {},
+    "train_zero1": {"zero": 1},
+    "train_fsdp": {"zero": 3},
+    "train_fsdp_kept": {"zero": 3, "reshard": False},
+    "train_tensor": {},
+    "train_gpipe": {"schedule": "gpipe"},
+    "train_1f1b": {},
+    "train_interleaved": {},
+}
+"""Operation → how its layout differs from the plain one. An all_reduce of each gradient by hand is none of a plan's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A measured step beside the predicted one. ``seconds`` and ``compute`` were measured; ``predicted`` is None where
+    there is a reason in ``refused``.
+    """
+
+    case: int
+    op: str
+    workload: Workload
+    seconds: float
+    compute: float
+    predicted: StepTime | None = None
+    refused: str = ""
+
+    @property
+    def what(self) -> str:
+        """The operation and what it is of."""
+        return f"{self.op}: {workload_in_words(self.workload)}"
+
+    @property
+    def error(self) -> float | None:
+        """(predicted − measured) / measured."""
+        return None if self.predicted is None else self.predicted.total / self.seconds - 1
+
+    @property
+    def compute_error(self) -> float | None:
+        """That of computation, as a share of the measured step."""
+        return None if self.predicted is None else (self.predicted.compute - self.compute) / self.seconds
+
+    @property
+    def rest_error(self) -> float | None:
+        """That of bubble and exposed communication together, likewise."""
+        if self.predicted is None:
+            return None
+        rest = self.predicted.total - self.predicted.compute
+        return (rest - (self.seconds - self.compute)) / self.seconds
+
+
+def step_of(case: Case) -> Step:
+    """The step of a case in the plan's terms. Raises UsageError for one that has none."""
+    one = case.workload
+    if one is None:
+        message = f"{case.op} trains nothing"
+        raise UsageError(message)
+    model = StepShape(one).model
+    layout = Layout(
+        dp=one.dp, tp=one.tp, pp=one.pp, micro_batches=one.micro_batches, interleave=one.interleave, **_LAYOUTS[case.op]
+    )
+    return Step(model, layout, model.batch, model.sequence)
+
+
+def held(questions: Questions) -> tuple[Held, ...]:
+    """Every step that was measured, beside the plan's."""
+    return tuple(_steps(questions))
+
+
+def _steps(questions: Questions) -> Iterator[Held]:
+    prices = Measured(questions)
+    for dataset, summaries in zip(questions.datasets, questions.summaries, strict=True):
+        apart: dict[int, list[int]] = {}
+        for block in dataset.blocks:
+            if block.measurement.step is not None:
+                apart.setdefault(block.case, []).extend(block.measurement.step.compute_ns)
+        for summary in summaries:
+            case = summary.case
+            if case.workload is None or case.op not in _LAYOUTS or summary.state != "measured":
+                continue
+            compute = median(apart[summary.index]) / 1e9
+            seconds = summary.groups[0].time_ns / 1e9
+            try:
+                predicted = _predicted(case, prices, compute)
+            except (AnalysisError, UsageError) as error:
+                yield Held(summary.index, case.op, case.workload, seconds, compute, refused=str(error))
+                continue
+            yield Held(summary.index, case.op, case.workload, seconds, compute, predicted)
+
+
+def _predicted(case: Case, prices: Measured, compute: float) -> StepTime:
+    """Products that were waited for have the rate that they were given; others that of the step without sending."""
+    step = step_of(case)
+    assert case.workload is not None  # noqa: S101 - step_of refuses it
+    shape = StepShape(case.workload)
+    wait = case.workload.wait_ns
+    each = compute if wait is None else wait / 1e9
+    machine = Machine(shape.flop / case.ranks / each, prices.per_host, prices, _overlap(case, step), causal=False)
+    return step_time(step, machine)
+
+
+def _overlap(case: Case, step: Step) -> float:
+    """What goes on beside computation on processors: of gradients in buckets all but the last, else nothing."""
+    gradients = sum(row.size_bytes for row in traffic(step) if row.dimension == "dp")
+    return max(0.0, 1 - _BUCKET_BYTES / gradients) if case.op == "train_ddp" and gradients else 0.0
+
+
+def order_kept(found: Sequence[Held]) -> float:
+    """Kendall's τ of predicted and measured times, ties counted as such (τ-b)."""
+    from scipy.stats import kendalltau  # noqa: PLC0415 - most commands do without
+
+    told = [(one.seconds, one.predicted.total) for one in found if one.predicted is not None]
+    return float(kendalltau(*zip(*told, strict=True)).statistic)

@@ -1,0 +1,99 @@
+"""Measured steps beside the plan's: the traffic that real steps were counted to have, and errors part by part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from busbw.errors import UsageError
+from busbw.ops.training import Workload
+from busbw.runs.records import Case
+from busbw_analysis.data.load import read
+from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.training.held import Held, held, order_kept, step_of
+from busbw_analysis.training.step_time import StepTime
+from busbw_analysis.training.traffic import traffic
+
+STORED = Path(__file__).parents[1] / "data" / "schema-7"
+COUNTED: dict[str, tuple[dict[str, int], dict[tuple[str, int], int]]] = {
+    "train_ddp": ({"dp": 4}, {("all_reduce", 524288): 1}),
+    "train_zero1": ({"dp": 4}, {("reduce_scatter", 524288): 1, ("all_gather", 524288): 1}),
+    "train_fsdp": ({"dp": 4, "micro_batches": 2}, {("all_gather", 131072): 16, ("reduce_scatter", 131072): 8}),
+    "train_fsdp_kept": ({"dp": 4}, {("all_gather", 131072): 4, ("reduce_scatter", 131072): 4}),
+    "train_tensor": ({"tp": 4, "micro_batches": 2}, {("all_reduce", 4096): 16}),
+    "train_1f1b": ({"pp": 4, "micro_batches": 8}, {("send_recv", 1024): 16}),
+    "train_gpipe": ({"pp": 4, "micro_batches": 4}, {("send_recv", 2048): 8}),
+}
+"""Operation → its layout on 4 ranks, and what PyTorch was counted to send in one step of MLP 1024 at scale 1/8 (of a
+stage in the middle): op and S → calls."""
+
+
+@pytest.fixture(scope="module")
+def stored() -> Questions:
+    return Questions(read_groups([read(STORED)]))
+
+
+@pytest.mark.parametrize("op", list(COUNTED))
+def test_the_plans_traffic_is_what_real_steps_were_counted_to_send(stored: Questions, op: str) -> None:
+    degrees, sent = COUNTED[op]
+    case = next(row.case for row in stored.datasets[0].cases if row.case.workload is not None)
+    plain = {"dp": 1, "tp": 1, "pp": 1, "micro_batches": 1}
+    workload = Workload(model="MLP 1024", scale=0.125, interleave=1, **{**plain, **degrees})
+    step = step_of(msgspec.structs.replace(case, op=op, workload=workload, ranks=4))
+    found: Counter[tuple[str, int]] = Counter()
+    for row in traffic(step):
+        found[row.op, row.size_bytes] += row.messages
+    assert dict(found) == sent
+
+
+def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> None:
+    blocks = [block for block in stored.datasets[0].blocks if block.measurement.step is not None]
+    assert {block.measurement.case.op for block in blocks} >= {"train_ddp", "train_1f1b"}
+    for block in blocks:
+        case, apart = block.measurement.case, block.measurement.step
+        assert apart is not None
+        if case.op == "train_all_reduce":
+            continue
+        counted = sum(row.size_bytes * row.calls for row in apart.sent if 0 in row.ranks)
+        assert sum(row.size_bytes * row.messages for row in traffic(step_of(case), 0)) == counted
+
+
+def test_every_measured_step_is_held_against_the_plan_or_refused(stored: Questions) -> None:
+    found = held(stored)
+    assert {one.op for one in found} == {
+        row.case.op for row in stored.datasets[0].cases if row.case.workload and row.case.op != "train_all_reduce"
+    }
+    for one in found:
+        assert (one.predicted is None) == bool(one.refused)
+        assert one.seconds > 0
+        assert one.what.startswith(one.op)
+
+
+def step_of_times(case: int, seconds: float, predicted: float) -> Held:
+    workload = Workload(model="MLP 1024", scale=1.0, dp=2, tp=1, pp=1, micro_batches=1, interleave=1)
+    time = StepTime(0.5 * predicted, 0.2 * predicted, 0.0, {"dp": 0.3 * predicted}, {}, ())
+    return Held(case, "train_ddp", workload, seconds, 0.6 * seconds, time)
+
+
+def test_errors_are_shares_of_the_measured_step_and_add_up() -> None:
+    one = step_of_times(0, 2.0, 2.4)
+    assert one.error == pytest.approx(0.2)
+    assert one.compute_error == pytest.approx((1.2 - 1.2) / 2)
+    assert one.rest_error == pytest.approx((1.2 - 0.8) / 2)
+    assert (one.compute_error or 0) + (one.rest_error or 0) == pytest.approx(one.error)
+
+
+def test_the_order_is_kept_as_far_as_pairs_are() -> None:
+    times = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0)]
+    assert order_kept(
+        [step_of_times(*entry) for entry in [(n, *pair) for n, pair in enumerate(times)]]
+    ) == pytest.approx(4 / 6)
+
+
+def test_what_trains_nothing_has_no_step(stored: Questions) -> None:
+    plain: Case = next(row.case for row in stored.datasets[0].cases if row.case.workload is None)
+    with pytest.raises(UsageError):
+        step_of(plain)
