@@ -124,6 +124,13 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             "training storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
             "training storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --write-rate 2TB/s --mtbf 3.1",
         ],
+        "import": ["import --help", "import all_reduce.log --ranks 4", "import usual", "show all_reduce.log"],
+        "export": [
+            "export --help",
+            "export usual --to nccl-tests",
+            "export all_reduce.log --to osu",
+            "export usual --to excel",
+        ],
         "doctor": ["doctor --help"],
         "peaks": ["peaks --help", "peaks", "peaks --peaks nowhere.toml"],
         "selftest": ["selftest --help", "selftest --launches 2"],
@@ -213,6 +220,7 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
                 for row in stored.rows:
                     appender.append(row)
         shutil.copytree(FOLDER.parent / "data/schema-4", "results/synthetic/stored")
+        shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", "all_reduce.log")
         Path("plans").mkdir()
         for name, text in PLANS.items():
             Path(f"plans/{name}.toml").write_text(text, encoding="utf-8")

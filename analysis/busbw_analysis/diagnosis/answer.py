@@ -356,6 +356,8 @@ def _trust(judgement: Judgement) -> tuple[int, str]:
     counts = [len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]]
     if not counts:
         return 0, "Nothing was measured."
+    if all(stored.run.imported is not None for stored in dataset.runs):
+        return 0, "One number a case from the log of another tool: how far another run would differ is not known."
     launches, scatter = min(counts), scatter_of(judgement)
     busy = [one.code for one in judgement.findings if one.code in {"disturbed", "throttled", "launches-differ"}]
     whole = all(row.state in {"measured", "skipped"} for row in dataset.cases) and not any(
@@ -420,7 +422,8 @@ def _best(judgement: Judgement) -> Iterator[str]:
     if best is None:
         yield from _best_memory(judgement)
         return
-    text = f"highest busbw {format_rate(best.busbw)} (median), {best.label} at {format_size(best.size_bytes)}"
+    told = judgement.cases[best.case].groups[0].statistic or "median"
+    text = f"highest busbw {format_rate(best.busbw)} ({told}), {best.label} at {format_size(best.size_bytes)}"
     if best.peak is not None and best.denominator is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
         text += f", {share} ({best.denominator.partition(',')[0].rstrip('.')})"

@@ -48,6 +48,19 @@ COMMANDS: dict[str, Command] = {
             "busbw_analysis.cli.main",
             "Hold one run against another: faster, slower, equal, or cannot tell.",
         ),
+        Command(
+            "import",
+            "Analyse",
+            "busbw_analysis.cli.exchange",
+            "Keep logs of other tools as runs, with the log beside them.",
+            function="import_",
+        ),
+        Command(
+            "export",
+            "Analyse",
+            "busbw_analysis.cli.exchange",
+            "Write a run as nccl-tests, OSU, CSV, JSON lines, Parquet, OpenMetrics or Markdown.",
+        ),
         Command("fit", "Analyse", "busbw_analysis.cli.main", "Fit the cost models to a run and say how far they hold."),
         Command(
             "predict",

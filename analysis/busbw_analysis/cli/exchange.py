@@ -1,0 +1,104 @@
+"""``busbw import`` and ``busbw export``: logs of other tools become runs, and runs what other tools read."""
+
+import shutil
+from pathlib import Path
+
+import click
+import msgspec
+
+from busbw.errors import StoreError, UsageError, refuse_unknown
+from busbw.escape import echo
+from busbw.runs import store
+from busbw_analysis.cli.options import log_facts, log_options, read_run, results_dir_option, run_options
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.sources import STANDARD_INPUT, find
+from busbw_analysis.diagnosis.judge import judgement_of
+
+
+@click.command("import")
+@click.argument("logs", metavar="LOG...", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@log_options()
+@results_dir_option
+def import_(*, logs: tuple[Path, ...], results_dir: Path) -> None:
+    """Keep each LOG of another tool as a run, with the log beside it, and print where.
+
+    All logs are read before anything is written.
+    """
+    if STANDARD_INPUT in logs:
+        message = "standard input is read once and cannot be kept beside the run; give a file"
+        raise UsageError(message)
+    runs = [find(results_dir, str(path)).read(log_facts()) for path in logs]
+    unfit = next((path for path, run in zip(logs, runs, strict=True) if run.run.imported is None), None)
+    if unfit is not None:
+        message = f"{unfit} is a run already"
+        raise UsageError(message)
+    for path, run in zip(logs, runs, strict=True):
+        echo(str(_keep(path, run, results_dir)))
+
+
+def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
+    """Write a run that was read from the log at ``path``, and the log."""
+    folder = store.create(results_dir, stored.run.machine)
+    try:
+        shutil.copyfile(path, folder / f"original-{path.name}")
+    except OSError as error:
+        message = f"cannot copy {path} into {folder}: {error.strerror}"
+        raise StoreError(message) from error
+    store.write_run(folder, msgspec.structs.replace(stored.run, id=folder.name))
+    with store.Appender(folder) as appender:
+        for row in stored.rows:
+            appender.append(row)
+    return folder
+
+
+@click.command("export")
+@run_options
+@click.option(
+    "--to",
+    "form",
+    metavar="FORMAT",
+    required=True,
+    help="nccl-tests, osu, csv, json-lines, parquet, openmetrics or markdown.",
+)
+@click.option("--samples", is_flag=True, help="One row a sample, not one a case: csv, json-lines, parquet.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: standard output]")
+def export(
+    *,
+    runs: tuple[str, ...],
+    results_dir: Path,
+    peaks_file: Path | None,
+    force: bool,
+    form: str,
+    samples: bool,
+    output: Path | None,
+) -> None:
+    """Write RUN... as other programs read it: tables of nccl-tests or OSU, tidy data, metrics, the report as Markdown.
+
+    RUN is a run folder, the start or end of a run's name, "latest", or a log of another tool.
+    """
+    from busbw_analysis.export import EXPORTERS  # noqa: PLC0415 - the report is loaded with it
+
+    if form not in EXPORTERS:
+        refuse_unknown("format", form, EXPORTERS)
+    exporter = EXPORTERS[form]
+    if exporter.binary and output is None:
+        message = f"{form} is no text; say with --output which file it goes to"
+        raise UsageError(message, code="no-output")
+    if samples and exporter.samples is None:
+        having = ", ".join(name for name, one in EXPORTERS.items() if one.samples is not None)
+        message = f"{form} has no place for samples; {having} have"
+        raise UsageError(message)
+    if samples and exporter.samples is not None:
+        content = exporter.samples(pool([read_run(results_dir, run) for run in runs], force=force))
+    else:
+        content = exporter.cases(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
+    if output is None:
+        echo(content.decode(), nl=False)
+        return
+    draft = output.with_name(f".{output.name}.draft")
+    try:
+        draft.write_bytes(content)
+        draft.replace(output)
+    except OSError as error:
+        message = f"cannot write {output}: {error.strerror}"
+        raise StoreError(message) from error

@@ -1,0 +1,127 @@
+"""The tables of nccl-tests, in its columns and widths, so that what parses these parses ours.
+
+Source: ``writeBenchmarkLinePreamble``, ``writeBenchmarkLineBody`` and ``getFloatStr`` of ``src/util.cu``, the header of
+``src/common.cu`` (NVIDIA/nccl-tests 2.18). Sizes that were measured one way alone have ``nan`` the other way.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from busbw import __version__
+from busbw.errors import AnalysisError
+from busbw.runs.records import DTYPE_BYTES, Case, case_in_words
+from busbw.system.detect import gpus_of
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.diagnosis.judge import Judgement
+
+OPS: Final = {
+    **{name: name for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")},
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all": "alltoall",
+    "send_recv": "sendrecv",
+}
+"""Operations → the names of its programs, without ``_perf``."""
+
+_OF_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+"""Their column ``count`` is that of one rank's block."""
+_TYPES: Final = {"float32": "float", "float64": "double", "float16": "half"}
+_REDOPS: Final = {None: "none", "product": "prod"}
+_RATES: Final = "(us)  (GB/s)  (GB/s)         "
+_HEAD: Final = (
+    f"#{'out-of-place':>74}{'in-place':>31}          ",
+    f"#       size         count      type   redop    root{'     time   algbw   busbw  #wrong' * 2} ",
+    f"#        (B)    (elements){' ' * 31}{_RATES}    {_RATES}",
+)
+_NOTHING: Final = f"  {'nan':>7}  {'nan':>6}  {'nan':>6}  {'N/A':>6}"
+
+_Both = dict[bool, tuple[CaseSummary, GroupSummary]]
+"""Whether in place → what was measured."""
+
+
+def text(judgement: Judgement) -> bytes:
+    """One table for each operation that its programs have, and way of measuring. Raises AnalysisError without any."""
+    tables: dict[tuple[Case, tuple[int, ...]], dict[Case, _Both]] = {}
+    refused: dict[str, int] = {}
+    for summary in judgement.cases:
+        case = summary.case
+        if case.op not in OPS:
+            continue
+        if summary.state == "failed":
+            refused[case.op] = refused.get(case.op, 0) + summary.check.startswith("wrong")
+        for group in summary.groups:
+            row = msgspec.structs.replace(case, in_place=False)
+            table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
+            tables.setdefault((table, group.ranks), {}).setdefault(row, {})[case.in_place] = summary, group
+    if not tables:
+        message = f"the run has no result of what nccl-tests measures; that is {', '.join(OPS)}"
+        raise AnalysisError(message, code="nothing-to-export")
+    parts = [
+        _table(judgement.dataset, table, ranks, rows, refused.get(table.op, 0))
+        for (table, ranks), rows in tables.items()
+    ]
+    return "".join(f"{line}\n" for part in parts for line in part).encode()
+
+
+def _table(
+    dataset: Dataset, table: Case, ranks: tuple[int, ...], rows: Mapping[Case, _Both], refused: int
+) -> Iterator[str]:
+    program = f"{OPS[table.op]}_perf"
+    told = " and ".join(dict.fromkeys(one.statistic or "median" for both in rows.values() for _, one in both.values()))
+    sizes = [row.size_bytes for row in rows]
+    every = [found for both in rows.values() for found in both.values()]
+    calls = min(group.samples for _, group in every)
+    checked = all(summary.check == "verified" for summary, _ in every)
+    yield f"# busbw {__version__}: {' · '.join(case_in_words(table))}; times: {told}"
+    yield f"# Collective test starting: {program}"
+    yield (
+        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: 0 "
+        f"iters: {calls} agg iters: 1 validation: {int(checked)} graph: {int(table.mode == 'graph')}"
+    )
+    yield from ("#", "# Using devices", *_devices(dataset, ranks), "#", *_HEAD)
+    for row, both in rows.items():
+        yield _preamble(row, len(ranks)) + "".join(_body(both.get(in_place)) for in_place in (False, True))
+    rates = [0.0 if group.busbw is None else group.busbw / 1e9 for _, group in every]
+    yield f"# Out of bounds values : {refused} {'FAILED' if refused else 'OK'}"
+    yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):g} "
+    yield from ("#", f"# Collective test concluded: {program}", "#")
+
+
+def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
+    run = dataset.runs[0]
+    pids = run.launches[0].pids if run.launches else ()
+    for number, rank in enumerate(ranks):
+        host, seat = run.run.hosts[rank], dataset.seats[rank]
+        gpus = gpus_of(dataset.environment(host))
+        gpu = next((one for one in gpus if seat.gpu is not None and one.get("index") == seat.gpu), None)
+        name, address = ("CPU", "0x00") if gpu is None else (gpu.get("name"), gpu.get("address"))
+        pid = pids[rank] if rank < len(pids) else 0
+        yield f"#  Rank {number:2} Group  0 Pid {pid:6} on {host:>10} device {seat.gpu or 0:2} [{address}] {name}"
+
+
+def _preamble(row: Case, ranks: int) -> str:
+    count = row.size_bytes // DTYPE_BYTES.get(row.dtype or "", 1) // (ranks if row.op in _OF_BLOCKS else 1)
+    dtype, redop = _TYPES.get(row.dtype or "", row.dtype or "none"), _REDOPS.get(row.redop, row.redop)
+    root = -1 if row.root is None else row.root
+    return f"{row.size_bytes:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:6}"
+
+
+def _body(found: tuple[CaseSummary, GroupSummary] | None) -> str:
+    if found is None:
+        return _NOTHING
+    summary, group = found
+    rates = (_number((rate or 0.0) / 1e9, 6) for rate in (group.algbw, group.busbw))
+    wrong = "0" if summary.check == "verified" else "N/A"
+    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}  {wrong:>6}"
+
+
+def _number(value: float, width: int) -> str:
+    """As many digits as ``getFloatStr`` has room for."""
+    power = len(str(int(value))) if value >= 1 else 0
+    for digits, below in ((2, width - 2), (1, width - 1), (0, width + 1)):
+        if power < below:
+            return f"{value:{width}.{digits}f}"
+    return f"{value:{width}.{1 if width >= 7 else 0}e}"

@@ -1,0 +1,92 @@
+"""Gauges of a run in the text format of OpenMetrics, which the textfile collector of node_exporter takes, too."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from busbw.runs.records import case_in_words
+from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.report.tables.show import share_of
+
+_LABELS: Final = (
+    *("machine", "op", "dtype", "redop", "size_bytes", "in_place", "backend", "device", "mode", "settings"),
+    *("ranks", "hosts"),
+)
+_SAID: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "device"})
+
+_Of = Callable[[GroupSummary, Peak | None], float | None]
+_GAUGES: Final[tuple[tuple[str, str, str, _Of], ...]] = (
+    ("busbw_time", "seconds", "Median time of a call of the slowest rank", lambda one, _: one.time_ns / 1e9),
+    ("busbw_time_low", "seconds", "Lower end of its interval", lambda one, _: _seconds(one.interval.low_ns)),
+    ("busbw_time_high", "seconds", "Upper end of its interval", lambda one, _: _seconds(one.interval.high_ns)),
+    ("busbw_algorithm_bandwidth", "bytes_per_second", "Size over time", lambda one, _: one.algbw),
+    ("busbw_bus_bandwidth", "bytes_per_second", "As nccl-tests has it", lambda one, _: one.busbw),
+    ("busbw_peak", "ratio", "Bandwidth over the peak of the hardware", share_of),
+)
+"""Name, unit, help, and what it is of a group of ranks; None leaves it out."""
+
+
+def _seconds(time_ns: float | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e9
+
+
+class _Gauges(Collector):
+    def __init__(self, judgement: Judgement) -> None:
+        self._judgement = judgement
+
+    def collect(self) -> Iterator[Metric]:
+        peaks = {
+            (point.case, curve.series.key.ranks): curve.peak
+            for curve in self._judgement.curves
+            for point in curve.series.points
+            if isinstance(curve.peak, Peak)
+        }
+        for name, unit, words, of in _GAUGES:
+            gauge = GaugeMetricFamily(name, words, labels=_LABELS, unit=unit)
+            for summary in self._judgement.cases:
+                for group in summary.groups:
+                    value = of(group, peaks.get((summary.index, group.ranks)))
+                    if value is not None:
+                        gauge.add_metric(self._labels(summary, group), value)
+            yield gauge
+        failed = GaugeMetricFamily(
+            "busbw_failed_cases", "Cases without a result, or with a wrong one", labels=["machine"]
+        )
+        count = sum(summary.state == "failed" for summary in self._judgement.cases)
+        failed.add_metric([self._machine], count)
+        yield failed
+        began = GaugeMetricFamily("busbw_started", "When the run began", labels=["machine"], unit="seconds")
+        started = self._judgement.dataset.runs[-1].run.started
+        began.add_metric([self._machine], datetime.fromisoformat(started).timestamp())
+        yield began
+
+    @property
+    def _machine(self) -> str:
+        return self._judgement.dataset.runs[0].run.machine
+
+    def _labels(self, summary: CaseSummary, group: GroupSummary) -> list[str]:
+        case = summary.case
+        hosts = len(self._judgement.dataset.hosts_of(group.ranks))
+        return [
+            self._machine,
+            *(str(value) if value is not None else "" for value in (case.op, case.dtype, case.redop, case.size_bytes)),
+            *(str(case.in_place).lower(), case.backend, case.device, case.mode),
+            ", ".join(case_in_words(case, _SAID)),
+            *(rank_list(group.ranks), str(hosts)),
+        ]
+
+
+def text(judgement: Judgement) -> bytes:
+    """One gauge for each number of a case and group of ranks."""
+    registry = CollectorRegistry()
+    registry.register(_Gauges(judgement))
+    written: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]  # the library has no type there
+    return written

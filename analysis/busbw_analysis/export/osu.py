@@ -1,0 +1,61 @@
+"""The tables of the OSU micro-benchmarks 7: latency of a collective, or of a message, over its size.
+
+Source: ``print_header`` and ``print_stats`` of ``c/util/osu_util_mpi.c``. Sizes of gathers, scatters and exchanges are
+one block. The number of ranks is in the command line alone, as OSU does not print it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from busbw.errors import AnalysisError
+from busbw.runs.records import Case, case_in_words
+from busbw_analysis.data.summary import GroupSummary
+from busbw_analysis.diagnosis.judge import Judgement
+
+_TESTS: Final = {
+    "all_reduce": ("Allreduce", "allreduce", False),
+    "all_gather": ("Allgather", "allgather", True),
+    "reduce_scatter": ("Reduce_scatter", "reduce_scatter", False),
+    "all_to_all": ("All-to-All Personalized Exchange", "alltoall", True),
+    "broadcast": ("Broadcast", "bcast", False),
+    "reduce": ("Reduce", "reduce", False),
+    "gather": ("Gather", "gather", True),
+    "scatter": ("Scatter", "scatter", True),
+    "barrier": ("Barrier", "barrier", False),
+    "ping_pong": ("", "latency", False),
+}
+"""Operations → title, program, and whether the size is one block."""
+_TYPES: Final = {"float32": "MPI_FLOAT", "float64": "MPI_DOUBLE", "int8": "MPI_CHAR", "int32": "MPI_INT"}
+
+
+def text(judgement: Judgement) -> bytes:
+    """One table for each operation, data type and way of measuring. Raises AnalysisError without any."""
+    tables: dict[tuple[Case, tuple[int, ...]], dict[int, GroupSummary]] = {}
+    for summary in judgement.cases:
+        if summary.case.op in _TESTS:
+            table = msgspec.structs.replace(summary.case, size_bytes=0)
+            for group in summary.groups:
+                tables.setdefault((table, group.ranks), {})[summary.case.size_bytes] = group
+    if not tables:
+        message = f"the run has no result of what these benchmarks measure; that is {', '.join(_TESTS)}"
+        raise AnalysisError(message, code="nothing-to-export")
+    lines = (line for (case, _), rows in tables.items() for line in _table(case, rows))
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _table(case: Case, rows: Mapping[int, GroupSummary]) -> Iterator[str]:
+    title, program, of_block = _TESTS[case.op]
+    told = " and ".join(dict.fromkeys(one.statistic or "median" for one in rows.values()))
+    ranks = len(next(iter(rows.values())).ranks)
+    words = " ".join(word for word in ("MPI", title, "Latency Test v7.5") if word)
+    yield f"# busbw: {' · '.join(case_in_words(case))}; times: {told}"
+    yield from (f"# OSU {words}", f"# mpirun -np {ranks} osu_{program}")
+    if case.dtype in _TYPES:
+        yield f"# Datatype: {_TYPES[case.dtype]}."
+    yield "# Avg Latency(us)" if case.op == "barrier" else f"{'# Size':<10}{'Avg Latency(us)':>18}"
+    for size, group in rows.items():
+        shown = "" if case.op == "barrier" else f"{size // ranks if of_block else size:<10}"
+        yield f"{shown}{group.time_ns / 1e3:>18.2f}"
+    yield ""

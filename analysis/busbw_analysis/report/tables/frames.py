@@ -1,0 +1,138 @@
+"""Cases and samples as tidy data frames, units in the names of their columns: notebooks and exported files have these.
+
+docs/python.md explains the columns.
+"""
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from busbw.runs.records import JSON, case_in_words
+from busbw_analysis.data.load import Block, Dataset, rank_list
+from busbw_analysis.data.pair_columns import PairBlock
+from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.report.tables.show import share_of
+
+_IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "group", "device"})
+_OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "backend", "device", "mode", "in_place")
+_OF_GROUP: Final = {
+    **{name: name for name in ("launches", "samples", "time_ns", "fastest_ns", "p5_ns", "p95_ns")},
+    "spread_share": "spread",
+    "skew_share": "skew_share",
+    "statistic": "statistic",
+    "algbw_bytes_per_s": "algbw",
+    "busbw_bytes_per_s": "busbw",
+}
+"""Columns of a table → the fields of a group that they show."""
+_OF_SAMPLES: Final = (
+    *("run", "launch", "block", "case", "op", "size_bytes", "group", "sample", "calls"),
+    *("time_ns", "fastest_ns", "arrival_skew_ns", "exit_span_ns", "last_rank"),
+)
+
+
+def case_frame(judgement: Judgement) -> pd.DataFrame:
+    """One row a case and group of ranks, in the order of the plan."""
+    peaks = {
+        (point.case, curve.series.key.ranks): curve.peak
+        for curve in judgement.curves
+        for point in curve.series.points
+        if isinstance(curve.peak, Peak)
+    }
+    return pd.DataFrame(
+        [
+            _row(judgement, summary, group, None if group is None else peaks.get((summary.index, group.ranks)))
+            for summary in judgement.cases
+            for group in summary.groups or (None,)
+        ]
+    )
+
+
+def sample_frame(dataset: Dataset) -> pd.DataFrame:
+    """One row a sample of a group of ranks. Times are ns per call."""
+    parts = [*map(_of_block, dataset.blocks), *(_of_pairs(*block) for block in dataset.pair_blocks)]
+    if not parts:
+        return pd.DataFrame(columns=list(_OF_SAMPLES))
+    found = pd.concat(parts, ignore_index=True)
+    cases, calls = {row.index: row.case for row in dataset.cases}, found["calls"]
+    found["op"] = found["case"].map({place: case.op for place, case in cases.items()})
+    found["size_bytes"] = found["case"].map({place: case.size_bytes for place, case in cases.items()})
+    found["group"] = found["group"].astype("category")
+    found["time_ns"] = found["slowest_ns"] / calls
+    for name in ("fastest_ns", "arrival_skew_ns", "exit_span_ns"):
+        found[name] = found[name] / calls
+    return found[list(_OF_SAMPLES)]
+
+
+def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None, peak: Peak | None) -> dict[str, JSON]:
+    """A case on one group of ranks; ``group`` is None where nothing was measured."""
+    case = summary.case
+    interval = None if group is None else group.interval
+    most = None if peak is None or group is None else peak.algbw if group.bus_factor is None else peak.busbw
+    return {
+        "case": summary.index,
+        **{name: getattr(case, name) for name in _OF_CASE},
+        "settings": ", ".join(case_in_words(case, _IN_COLUMNS)),
+        "group": None if group is None else rank_list(group.ranks),
+        "ranks": case.ranks if group is None else len(group.ranks),
+        "hosts": case.nodes if group is None else len(judgement.dataset.hosts_of(group.ranks)),
+        "state": summary.state,
+        "check": summary.check,
+        **{name: None if group is None else getattr(group, field) for name, field in _OF_GROUP.items()},
+        "low_ns": None if interval is None else interval.low_ns,
+        "high_ns": None if interval is None else interval.high_ns,
+        "interval": None if interval is None else interval.kind,
+        "peak_bytes_per_s": most,
+        "peak_share": None if group is None else share_of(group, peak),
+        "flags": ", ".join(summary.flags),
+    }
+
+
+def _of_block(block: Block) -> pd.DataFrame:
+    """The samples of one block of a group, with what ``Run.samples`` is made of."""
+    one = block.samples
+    unknown = np.full(len(one.slowest_ns), np.nan)
+    return pd.DataFrame(
+        {
+            "run": block.run,
+            "launch": block.launch,
+            "block": block.number,
+            "case": block.case,
+            "group": rank_list(one.ranks),
+            "sample": np.arange(len(unknown)),
+            "calls": block.measurement.calls,
+            "slowest_ns": one.slowest_ns,
+            "fastest_ns": one.fastest_ns,
+            "last_rank": one.last_rank or one.late_rank,
+            "arrival_skew_ns": unknown if one.arrival_skew_ns is None else one.arrival_skew_ns,
+            "exit_span_ns": unknown if one.exit_span_ns is None else one.exit_span_ns,
+        }
+    )
+
+
+def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
+    """The samples of all pairs of a block, with what ``Run.samples`` is made of."""
+    columns = block.columns
+    lengths = np.diff(columns.starts)
+    pairs = np.repeat(columns.ranks, lengths, axis=0)
+    total = np.arange(len(pairs))
+    unknown = np.full(len(pairs), np.nan)
+    last = columns.last if len(columns.last) else columns.late
+    return pd.DataFrame(
+        {
+            "run": run,
+            "launch": block.launch,
+            "block": block.block,
+            "case": case,
+            "group": np.repeat([rank_list(pair) for pair in columns.ranks.tolist()], lengths),
+            "sample": total - np.repeat(columns.starts[:-1], lengths),
+            "calls": block.calls,
+            "slowest_ns": columns.slowest,
+            "fastest_ns": columns.fastest,
+            "last_rank": pairs[total, last],
+            "arrival_skew_ns": columns.skew if len(columns.skew) else unknown,
+            "exit_span_ns": columns.span if len(columns.span) else unknown,
+        }
+    )

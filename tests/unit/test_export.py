@@ -1,0 +1,181 @@
+"""Runs as other programs read them: what is written is read back as the same numbers."""
+
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from prometheus_client.openmetrics.parser import text_fd_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families
+from testing.synthetic import case, synthetic_run, write_synthetic
+
+from busbw.cli.main import main
+from busbw.errors import AnalysisError
+from busbw.runs import store
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.readers import nccl_text, osu
+from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.export import EXPORTERS
+from busbw_analysis.export.nccl_tests import _number
+
+SIZES = (1024, 65536, 1 << 20)
+
+
+def judged(ops: tuple[str, ...] = ("all_reduce", "all_gather", "ping_pong", "barrier")) -> Judgement:
+    cases = [case(op, size) for op in ops for size in (SIZES if op != "barrier" else (0,))]
+    out_of_place = [msgspec.structs.replace(one, in_place=not one.in_place) for one in cases if one.op == "all_reduce"]
+    return judge(pool([synthetic_run([*cases, *out_of_place], launches=2, samples=10)]))
+
+
+@pytest.fixture(scope="module")
+def judgement() -> Judgement:
+    return judged()
+
+
+def times(judgement: Judgement, op: str, *, in_place: bool) -> list[float]:
+    return [
+        group.time_ns / 1e9
+        for one in judgement.cases
+        if (one.case.op, one.case.in_place) == (op, in_place)
+        for group in one.groups
+    ]
+
+
+def test_the_table_of_nccl_tests_reads_back(judgement: Judgement) -> None:
+    text = EXPORTERS["nccl-tests"].cases(judgement).decode()
+    log = nccl_text.read("log", iter(text.splitlines(keepends=True)))
+    assert [table.rows[0].op for table in log.tables] == ["all_reduce", "all_gather"]
+    reduced = log.tables[0]
+    assert (reduced.ranks, reduced.complete, len(reduced.rows)) == (4, True, 6)
+    for in_place in (False, True):
+        read = [row.time_seconds for row in reduced.rows if row.in_place == in_place]
+        assert read == pytest.approx(times(judgement, "all_reduce", in_place=in_place), rel=1e-3)
+    assert not [note for note in log.notes if note.code == "rate-differs"]
+
+
+def test_the_table_of_nccl_tests_is_laid_out_as_its_own() -> None:
+    """The lines of its own log of the same numbers, byte for byte."""
+    text = EXPORTERS["nccl-tests"].cases(judged(("all_reduce",))).decode().splitlines()
+    log = Path(__file__).parents[1] / "data/logs/nccl-tests-2.19.txt"
+    own = log.read_text(encoding="utf-8").splitlines()
+    start = next(at for at, line in enumerate(own) if "out-of-place" in line)
+    assert text[text.index(own[start]) :][:3] == own[start : start + 3]
+    rows = [line for line in text if line[:1] == " "]
+    assert {len(line) for line in rows} == {52 + 2 * 33}  # printf of its writeBenchmarkLinePreamble and -Body
+    assert all(len(line.split()) == 13 for line in rows)
+    assert any(line.startswith("# Out of bounds values : 0 OK") for line in text)
+    assert any(line.startswith("# Avg bus bandwidth    : ") for line in text)
+
+
+@pytest.mark.parametrize(
+    ("value", "width", "text"),
+    [
+        (0.0, 6, "  0.00"),
+        (62.351, 7, "  62.35"),
+        (1537.62, 7, "1537.62"),
+        (10381.4, 7, "10381.4"),
+        (123456.7, 7, " 123457"),
+        (99.999, 6, "100.00"),
+        (12345678.0, 7, "1.2e+07"),
+    ],
+)
+def test_numbers_have_as_many_digits_as_there_is_room(value: float, width: int, text: str) -> None:
+    assert _number(value, width) == text
+
+
+def test_the_table_of_osu_reads_back(judgement: Judgement) -> None:
+    text = EXPORTERS["osu"].cases(judgement).decode()
+    log = osu.read("log", iter(text.splitlines(keepends=True)))
+    assert [table.rows[0].op for table in log.tables] == [
+        "all_reduce",
+        "all_gather",
+        "ping_pong",
+        "barrier",
+        "all_reduce",
+    ]
+    gathered = log.tables[1]
+    assert [(row.ranks, row.size_bytes) for row in gathered.rows] == [(4, size) for size in SIZES]
+    read = [row.time_seconds for row in gathered.rows]
+    written = times(judgement, "all_gather", in_place=False) or times(judgement, "all_gather", in_place=True)
+    assert read == pytest.approx(written, rel=1e-2)
+
+
+def test_tidy_files_have_the_same_numbers(judgement: Judgement) -> None:
+    csv = pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(judgement)))
+    parquet = pd.read_parquet(io.BytesIO(EXPORTERS["parquet"].cases(judgement)))
+    lines = [json.loads(line) for line in EXPORTERS["json-lines"].cases(judgement).splitlines()]
+    expected = [group.time_ns for one in judgement.cases for group in one.groups]
+    for found in (csv["time_ns"], parquet["time_ns"], [line["time_ns"] for line in lines]):
+        assert list(found) == pytest.approx(expected, rel=1e-12)
+    assert list(csv.columns) == list(parquet.columns) == list(lines[0])
+
+
+def test_samples_are_exported_one_a_row(judgement: Judgement) -> None:
+    export = EXPORTERS["parquet"].samples
+    assert export is not None
+    found = pd.read_parquet(io.BytesIO(export(judgement.dataset)))
+    blocks = judgement.dataset.blocks
+    assert len(found) == sum(len(block.samples.slowest_ns) for block in blocks)
+    first = blocks[0]
+    own = found[(found["case"] == first.case) & (found["launch"] == first.launch) & (found["block"] == first.number)]
+    assert np.allclose(own["time_ns"], np.asarray(first.samples.slowest_ns) / first.measurement.calls)
+
+
+def test_metrics_pass_both_parsers(judgement: Judgement) -> None:
+    text = EXPORTERS["openmetrics"].cases(judgement).decode()
+    families = {family.name: family for family in text_fd_to_metric_families(io.StringIO(text))}  # type: ignore[no-untyped-call]
+    plain = {family.name for family in text_string_to_metric_families(text)}
+    assert set(families) == plain >= {"busbw_time_seconds", "busbw_failed_cases", "busbw_started_seconds"}
+    samples = families["busbw_time_seconds"].samples
+    assert len({tuple(sorted(one.labels.items())) for one in samples}) == len(samples) == len(judgement.cases)
+    assert families["busbw_failed_cases"].samples[0].value == 0
+
+
+def test_a_run_without_collectives_has_no_table_of_nccl_tests() -> None:
+    with pytest.raises(AnalysisError) as refused:
+        EXPORTERS["nccl-tests"].cases(judged(("ping_pong",)))
+    assert refused.value.code == "nothing-to-export"
+
+
+@pytest.mark.parametrize("form", sorted(EXPORTERS))
+def test_every_format_is_written_by_the_command(form: str, tmp_path: Path) -> None:
+    write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], launches=1, samples=10))
+    target = tmp_path / "file"
+    arguments = ["export", "latest", "--results-dir", str(tmp_path), "--to", form, "--output", str(target)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert target.stat().st_size > 0
+
+
+@pytest.mark.parametrize("arguments", [["--to", "nothing"], ["--to", "osu", "--samples"], ["--to", "parquet"]])
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(arguments: list[str], tmp_path: Path) -> None:
+    write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], launches=1, samples=10))
+    before = sorted(tmp_path.rglob("*"))
+    done = CliRunner().invoke(main, ["export", "latest", "--results-dir", str(tmp_path), *arguments])
+    assert done.exit_code == 2
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_log_is_kept_as_a_run_with_the_log_beside_it(tmp_path: Path) -> None:
+    log = Path(__file__).parents[1] / "data/logs/nccl-tests-2.19.txt"
+    results = tmp_path / "results"
+    kept = ["import", str(log), "--machine", "theirs", "--results-dir", str(results)]
+    done = CliRunner().invoke(main, kept)
+    assert done.exit_code == 0, done.output
+    (folder,) = store.folders(results)
+    assert (folder.parent.name, str(folder)) == ("theirs", done.output.strip())
+    assert (folder / "original-nccl-tests-2.19.txt").read_bytes() == log.read_bytes()
+    shown = CliRunner().invoke(main, ["show", "latest", "--json", "--results-dir", str(results)])
+    assert len(json.loads(shown.stdout)["cases"]) == 6
+
+
+def test_an_import_of_which_one_log_is_none_writes_nothing(tmp_path: Path) -> None:
+    log = Path(__file__).parents[1] / "data/logs/nccl-tests-2.19.txt"
+    bad = tmp_path / "bad.log"
+    bad.write_text("hello\n", encoding="utf-8")
+    results = tmp_path / "results"
+    done = CliRunner().invoke(main, ["import", str(log), str(bad), "--results-dir", str(results)])
+    assert (done.exit_code, results.exists()) == (1, False)
