@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.backends import BACKENDS, compiled_loop
-from busbw.ops import OPS
+from busbw.ops import OPS, TRAINED
 from busbw.runs.records import DTYPE_BYTES, REDOPS, Failed
 from busbw.system.environment import usable_cores
 
@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.skipif(_MISSING is not None, 
 _HOST = socket.gethostname()
 _NO_COMPILER = compiled_loop.missing()
 _ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
+_TALKING = [name for name, op in OPS.items() if not (op.local or op.stores or op.splits)]
 _NO_CALL_OF_MPI = ("memory_copy", "tcp_stream")
 _MPI = ("--backend", "mpi")
 _spins = pytest.mark.alone
@@ -45,7 +46,7 @@ def _verified(run: StoredRun) -> None:
 @_spins
 def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     modes = ["isolated", "pipelined", "persistent", "overlap"]
-    talking = [name for name, op in OPS.items() if not (op.local or op.stores) or name == "memory_copy"]
+    talking = [*_TALKING, "memory_copy"]
     plan = commands.sweep(",".join(talking), "1KiB", modes=str(modes), in_place='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
     assert finished.code == 0, finished.told
@@ -134,7 +135,7 @@ def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(
 @pytest.mark.slow
 @_spins
 def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified(commands: Commands) -> None:
-    ops = sorted(name for name, op in OPS.items() if not (op.local or op.stores or name in _NO_CALL_OF_MPI))
+    ops = sorted(set(_TALKING) - set(_NO_CALL_OF_MPI))
     sweeps = [
         f'[[sweep]]\nops = {ops}\nsizes = "1200"\ngroups = "3,0,1"\nmodes = ["persistent"]\n',
         (
@@ -181,7 +182,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
 def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) -> None:
     splits = {"div:2": [(0, 1), (2, 3)], "0,3;2": [(0, 3), (2,)], "3,0,1": [(3, 0, 1)]}
     others = ("pair_matrix", *_NO_CALL_OF_MPI)
-    talking = sorted(name for name, op in OPS.items() if not (op.local or op.stores or name in others))
+    talking = sorted(set(_TALKING) - set(others))
     sweeps = [f'[[sweep]]\nops = {talking}\nsizes = "1200"\ngroups = "{split}"\n' for split in splits]
     sweeps.append('[[sweep]]\nops = ["broadcast", "reduce", "gather", "scatter"]\nsizes = "1200"\nroot = 2\n')
     finished = commands.run("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
@@ -204,7 +205,7 @@ def test_one_rank_talks_to_itself(commands: Commands) -> None:
     assert finished.code == 0, finished.told
     run = commands.read()
     _verified(run)
-    alone = {name for name in able if OPS[name].members != "all"} | {"checkpoint_save"}
+    alone = {name for name in able if OPS[name].members != "all"} | {"checkpoint_save", *TRAINED}
     assert {row.case.op for row in run.skipped} == alone
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from exhaustive import EXHAUSTIVE
 
-from busbw.ops import OPS
+from busbw.ops import OPS, TRAINED
 from busbw.runs.records import DTYPE_BYTES, REDOPS, Measurement
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-_EVERY_OP = ",".join(OPS)
+_EVERY_OP = ",".join(name for name in OPS if name not in TRAINED)
 _PAIR_OPS = {op.name for op in OPS.values() if op.members != "all"}
 _UNCHECKED = {"barrier"}
 _NO_DEVICE = {
@@ -41,7 +41,7 @@ def every_op(request: pytest.FixtureRequest, shared_commands: Commands) -> tuple
 
 def test_every_op_in_every_placement_is_measured_and_verified(every_op: tuple[int, StoredRun]) -> None:
     ranks, run = every_op
-    wanted = {(op.name, in_place) for op in OPS.values() for in_place in op.in_place}
+    wanted = {(op.name, in_place) for op in OPS.values() if not op.splits for in_place in op.in_place}
     assert {(case.op, case.in_place) for case in run.run.cases} == wanted
     assert not run.failed
     assert {row.case.op: row.reason for row in run.skipped} == _NO_DEVICE
@@ -75,6 +75,30 @@ def test_bus_factors_are_those_of_the_definitions(every_op: tuple[int, StoredRun
     for row in run.measurements:
         for group in row.groups:
             assert group.bus_factor == pytest.approx(wanted.get(row.case.op, 1.0)), row.case.op
+
+
+def test_a_step_of_training_is_verified_taken_apart_and_counted(commands: Commands) -> None:
+    options = (
+        "--scale",
+        "0.05",
+        "--micro-batches",
+        "2",
+        "--compute",
+        "wait=1ms",
+        "--max-seconds",
+        "0.1",
+        "--no-baseline",
+    )
+    finished = commands.run("run", "--op", "train_ddp,train_1f1b,train_interleaved", "--ranks", "2", *options)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    parts = {row.case.op: row.step for row in run.measurements if row.check.state == "verified"}
+    sent = {op: {(one.op, one.ranks) for one in step.sent} for op, step in parts.items() if step is not None}
+    assert sent == {
+        "train_ddp": {("all_reduce", (0, 1))},
+        "train_1f1b": {("send_recv", (0, 1))},
+        "train_interleaved": {("send_recv", (0, 1))},
+    }
 
 
 def test_sizes_that_an_op_cannot_have_are_rounded_and_said(commands: Commands) -> None:

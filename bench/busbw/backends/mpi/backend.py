@@ -86,7 +86,7 @@ class MpiBackend:
             return LOCAL[op.name].refuse(case) if op.local else scheduled.refuse(op, case)
         prepares = PREPARED.get(op.name)
         obstacles = (
-            (op.stores, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
+            (op.stores or op.splits, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
                 case.mode == "overlap" and op.name in IN_ONE_PIECE,
