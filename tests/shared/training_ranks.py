@@ -18,18 +18,20 @@ from busbw.ops.training import INTERLEAVED, Workload
 from busbw.workloads.shapes import StepShape
 
 RANKS: Final = 2
+REPLICATED: Final = ("train_tensor", "train_gpipe", "train_1f1b")
+"""Steps of which four ranks train two replicas."""
 MODELS: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128}
 """What is trained → its scale."""
 WAIT_SECONDS = 0.02
 
 
-def workload(op: str, model: str) -> Workload:
+def workload(op: str, model: str, replicas: int = 1) -> Workload:
     """What two ranks train with ``op``."""
     split = OPS[op].splits
     return Workload(
         model=model,
         scale=MODELS[model],
-        dp=RANKS if split == "dp" else 1,
+        dp=RANKS if split == "dp" else replicas,
         tp=RANKS if split == "tp" else 1,
         pp=RANKS if split == "pp" else 1,
         micro_batches=4 if split == "pp" else 1,
@@ -37,10 +39,10 @@ def workload(op: str, model: str) -> Workload:
     )
 
 
-def whole(op: str, model: str, rank: int) -> dict[str, Any]:
-    shape = StepShape(workload(op, model))
+def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
+    shape = StepShape(workload(op, model, ranks // RANKS))
     assert shape.refuse() is None
-    made = Made(shape, rank, RANKS, None)
+    made = Made(shape, rank, ranks, None)
     one = BoundStep(WORKLOADS[op](made), None, Reference(made))
     for _ in range(2):  # libraries settle in the first
         one.step.reset()
@@ -131,8 +133,14 @@ FAULTS: dict[str, dict[str, Callable[[Step], Any]]] = {
 }
 
 
-def faulty(op: str, plant: Callable[[Step], Any], rank: int) -> int:
-    made = Made(StepShape(workload(op, "MLP 1024")), rank, RANKS, None)
+@contextmanager
+def _unreplicated(step: Step) -> Iterator[None]:
+    step.made.__dict__["replicas"] = None
+    yield
+
+
+def faulty(op: str, plant: Callable[[Step], Any], rank: int, ranks: int = RANKS) -> int:
+    made = Made(StepShape(workload(op, "MLP 1024", ranks // RANKS)), rank, ranks, None)
     step = WORKLOADS[op](made)
     with plant(step):
         step.run()
@@ -141,13 +149,17 @@ def faulty(op: str, plant: Callable[[Step], Any], rank: int) -> int:
 
 
 def main() -> None:
-    rank = int(sys.argv[1])
+    rank, ranks = int(sys.argv[1]), int(sys.argv[3])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=RANKS)
-    found: dict[str, Any] = {model: {op: whole(op, model, rank) for op in WORKLOADS} for model in MODELS}
-    found["faults"] = {
-        op: {name: faulty(op, plant, rank) for name, plant in planted.items()} for op, planted in FAULTS.items()
-    }
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=ranks)
+    ops = WORKLOADS if ranks == RANKS else REPLICATED
+    found: dict[str, Any] = {model: {op: whole(op, model, rank, ranks) for op in ops} for model in MODELS}
+    if ranks == RANKS:
+        found["faults"] = {
+            op: {name: faulty(op, plant, rank) for name, plant in planted.items()} for op, planted in FAULTS.items()
+        }
+    else:
+        found["faults"] = {op: faulty(op, _unreplicated, rank, ranks) for op in ops}
     sys.stdout.write(json.dumps(found))
     dist.destroy_process_group()
 

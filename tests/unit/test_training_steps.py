@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 import training_ranks
-from training_ranks import MODELS, RANKS, workload
+from training_ranks import MODELS, RANKS, REPLICATED, workload
 
 from busbw.errors import UsageError
 from busbw.ops import TRAINED
-from busbw.ops.training import parse_compute
+from busbw.ops.training import Workload, parse_compute
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.training import traffic
 from busbw_analysis.training.layout import Layout, Step
@@ -23,17 +23,27 @@ WORKER: Final = Path(training_ranks.__file__)
 pytestmark = pytest.mark.slow
 
 
+def heard(ranks: int) -> list[dict[str, Any]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        subprocess.Popen([sys.executable, WORKER, str(rank), port, str(ranks)], stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    return [json.loads(one.communicate(timeout=300)[0].splitlines()[-1]) for one in started]
+
+
 @pytest.fixture(scope="module")
 def told() -> list[dict[str, Any]]:
     """What each of two ranks says of every step, whole and with every fault planted."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = [
-        subprocess.Popen([sys.executable, WORKER, str(rank), str(port)], stdout=subprocess.PIPE, text=True)
-        for rank in range(RANKS)
-    ]
-    return [json.loads(one.communicate(timeout=110)[0].splitlines()[-1]) for one in ranks]
+    return heard(RANKS)
+
+
+@pytest.fixture(scope="module")
+def replicated() -> list[dict[str, Any]]:
+    """The same of four ranks, which train two replicas."""
+    return heard(2 * RANKS)
 
 
 @pytest.mark.parametrize("op", TRAINED)
@@ -45,7 +55,33 @@ def test_loss_gradients_and_weights_are_those_of_one_process(told: list[dict[str
 @pytest.mark.parametrize("op", TRAINED)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, Any]], model: str, op: str) -> None:
-    one = workload(op, model)
+    for rank, found in enumerate(told):
+        assert sent_of(found[model][op]) == formula(op, workload(op, model), rank)
+
+
+@pytest.mark.parametrize("op", REPLICATED)
+@pytest.mark.parametrize("model", MODELS)
+def test_replicas_are_right_and_send_what_the_formulas_say(
+    replicated: list[dict[str, Any]], model: str, op: str
+) -> None:
+    assert [rank[model][op]["wrong"] for rank in replicated] == [0] * 4
+    for rank, found in enumerate(replicated):
+        assert sent_of(found[model][op]) == formula(op, workload(op, model, RANKS), rank % RANKS)
+
+
+@pytest.mark.parametrize("op", REPLICATED)
+def test_replicas_that_are_not_brought_together_are_caught(replicated: list[dict[str, Any]], op: str) -> None:
+    assert sum(rank["faults"][op] for rank in replicated) > 0
+
+
+def sent_of(found: dict[str, Any]) -> dict[str, int]:
+    sent: dict[str, int] = {}
+    for kind, _, size, calls in found["sent"]:
+        sent[kind] = sent.get(kind, 0) + size * calls
+    return sent
+
+
+def formula(op: str, one: Workload, stage: int) -> dict[str, int]:
     zero = {"train_zero1": 1, "train_fsdp": 3, "train_fsdp_kept": 3}.get(op, 0)
     layout = Layout(
         one.dp,
@@ -58,15 +94,10 @@ def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, 
         reshard=op != "train_fsdp_kept",
     )
     shape = StepShape(one).model
-    step = Step(shape, layout, shape.batch, shape.sequence)
-    for number, rank in enumerate(told):
-        expected: dict[str, int] = {}
-        for row in traffic.traffic(step, number if one.pp > 1 else 0):
-            expected[row.op] = expected.get(row.op, 0) + row.size_bytes * row.messages
-        sent: dict[str, int] = {}
-        for kind, _, size, calls in rank[model][op]["sent"]:
-            sent[kind] = sent.get(kind, 0) + size * calls
-        assert sent == expected
+    expected: dict[str, int] = {}
+    for row in traffic.traffic(Step(shape, layout, shape.batch, shape.sequence), stage if one.pp > 1 else 0):
+        expected[row.op] = expected.get(row.op, 0) + row.size_bytes * row.messages
+    return expected
 
 
 @pytest.mark.parametrize("op", TRAINED)

@@ -27,7 +27,7 @@ _SECTIONS = {
     ),
     "Steps of training": (
         "busbw run --op train_ddp,train_fsdp --model 'Llama 3 8B' --scale 0.03",
-        ("models", "scale", "micro_batches", "compute"),
+        ("models", "scale", "micro_batches", "replicas", "compute"),
     ),
     "How it is timed": (
         "busbw run --suite quick --mode isolated,pipelined --cache flushed",
@@ -121,6 +121,7 @@ def _op_of(given: str) -> str | None:
 @click.option("--model", "models", help="By commas: rows of busbw training models.  [default: MLP 1024]")
 @click.option("--scale", type=float, help="Widths, layers, sequence and batch times this one, up to 1.  [default: 1]")
 @click.option("--micro-batches", help="Of a step and replica, by commas.  [default: 1; pipelines: 2 a stage]")
+@click.option("--replicas", help="Of the model, tensor and pipeline parallel, by commas: 1,2.  [default: 1]")
 @click.option(
     "--compute", help="Matrix products: real, or wait=20ms, slept a step on every rank instead.  [default: real]"
 )
@@ -171,6 +172,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     numa_nodes: str | None,
     models: str | None,
     micro_batches: str | None,
+    replicas: str | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -200,6 +202,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
             asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
             asked["numa_nodes"] = _numbers("numa-node", numa_nodes)
             asked["micro_batches"] = _numbers("micro-batches", micro_batches)
+            asked["replicas"] = _numbers("replicas", replicas)
             if path is not None:
                 asked["path"] = given_path(path)
             if traffic is not None:

@@ -212,19 +212,24 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
 
 
 def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
-    """What is trained, on all ranks."""
-    usual = (2 * ranks if op.splits == "pp" else 1,)
-    for model, micro_batches in product(sweep.models, usual if sweep.micro_batches is None else sweep.micro_batches):
-        yield Workload(
-            model=model,
-            scale=sweep.scale,
-            dp=ranks if op.splits == "dp" else 1,
-            tp=ranks if op.splits == "tp" else 1,
-            pp=ranks if op.splits == "pp" else 1,
-            micro_batches=micro_batches,
-            interleave=PARTS if op.name == INTERLEAVED else 1,
-            wait_ns=parse_compute(sweep.compute),
-        )
+    """What is trained, on all ranks. Raises UsageError for replicas that ranks cannot be divided into."""
+    for model, replicas in product(sweep.models, sweep.replicas if op.splits != "dp" else (ranks,)):
+        if ranks % replicas:
+            message = f"key 'replicas': {replicas} do not divide {ranks} ranks; want a divisor"
+            raise UsageError(message)
+        sharing = ranks // replicas
+        usual = (2 * sharing if op.splits == "pp" else 1,)
+        for micro_batches in usual if sweep.micro_batches is None else sweep.micro_batches:
+            yield Workload(
+                model=model,
+                scale=sweep.scale,
+                dp=replicas,
+                tp=sharing if op.splits == "tp" else 1,
+                pp=sharing if op.splits == "pp" else 1,
+                micro_batches=micro_batches,
+                interleave=PARTS if op.name == INTERLEAVED else 1,
+                wait_ns=parse_compute(sweep.compute),
+            )
 
 
 def _of_traffic(sweep: Sweep) -> Settings:

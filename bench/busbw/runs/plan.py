@@ -104,7 +104,8 @@ class Sweep(Record, frozen=True, kw_only=True):
     host is put on, one after another; None: it lies where it is touched first.
 
     Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale``; ``micro_batches`` of a
-    step and replica (None: two for each stage of a pipeline, else one); ``compute`` as in ``ops.training``.
+    step and replica (None: two for each stage of a pipeline, else one); ``replicas`` of the model, where ranks divide
+    layers or each layer; ``compute`` as in ``ops.training``.
     """
 
     ops: tuple[str, ...]
@@ -131,10 +132,13 @@ class Sweep(Record, frozen=True, kw_only=True):
     models: tuple[str, ...] = ("MLP 1024",)
     scale: float = 1.0
     micro_batches: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] = (1,)
     compute: str = "real"
 
     def __post_init__(self) -> None:
         refuse_beyond("scale", self.scale, limits.LEAST_SCALE, 1)
+        for number in self.replicas:
+            refuse_beyond("replicas", number, 1, limits.MOST_RANKS)
         for number in self.micro_batches or ():
             refuse_beyond("micro_batches", number, 1, limits.MOST_MICRO_BATCHES)
         checks: dict[str, Callable[[], object]] = {
@@ -160,6 +164,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
             "models": lambda: _require(self.models),
             "micro_batches": lambda: _require((1,) if self.micro_batches is None else self.micro_batches),
+            "replicas": lambda: _require(self.replicas),
             "compute": lambda: parse_compute(self.compute),
         }
         for key, check in checks.items():
@@ -378,6 +383,7 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "numa_nodes": takes_nodes,
     "pairs": lambda op: op.members == "pairs",
     "path": lambda op: op.stores,
+    "replicas": lambda op: op.splits in {"tp", "pp"},
     **dict.fromkeys(("models", "scale", "micro_batches", "compute"), lambda op: op.splits is not None),
 }
 """Settings that only some ops have → which. All the others change how every op is timed."""

@@ -27,11 +27,11 @@ class Pipelined(Step):
         model, one = shape.model, shape.workload
         count = one.pp * one.interleave
         length = model.layers // count
-        numbers = [part * one.pp + made.rank for part in range(one.interleave)]
+        numbers = [part * one.pp + made.place for part in range(one.interleave)]
         parts = [Network(model, SEED, range(number * length, (number + 1) * length)) for number in numbers]
         cpu = torch.device("cpu")
         stages = [
-            pipelining.PipelineStage(part, number, count, cpu, group=made.group, **self._ends(number, count))
+            pipelining.PipelineStage(part, number, count, cpu, group=made.mesh.get_group(), **self._ends(number, count))
             for part, number in zip(parts, numbers, strict=True)
         ]
         self._first, self._last = 0 in numbers, count - 1 in numbers
@@ -42,7 +42,7 @@ class Pipelined(Step):
     def _ends(self, number: int, count: int) -> dict[str, Any]:
         """What goes into a stage and comes out, so that ranks need not tell each other."""
         model, one = self.made.shape.model, self.made.shape.workload
-        shape = (model.batch // one.micro_batches, model.sequence)
+        shape = (model.batch // one.dp // one.micro_batches, model.sequence)
         between = torch.zeros(*shape, model.hidden).requires_grad_()
         given = self.given[: shape[0]] if number == 0 else between
         out = torch.zeros(*shape, model.vocabulary or model.hidden).requires_grad_() if number == count - 1 else between

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import torch
@@ -17,6 +17,7 @@ from busbw.backends.pytorch.bound import Bound
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
 from busbw.errors import BackendError
+from busbw.ops import OPS
 from busbw.runs.records import Case
 from busbw.workloads.model_rows import parameters
 from busbw.workloads.shapes import StepShape
@@ -37,19 +38,44 @@ class Made:
     group: Any
     """torch's process group (None: all ranks)."""
 
+    @property
+    def sharing(self) -> int:
+        """Ranks that divide one replica of the model, which follow one another."""
+        return self.ranks // self.shape.workload.dp
+
+    @property
+    def place(self) -> int:
+        """This rank's among those of its replica."""
+        return self.rank % self.sharing
+
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's sequences, where ranks divide the batch."""
-        if self.shape.workload.dp == 1:
-            return whole
-        return whole.chunk(self.ranks)[self.rank].clone()
+        """The sequences of this rank's replica."""
+        return whole.chunk(self.shape.workload.dp)[self.rank // self.sharing].clone()
 
     @cached_property
     def mesh(self) -> Any:  # noqa: ANN401 - torch's device mesh
-        """All ranks in one dimension."""
+        """The ranks of a replica, or where a rank is one, all ranks."""
         from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
 
+        if self.replicas is not None:
+            return _grid(self.shape.workload.dp, self.sharing)["sharing"]
         group: Any = dist.group.WORLD if self.group is None else self.group
         return DeviceMesh.from_group(group, "cpu")
+
+    @cached_property
+    def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
+        """The ranks that have the same part of each replica; None where there is one, or a rank has all of it."""
+        dp = self.shape.workload.dp
+        return None if dp == 1 or self.sharing == 1 else _grid(dp, self.sharing)["replicas"].get_group()
+
+
+@cache
+def _grid(replicas: int, sharing: int) -> Any:  # noqa: ANN401 - torch's device mesh
+    """All ranks of the world; its groups are made once."""
+    from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
+
+    ranks = torch.arange(replicas * sharing).view(replicas, sharing)
+    return DeviceMesh("cpu", ranks, mesh_dim_names=("replicas", "sharing"))
 
 
 Whole = Callable[[str], torch.Tensor]
@@ -94,8 +120,12 @@ class Step(ABC):
         torch.autograd.backward(loss)
         return loss.detach()
 
-    def synchronise(self) -> None:  # noqa: B027 - most have done it by then
-        """What ranks tell each other behind the backward pass."""
+    def synchronise(self) -> None:
+        """What ranks tell each other behind the backward pass: the mean of each gradient over replicas."""
+        if self.made.replicas is None:
+            return
+        for parameter in self.network.parameters():
+            dist.all_reduce(_local(parameter.grad), dist.ReduceOp.AVG, group=self.made.replicas)
 
     def update(self) -> None:
         """Gradient descent."""
@@ -117,8 +147,7 @@ class Step(ABC):
     def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
         """What this rank has of each gradient, and what it ought to be."""
         for name, parameter in self.named():
-            # DTensor may have all of a gradient where it has a part of the weights.
-            yield _local(parameter.grad), cut(whole(name), parameter if parameter.grad is None else parameter.grad)
+            yield _local(parameter.grad), cut(whole(name), parameter)
 
     def weights(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
         """The same of weights behind the update."""
@@ -249,6 +278,7 @@ def refuse(case: Case) -> str | None:
     """Why ``case`` cannot run, the same on every rank."""
     obstacles = (
         (case.workload is None, "the case does not say what is trained"),
+        (_undivided(case), f"{case.op} wants two ranks or more for a replica of the model; here one has all of it"),
         (case.device != "cpu", "steps of training run on CPU ranks so far"),
         (case.mode != "isolated", "a step is timed on its own, in mode isolated"),
         (case.group != "all", "all ranks train one model; groups want to be all"),
@@ -256,6 +286,12 @@ def refuse(case: Case) -> str | None:
     )
     reason = next((words for applies, words in obstacles if applies), None)
     return reason if reason is not None or case.workload is None else StepShape(case.workload).refuse()
+
+
+def _undivided(case: Case) -> bool:
+    """Whether a rank has all of a model whose layers, or parts of layers, ranks are to divide."""
+    split = OPS[case.op].splits
+    return case.workload is not None and split in {"tp", "pp"} and getattr(case.workload, split) == 1
 
 
 def bind(bound: Bound, make: MakeStep) -> Operation:

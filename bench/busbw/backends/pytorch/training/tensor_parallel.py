@@ -1,5 +1,7 @@
 """Tensor parallel: every rank has a part of each layer, and the whole batch."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -41,6 +43,14 @@ class TensorParallel(Step):
             parallelize_module(network.embedding, self.made.mesh, {"tokens": rows})
             parallelize_module(network.head, self.made.mesh, {"out": columns})
         return network
+
+    def synchronise(self) -> None:
+        """DTensor leaves all of the embedding's gradient on every rank, which is responsible for its rows alone."""
+        for parameter in self.network.parameters():
+            gradient: Any = parameter.grad
+            if gradient is not None and hasattr(parameter, "placements"):
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
+        super().synchronise()
 
     def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
         """With the loss split over the vocabulary."""

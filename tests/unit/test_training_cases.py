@@ -1,0 +1,154 @@
+"""What is trained: models at their scale, how ranks share them, and what is refused before anything starts."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.backends.pytorch.training import WORKLOADS, step
+from busbw.backends.pytorch.training.network import Network
+from busbw.backends.pytorch.training.observer import Observer, Waits
+from busbw.errors import UsageError
+from busbw.ops import TRAINED
+from busbw.ops.training import Workload, workload_in_words
+from busbw.runs import cases
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Case
+from busbw.workloads import model_rows
+from busbw.workloads.shapes import StepShape, refuse_model
+
+MODELS = model_rows.models()
+
+
+def case(op: str, model: str = "MLP 1024", ranks: int = 4, **sweep: Any) -> Case:
+    plan = Plan(sweep=(msgspec.convert({"ops": [op], "models": [model], **sweep}, Sweep),))
+    return cases.expand(plan, ranks, 1).cases[0]
+
+
+def workload(one: Case) -> Workload:
+    assert one.workload is not None
+    return one.workload
+
+
+def test_every_step_has_a_call_and_nothing_else_has() -> None:
+    assert set(WORKLOADS) == TRAINED
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_at_its_own_scale_is_itself(name: str) -> None:
+    assert model_rows.scaled(MODELS[name], 1.0) == MODELS[name]
+
+
+@given(st.sampled_from(list(MODELS)), st.floats(1e-6, 1))
+def test_a_scaled_model_can_be_divided_and_is_no_larger(name: str, scale: float) -> None:
+    whole, small = MODELS[name], model_rows.scaled(MODELS[name], scale)
+    assert model_rows.parameters(small) <= model_rows.parameters(whole)
+    for key in ("hidden", "ffn", "vocabulary", "sequence", "batch"):
+        given, made = getattr(whole, key), getattr(small, key)
+        assert made == given or (made % 8 == 0 and made < given)
+    assert small.layers == whole.layers or small.layers % 4 == 0
+
+
+@pytest.mark.parametrize("name", [name for name, row in MODELS.items() if not (row.experts or row.kv_rank)])
+def test_a_network_has_the_parameters_that_its_row_counts(name: str) -> None:
+    small = model_rows.scaled(MODELS[name], 1e-4)
+    assert sum(one.numel() for one in Network(small, 1).parameters()) == model_rows.parameters(small)
+
+
+def test_the_same_seed_makes_the_same_weights_in_the_whole_and_in_a_part() -> None:
+    small = model_rows.scaled(MODELS["Llama 3 8B"], 1e-4)
+    whole = dict(Network(small, 1).named_parameters())
+    part = dict(Network(small, 1, range(2, 4)).named_parameters())
+    assert set(part) == {name for name in whole if name.startswith(("layers.2.", "layers.3.", "head."))}
+    assert all(bool((whole[name] == part[name]).all()) for name in part)
+    assert not bool((whole["layers.0.ffn.up.weight"] == whole["layers.1.ffn.up.weight"]).all())
+
+
+@pytest.mark.parametrize(
+    ("op", "sweep", "degrees"),
+    [
+        ("train_ddp", {}, (4, 1, 1, 1, 1)),
+        ("train_tensor", {}, (1, 4, 1, 1, 1)),
+        ("train_tensor", {"replicas": [2]}, (2, 2, 1, 1, 1)),
+        ("train_1f1b", {}, (1, 1, 4, 8, 1)),
+        ("train_gpipe", {"replicas": [2], "micro_batches": [3]}, (2, 1, 2, 3, 1)),
+        ("train_interleaved", {}, (1, 1, 4, 8, 2)),
+    ],
+)
+def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], degrees: tuple[int, ...]) -> None:
+    one = workload(case(op, **sweep))
+    assert (one.dp, one.tp, one.pp, one.micro_batches, one.interleave) == degrees
+
+
+@pytest.mark.parametrize(
+    ("op", "sweep", "words"),
+    [
+        ("train_ddp", {}, None),
+        ("train_ddp", {"model": "Mixtral 8x7B"}, "experts"),
+        ("train_ddp", {"model": "DeepSeek-V3"}, "experts"),
+        ("train_tensor", {"model": "GPT-3 175B"}, "vocabulary"),
+        ("train_1f1b", {"model": "GPT-3 175B"}, "ties"),
+        ("train_ddp", {"micro_batches": [5]}, "batch"),
+        ("train_interleaved", {}, "layers"),
+        ("train_tensor", {"ranks": 3}, "ffn"),
+        ("train_tensor", {"ranks": 16, "model": "Llama 3 8B"}, "kv_heads"),
+        ("train_tensor", {"replicas": [4]}, "replica"),
+        ("train_1f1b", {"ranks": 1}, "replica"),
+        ("train_ddp", {"modes": ["pipelined"]}, "isolated"),
+        ("train_ddp", {"cache": "flushed"}, "warm"),
+        ("train_ddp", {"groups": "div:2"}, "groups"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(op: str, sweep: dict[str, Any], words: str | None) -> None:
+    reason = step.refuse(case(op, **sweep))
+    assert (reason is None) if words is None else (reason is not None and words in reason)
+
+
+@pytest.mark.parametrize("sweep", [{"replicas": [3]}, {"scale": 0.0}, {"scale": 1.5}, {"micro_batches": []}])
+def test_bad_numbers_are_refused_before_there_is_a_plan(sweep: dict[str, Any]) -> None:
+    with pytest.raises((UsageError, msgspec.ValidationError)):
+        case("train_tensor", **sweep)
+
+
+def test_an_unknown_model_is_refused_with_all_that_are_known() -> None:
+    with pytest.raises(UsageError) as refused:
+        refuse_model("Llama 9")
+    assert all(name in str(refused.value) for name in MODELS)
+
+
+def test_a_workload_says_what_is_not_the_usual() -> None:
+    one = workload(case("train_1f1b", scale=0.5, compute="wait=20ms"))
+    assert workload_in_words(one) == "MLP 1024, scale 0.5, pp 4, 8 micro-batches, compute waits 20 ms"
+
+
+def test_what_is_owed_is_waited_for_when_it_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.sleep", sleep)
+    waits = Waits(1e-6)
+    for _ in range(5):
+        waits.owe(100)
+    waits.settle()
+    assert slept == pytest.approx([4e-4, 1e-4])
+
+
+def test_a_step_multiplies_as_often_as_the_formula_says() -> None:
+    shape = StepShape(workload(case("train_ddp", "Llama 3 8B", 1, scale=1e-4)))
+    made = step.Made(shape, 0, 1, None)
+
+    class OfOne(step.Step):
+        def make(self) -> Network:
+            return Network(shape.model, step.SEED)
+
+    one = OfOne(made)
+    with Observer() as seen:
+        one.run()
+    assert seen.flop == shape.flop
+    assert step.Reference(made).wrong(one) == 0
