@@ -24,15 +24,18 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+import click
 import msgspec
 from click.testing import CliRunner
 from fuzz_outcome import Outcome
 from testing.synthetic import case, synthetic_run, write_synthetic
 
+import busbw.workloads
 from busbw.cli.main import main
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.plan import Plan, Sweep, Timing, suites
+from busbw_analysis.cli.training import training
 
 MOST_SECONDS: Final = 2.0
 """Of the processor, not of the clock on the wall: a busy machine must not look like a slow program."""
@@ -473,6 +476,53 @@ def _predict(random: Random) -> Input:
     return Input((*begin, f"--ranks={ranks}", f"--size={size}", *_options(random, of, 2)))
 
 
+def _training(random: Random) -> Input:
+    command = random.choice([one for one in training.commands.values() if one.name not in {"limits", "models"}])
+    options = [one for one in command.params if isinstance(one, click.Option) and one.name not in {"help", "plot"}]
+    chosen = random.sample(options, random.randint(0, 5))
+    values = (
+        _typed(random, one, hostile=one in chosen)
+        for one in options
+        if one in chosen or one.required or one.name in {"gpu", "read_rate", "model"}
+    )
+    return Input(("training", str(command.name), *values), {"own.toml": _models(random).encode(errors="surrogatepass")})
+
+
+def _typed(random: Random, option: click.Option, *, hostile: bool) -> str:
+    """One option with a value that it is made for, or now and then with any."""
+    name = option.opts[0]
+    if option.is_flag:
+        return name
+    usual = {
+        "model": ("Llama 3 8B", "Llama 3 70B", "Mixtral 8x7B", "DeepSeek-V3", "MLP 1024", "Own"),
+        "own": ("own.toml", "run", "nothing"),
+        "network": (_network(random),),
+        "gpu": ("H100 SXM5",),
+        "gpu_memory": ("80GiB", "1", "0"),
+        "gpus": ("1", "16384"),
+        "sample": ("ImageNet", "x"),
+        **dict.fromkeys(("read_rate", "write_rate", "writer_rate"), ("1TB/s", "0GB/s", "9" * 30 + "TB/s")),
+    }
+    if isinstance(option.type, click.Choice):
+        values: Sequence[str] = (*map(str, option.type.choices), _text(random))
+    elif isinstance(option.type, click.types.FloatParamType):
+        values = _FLOATS if hostile else ("400e12", "1")
+    elif isinstance(option.type, click.types.IntParamType) and option.name not in usual:
+        values = random.choice((_INTEGERS, ("1", "2", "4", "8")))
+    else:
+        values = usual[str(option.name)]
+    if hostile and random.random() < 0.2:
+        values = (_text(random), *_INTEGERS, *_FLOATS)
+    return f"{name}={random.choice(values)}"
+
+
+def _models(random: Random) -> str:
+    """Rows of models, changed in places."""
+    folder = Path(busbw.workloads.__file__).parent / "models"
+    shipped = random.choice(sorted(folder.glob("*.toml"))).read_text(encoding="utf-8")
+    return random.choice((shipped, _mangled(random, shipped)))
+
+
 def _others(random: Random) -> Input:
     lists = ("ops", "algorithms", "backends", "suites", "launchers", "runs", _text(random))
     return random.choice(
@@ -512,6 +562,7 @@ _KINDS: Final[tuple[tuple[Callable[[Random], Input], int], ...]] = (
     (_submit, 12),
     (_resume, 3),
     (_simulate, 10),
+    (_training, 6),
     (_others, 4),
     (_predict, 1),
 )

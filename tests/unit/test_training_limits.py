@@ -1,11 +1,21 @@
 """Limits of training: what others print with these constants, and the reconstruction within a factor that is stated."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from busbw.errors import UsageError
-from busbw_analysis.training.limits import HEADLINES, Constants, curve, limits, utilisation, variants, wall
+from busbw_analysis.training.limits import (
+    _LEAST,
+    _MOST,
+    HEADLINES,
+    Constants,
+    curve,
+    limits,
+    utilisation,
+    variants,
+    wall,
+)
 
 PAPER = Constants()
 
@@ -88,7 +98,31 @@ def test_utilisation_ends_where_nothing_is_done_in_time() -> None:
     assert points[0].share > 0.99
 
 
-@pytest.mark.parametrize("changes", [{"inner": 0.0}, {"days": -1.0}, {"outer": float("nan")}, {"memory": float("inf")}])
+@pytest.mark.parametrize("value", ["least", "most"])
+@pytest.mark.parametrize("field", [field.name for field in fields(PAPER)])
+@pytest.mark.filterwarnings("error")
+def test_constants_at_their_bounds_give_numbers(field: str, value: str) -> None:
+    least = 1 if field == "per_host" else _LEAST
+    changes = {field: _MOST.get(field, 1e30) if value == "most" else least}
+    one = replace(PAPER, **changes)  # type: ignore[arg-type]
+    for flop in (1e25, 1e36):
+        assert 0 <= utilisation(flop, one).share <= 1
+    assert wall(one) > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inner": 0.0},
+        {"days": -1.0},
+        {"outer": float("nan")},
+        {"memory": float("inf")},
+        {"per_host": 1025},
+        {"per_host": 10**400},
+        {"layers_power": 60.0},
+        {"tokens": 1e-300},
+    ],
+)
 def test_constants_that_cannot_be_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(UsageError) as refused:
         replace(PAPER, **changes)  # type: ignore[arg-type]

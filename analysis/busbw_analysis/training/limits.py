@@ -33,6 +33,9 @@ _LOWEST, _HIGHEST, _STEP = 25.0, 36.0, 0.5
 """Decades of FLOP that are searched."""
 _MOST_DOUBLINGS: Final = 8
 """GPUs are at most 2^8 times as many as could do it at peak."""
+_LEAST: Final = 1e-20
+"""Of a constant; the most is 1e30, but for ``_MOST``: a node of so many has 66 ways to put groups into it."""
+_MOST: Final = {"per_host": 1024, "batch_power": 4.0, "layers_power": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,9 @@ class Constants:
         may_be_zero = {"kernel_seconds", "reduce_seconds", "hop_seconds", "batch_power", "layers_power"}
         for name in self.__slots__:
             value = getattr(self, name)
-            if not (0 <= value <= 1e30 and (value > 0 or name in may_be_zero)):
-                message = (
-                    f"{name} {value:g}: want a finite number {'of 0 or more' if name in may_be_zero else 'above 0'}"
-                )
+            least, most = 0.0 if name in may_be_zero else _LEAST, _MOST.get(name, 1e30)
+            if not least <= value <= most:
+                message = f"{name} {value!s:.30}: want a number from {least:g} to {most:g}"
                 raise UsageError(message, code="limits")
 
     @property
@@ -131,6 +133,7 @@ def utilisation(flop: float, constants: Constants) -> Utilisation:
     """
     c = constants
     parameters, tokens, batch, layers = c.shape(flop)
+    layers = max(1.0, layers)
     fewest = flop / (c.flop_per_second * c.days * _DAY)
     grid = _grid(fewest, batch, layers)
     if not len(grid[0]):
@@ -181,7 +184,7 @@ def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:
         one.ravel()
         for one in np.meshgrid(
             2.0**lowest * powers(_MOST_DOUBLINGS + 1),
-            powers(int(np.log2(max(1.0, layers))) + 1),
+            powers(int(np.log2(max(1.0, layers))) + 1)[:17],
             powers(14),
             powers(6) / 2,
             powers(int(np.log2(max(1.0, batch))) + 1)[:17],
