@@ -22,7 +22,7 @@ from busbw.workloads.shapes import StepShape, refuse_model
 MODELS = model_rows.models()
 
 
-def case(op: str, model: str = "MLP 1024", ranks: int = 4, **sweep: Any) -> Case:
+def case(op: str, model: str = "MLP 1024", ranks: int = 4, **sweep: Any) -> Case:  # noqa: ANN401 - keys of a sweep
     plan = Plan(sweep=(msgspec.convert({"ops": [op], "models": [model], **sweep}, Sweep),))
     return cases.expand(plan, ranks, 1).cases[0]
 
