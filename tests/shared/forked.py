@@ -119,6 +119,7 @@ def serve(asked: socket.socket) -> None:
         "busbw.backends.pytorch.backend",
         "busbw.launch.local",
         "busbw.launch.attach",
+        "busbw_analysis.cli.main",
     ):
         importlib.import_module(name)
     commands = click.Context(main)

@@ -60,11 +60,12 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
 
 
 def answer_to(folder: Path) -> str:
-    """The answer to the run in ``folder``, for the end of ``busbw run``, which loads it by name.
+    """The answer to the run in ``folder`` and its first findings, for the end of ``busbw run``, which loads it by name.
 
     Raises BusbwError where the run cannot be read or judged.
     """
-    return render_answer(answer_of(judgement_of([str(folder)], folder.parent, None, force=False)))
+    answer = answer_of(judgement_of([str(folder)], folder.parent, None, force=False))
+    return "\n".join([render_answer(answer), *(f"{one.severity}: {one.text}" for one in answer.opened)])
 
 
 @click.command()

@@ -121,7 +121,7 @@ def answer_of(judgement: Judgement) -> Answer:
     return Answer(
         status=status,
         answer=_sentence(*_by_band(verdicts)) or _unjudged(judgement),
-        cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts)),
+        cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=_sentence(*dict.fromkeys(cause.action for cause in causes)),
         trust=trust,
         measured=_measured(judgement),
@@ -194,6 +194,17 @@ def _everything(_judgement: Judgement, _verdict: Verdict) -> bool:
     return True
 
 
+def _disturbed(judgement: Judgement) -> set[tuple[str, int]]:
+    """Label and size of every point of a curve that was measured while something else disturbed it."""
+    high = {summary.index for summary in judgement.cases if summary.disturbance.high}
+    return {
+        (curve.series.key.label, point.size_bytes)
+        for curve in judgement.curves
+        for point in curve.series.points
+        if point.case in high
+    }
+
+
 def _nothing(_judgement: Judgement, _verdict: Verdict) -> bool:
     return False
 
@@ -224,7 +235,8 @@ _RULES: Final = (
         "disturbed",
         _said("disturbed"),
         "measure again when nothing else runs on the machine (Slurm: --exclusive)",
-        _everything,
+        lambda judgement, verdict: (verdict.label, verdict.size_bytes) in _disturbed(judgement),
+        always=False,
     ),
     _Rule(
         "moved-factor",
@@ -297,10 +309,12 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
 
-def _unexplained(verdicts: Sequence[Verdict]) -> str:
-    if all(verdict.explained_by for verdict in verdicts if verdict.status == "slower"):
-        return ""
-    return "no straggler, slow link, shared core or busy machine was found that explains what is slower"
+def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
+    slower = [verdict for verdict in verdicts if verdict.status == "slower"]
+    rest = sum(verdict.explained_by is None for verdict in slower)
+    if causes and rest:
+        return f"for {rest} of {len(slower)} that are slower no cause was found"
+    return "no straggler, slow link, shared core or busy machine was found that explains what is slower" if rest else ""
 
 
 def _by_band(verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -204,6 +204,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         "A, B: median over launches of the statistic of a launch's samples: their median, or their mean where they "
         "have two modes; of groups at once the slowest, of pairs the geometric mean"
     )
+    means = sum(one.statistic == "mean" for band in comparison.bands for one in band.cases)
+    if means:
+        yield f"sizes compared by their mean: {means}; busbw show prints the medians of all"
     yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1; low, high: exact 95 % interval"
     yield f"a band counts a launch with the geometric mean over its sizes; {bands}"
     yield f"p: exact {_test(comparison)}; p adj: after Holm, bands among bands and sizes among sizes; 5 % decides"
