@@ -46,7 +46,7 @@ sizes = "{size}"
 
 
 def expected(op: str, hosts: int) -> float:
-    """What the model says; of a broadcast on 4 hosts one less (tests/unit/test_gloo_models.py says why)."""
+    """What the model says; of a broadcast on 4 hosts one less (tests/unit/test_gloo.py says why)."""
     row = model_for(op, "gloo")
     assert isinstance(row, CostModel)
     return row.rounds(hosts, 1, SIZE_BYTES) - (1 if (op, hosts) == ("broadcast", 4) else 0)

@@ -69,7 +69,7 @@ PROVOKED = {
         "it was cancelled",
         "its script ended with an error",
     ),
-    "unit/test_joined.py": ("ranks have not come", "has heard nothing from rank 0", "reach rank 0 at", "came twice to"),
+    "unit/test_attach.py": ("ranks have not come", "has heard nothing from rank 0", "reach rank 0 at", "came twice to"),
     "unit/test_mpi.py": (
         "a launcher that busbw does not know",
         "mpi4py has not loaded an MPI library within",
