@@ -10,6 +10,7 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -18,10 +19,11 @@ from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthet
 
 from busbw.cli.main import main
 from busbw.errors import StoreError, UsageError
-from busbw.runs.records import Case, LaunchStarted
+from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
+from busbw.units import format_rate
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.load import pool
+from busbw_analysis.data.load import pool, pool_alike
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge
 from busbw_analysis.report import compose
 from busbw_analysis.report import document as page
@@ -353,6 +355,80 @@ def test_each_split_of_the_ranks_has_its_figure() -> None:
     assert html.count('class="plot"') == 5
     assert "All ranks. A call of 64 B" in html
     assert "Groups div:2, all at once. ranks 0,1: a call of 64 B" in html
+
+
+def test_unlike_runs_stand_beside_each_other_and_like_ones_are_pooled() -> None:
+    own, other = usual(1), other_backend(usual(3))
+    datasets = pool_alike((own, other, usual(2)))
+    assert [[stored.run.id for stored in one.runs] for one in datasets] == [
+        ["synthetic-1", "synthetic-2"],
+        ["synthetic-3"],
+    ]
+    written = compose.compose_beside([judge(one) for one in datasets])
+    assert list(written.answers) == ["gloo", "mpi"]
+    sides = json.loads(written.json)["sides"]
+    assert [(side["name"], len(side["runs"])) for side in sides] == [("gloo", 2), ("mpi", 1)]
+    (part,) = re.findall(r'<section id="op-all-reduce">(.*?)</section>', written.html, flags=re.DOTALL)
+    rate = part[part.index("all_reduce: rate over size") :]
+    for slot, curve in enumerate(sides[0]["curves"][:1] + sides[1]["curves"][:1]):
+        points = re.findall(r'data-tip="([^"]+)"', rate.partition(f"series series-{slot}")[2].partition("</g>")[0])
+        said = [point.split("&#10;")[1].partition(",")[0] for point in points]
+        assert said == [format_rate(point["busbw"]) for point in curve["points"]]
+
+
+def other_backend(stored: StoredRun) -> StoredRun:
+    """The same run as if MPI had done it, at half the times."""
+
+    def moved(one: Case) -> Case:
+        return msgspec.structs.replace(one, backend="mpi")
+
+    def row(one: Row) -> Row:
+        if not isinstance(one, Measurement):
+            return one
+        groups = tuple(
+            msgspec.structs.replace(
+                group,
+                slowest_ns=tuple(time // 2 for time in group.slowest_ns),
+                fastest_ns=tuple(time // 2 for time in group.fastest_ns),
+            )
+            for group in one.groups
+        )
+        return msgspec.structs.replace(one, case=moved(one.case), groups=groups)
+
+    run = msgspec.structs.replace(stored.run, cases=tuple(map(moved, stored.run.cases)))
+    return replace(stored, run=run, rows=tuple(map(row, stored.rows)))
+
+
+def test_a_reference_is_a_thin_line_and_no_number_of_the_report() -> None:
+    alone, beside = composed(), compose.compose(judged(usual()), [judged(usual(7))])
+    assert beside.json == alone.json
+    lines = [re.findall(r"stroke-width: 0\.7\b", made.html) for made in (alone, beside)]
+    assert len(lines[1]) - len(lines[0]) == 3, "in the overview, the times and the rates"
+    assert "reference: synthetic-7" in beside.html
+    assert "reference:" not in alone.html
+
+
+def test_a_comparison_has_a_page_with_both_sides_and_its_verdicts_first(tmp_path: Path) -> None:
+    folders = [str(write_synthetic(tmp_path / str(seed), usual(seed, launches=8))) for seed in (1, 2)]
+    page = tmp_path / "new" / "page.html"
+    result = CliRunner().invoke(main, ["compare", *folders, "--html", str(page), "--json"])
+    assert result.exit_code == 0, result.output
+    html = page.read_text(encoding="utf-8")
+    assert Outline(html).open == []
+    for band in json.loads(result.stdout)["bands"]:
+        assert f">{band['ratio']:.3f}" in html
+    assert html.index("B against A by band of sizes") < html.index("<h2>A</h2>") < html.index("<h2>B</h2>")
+    assert re.search(r'data-tip="A · ', html)
+    assert re.search(r'data-tip="B · ', html)
+
+
+def test_a_reference_is_refused_where_runs_stand_beside_each_other(tmp_path: Path) -> None:
+    elsewhere = synthetic_run(sweep(), WORLD, machine=Machine(name="elsewhere"), seed=2)
+    folders = [str(write_synthetic(tmp_path, run)) for run in (usual(1), elsewhere)]
+    asked = ["report", *folders, "--reference", folders[0], "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, asked)
+    assert (result.exit_code, "--reference" in result.stderr) == (2, True), result.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_many_curves_are_spread_over_figures() -> None:

@@ -21,7 +21,7 @@ from busbw_analysis.cli.options import (
     run_options,
 )
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.load import pool
+from busbw_analysis.data.load import pool, pool_alike
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of, ranked
 from busbw_analysis.diagnosis.compare import FAILURES
@@ -123,16 +123,24 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     "are too few launches for that to happen.",
 )
 @log_options()
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write a page with the curves of both in the same figures.",
+)
 @results_dir_option
 @click.option("--force", is_flag=True, help="Compare although machines or settings differ; say what differs.")
 @as_json_option
-def compare(
+def compare(  # noqa: PLR0913 - click hands every option over by name
     *,
     first: str,
     second: str,
     within: str,
     paired: bool,
     fail_on: tuple[str, ...],
+    page: Path | None,
     results_dir: Path,
     force: bool,
     as_json: bool,
@@ -146,6 +154,12 @@ def compare(
     sides = [pool([read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
     gate = comparison.gate(fail_on)
+    if page is not None:
+        from busbw_analysis.report import compose as rooms  # noqa: PLC0415 - it loads matplotlib
+
+        judged = [judge_with_selftest(side, catalogue()) for side in sides]
+        rooms.write_text(page, rooms.compared(comparison, *judged))
+        echo(str(page), err=True)
     if as_json:
         print_json(compare_tables.document(comparison, gate))
     else:
@@ -219,6 +233,14 @@ def run_names(judgement: Judgement) -> list[str]:
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the three files go; the run's own folder unless given. Several runs need it.",
 )
+@click.option(
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="RUN",
+    shell_complete=names_of_runs,
+    help="Draw the curves of this run as thin lines; may be given again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON summary, not the path of the page.")
 def report(
     *,
@@ -227,17 +249,30 @@ def report(
     peaks_file: Path | None,
     force: bool,
     output: Path | None,
+    references: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Write report.html, report.md and report.json for RUN... and say where they are.
 
-    RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
+    RUN is a run folder, the start or end of a run's name, or "latest". Launches of runs that are alike in machine,
+    software and settings are pooled. Runs that differ in them, as in the backend, stand beside each other in one
+    figure; --force pools them, too. To hold a run against an earlier one of the same kind: --reference, or busbw
+    compare --html.
     """
     # matplotlib takes as long to load as the whole of ``show``, which does not need it.
     from busbw_analysis.report import compose as rooms  # noqa: PLC0415
 
     folder = rooms.folder_for([find(results_dir, run).folder for run in runs], output)
-    written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
+    rows = catalogue(peaks_file)
+    stored = [read_run(results_dir, run) for run in runs]
+    datasets = (pool(stored, force=True),) if force else pool_alike(stored)
+    if len(datasets) > 1 and references:
+        message = f"--reference is for one kind of runs; these are {len(datasets)} that stand beside each other already"
+        raise UsageError(message)
+    judgements = [judge_with_selftest(dataset, rows) for dataset in datasets]
+    thin = [judge_with_selftest(pool([read_run(results_dir, run)]), rows) for run in references]
+    written = rooms.compose(judgements[0], thin) if len(judgements) == 1 else rooms.compose_beside(judgements)
     path = rooms.write(written, folder)
-    echo(render_answer(written.answer), err=True)
+    for name, answer in written.answers.items():
+        echo("\n".join(filter(None, (name, render_answer(answer)))), err=True)
     echo(written.json if as_json else str(path), nl=not as_json)

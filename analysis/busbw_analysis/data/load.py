@@ -246,6 +246,21 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
     )
 
 
+def pool_alike(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
+    """``stored_runs`` pooled where they may be, those that differ in one of ``CHECKED`` each on their own side, in the
+    order in which they are given. Raises as ``pool``.
+    """
+    sides: list[list[store.StoredRun]] = []
+    for stored in stored_runs:
+        alike = (side for side in sides if all(one.unknown_in is not None for one in differences(side[0], stored)))
+        side = next(alike, None)
+        if side is None:
+            sides.append([stored])
+        else:
+            side.append(stored)
+    return tuple(pool(side) for side in sides) or (pool(()),)
+
+
 def _packed(stored: store.StoredRun) -> store.StoredRun:
     """``stored`` as ``read`` gives it, where it is from somewhere else."""
     rows = (

@@ -1,6 +1,6 @@
 """Writes the report of a judgement: composes the page, its answer and its verdicts, and puts the files on the disk."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -9,13 +9,10 @@ from busbw.errors import StoreError, UsageError
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.judge import Judgement, with_joint_fits
 from busbw_analysis.report import to_html, to_json, to_markdown
-from busbw_analysis.report.document import (
-    Page,
-    Section,
-    clock_time,
-)
+from busbw_analysis.report.document import Block, Page, Section, clock_time
 from busbw_analysis.report.sections.composition import composition
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.fits import fits
@@ -30,26 +27,59 @@ from busbw_analysis.report.sections.selftest import overlaps, trust
 from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
+from busbw_analysis.report.tables.compare import bands_table, compare_table
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The three files of a report, as text, and the answer that they begin with."""
+    """The three files of a report, as text, and the answers that they begin with, by the name of their run."""
 
-    answer: Answer
+    answers: Mapping[str, Answer]
     html: str
     text: str
     json: str
 
+    @property
+    def answer(self) -> Answer:
+        """The answer of the first run."""
+        return next(iter(self.answers.values()))
 
-def compose(judgement: Judgement) -> Report:
-    """The report of ``judgement``. The same judgement gives the same bytes."""
+
+def compose(judgement: Judgement, references: Sequence[Judgement] = ()) -> Report:
+    """The report of ``judgement``, with the curves of ``references`` as thin lines in its figures. The same judgement
+    gives the same bytes.
+    """
     (judgement,) = with_joint_fits([judgement])
-    page = page_of(judgement)
-    machines = to_json.render(judgement, page.answer)
-    return Report(page.answer, to_html.render(page), to_markdown.render(page), machines)
+    page = page_of(judgement, references)
+    answers = _by_name(page)
+    machines = to_json.render(judgement, answers[""])
+    return Report(answers, to_html.render(page), to_markdown.render(page), machines)
+
+
+def compose_beside(judgements: Sequence[Judgement]) -> Report:
+    """The report of several judgements that may not be pooled: their answers, and their curves in the same figures."""
+    names = names_beside(judgements)
+    page = page_beside(judgements, names)
+    answers = _by_name(page)
+    machines = to_json.render_beside(judgements, answers)
+    return Report(answers, to_html.render(page), to_markdown.render(page), machines)
+
+
+def _by_name(page: Page) -> dict[str, Answer]:
+    return {name: answer for name, answer, _ in page.answers}
+
+
+def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str:
+    """The page of a comparison: how the bands of sizes compare, and the curves of both sides in the same figures."""
+    page = page_beside((first, second), ("A", "B"))
+    gist = "Every size of every band, with what the columns mean."
+    by_size = Section("sizes", "Comparison by size", (compare_table(comparison),), folded=True, gist=gist)
+    title = f"B against A: {', '.join(f'{count} {word}' for word, count in comparison.words().items())}"
+    return to_html.render(
+        replace(page, title=title, comparison=bands_table(comparison), sections=(by_size, *page.sections))
+    )
 
 
 def folder_for(runs: Sequence[Path], output: Path | None) -> Path:
@@ -71,36 +101,81 @@ def write(report: Report, folder: Path) -> Path:
 
     Raises StoreError when that is not possible. Each file is replaced whole, so that a reader never sees half of one.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in ((JSON_FILE, report.json), (TEXT_FILE, report.text), (HTML_FILE, report.html)):
-            draft = folder / f".{name}.draft"
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(folder / name)
-    except OSError as error:
-        message = f"cannot write the report into {folder}: {error.strerror}; choose another folder with --output"
-        raise StoreError(message, code="not-writable") from error
+    for name, text in ((JSON_FILE, report.json), (TEXT_FILE, report.text), (HTML_FILE, report.html)):
+        write_text(folder / name, text)
     return folder / HTML_FILE
 
 
-def page_of(judgement: Judgement) -> Page:
+def write_text(path: Path, text: str) -> None:
+    """Write one file whole, and make its folder if need be. Raises StoreError when that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.draft")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}; choose another place"
+        raise StoreError(message, code="not-writable") from error
+
+
+def page_of(judgement: Judgement, references: Sequence[Judgement] = ()) -> Page:
     """The page, in the order in which one should read it."""
     dataset = judgement.dataset
     answer = answer_of(judgement)
+    thin = [Side(one, run_names(one.dataset), reference=True) for one in references]
+    sides = (Side(judgement), *thin)
     return Page(
         title=_title(dataset),
         subtitle=_subtitle(dataset.runs),
-        answer=answer,
-        verdicts=verdict_table(judgement, answer),
-        figure=overview((Side(judgement),)),
-        sections=tuple(_folded(judgement, answer)),
+        answers=(("", answer, verdict_table(judgement, answer)),),
+        figure=overview(sides),
+        sections=tuple(_folded(sides, answer)),
     )
 
 
-def _folded(judgement: Judgement, answer: Answer) -> Iterator[Section]:
+def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
+    """The page of several judgements: what is told of one alone is left to its own report."""
+    sides = [Side(judgement, name) for name, judgement in zip(names, judgements, strict=True)]
+    answers = [answer_of(judgement) for judgement in judgements]
+    facing: dict[str, list[Block]] = {}
+    for side, answer in zip(sides, answers, strict=True):
+        for op, blocks in reasons(answer, side.name).items():
+            facing.setdefault(op, []).extend(blocks)
+    return Page(
+        title=" beside ".join(names),
+        subtitle=" · ".join(
+            f"{side.name}: {_title(side.judgement.dataset)}, {run_names(side.judgement.dataset)}" for side in sides
+        ),
+        answers=tuple(
+            (side.name, answer, verdict_table(side.judgement, answer))
+            for side, answer in zip(sides, answers, strict=True)
+        ),
+        figure=overview(sides),
+        sections=(operations(sides, facing), glossary()),
+    )
+
+
+def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
+    """What tells judgements from each other in the fewest words: backends, ranks, machines, or else their runs."""
+    datasets = [one.dataset for one in judgements]
+    kinds = (
+        [" and ".join(dict.fromkeys(row.case.backend for row in one.cases)) for one in datasets],
+        [_world(one) for one in datasets],
+        [one.runs[0].run.machine for one in datasets],
+    )
+    return tuple(next((names for names in kinds if len(set(names)) == len(names)), map(run_names, datasets)))
+
+
+def run_names(dataset: Dataset) -> str:
+    """The runs that were pooled."""
+    return ", ".join(stored.run.id for stored in dataset.runs)
+
+
+def _folded(sides: Sequence[Side], answer: Answer) -> Iterator[Section]:
     """The sections that have something to say. What most readers do not need waits for a click."""
+    judgement = sides[0].judgement
     shown = _SHOWN if any(verdict.busbw is not None for verdict in judgement.verdicts) else _SHOWN | _SHOWN_ALONE
-    yield operations((Side(judgement),), reasons(answer))
+    yield operations(sides, reasons(answer))
     for write_section in _SECTIONS:
         if (section := write_section(judgement)) is not None:
             bad = section.anchor == "missing" and any(row.state == "failed" for row in judgement.dataset.cases)
@@ -123,7 +198,7 @@ def _world(dataset: Dataset) -> str:
 
 def _subtitle(runs: Sequence[StoredRun]) -> str:
     first = runs[0].run
-    names = first.id if len(runs) == 1 else ", ".join(stored.run.id for stored in runs)
+    names = ", ".join(stored.run.id for stored in runs)
     return f"busbw {first.busbw} · {names} · started {clock_time(first.started)} UTC"
 
 
@@ -147,6 +222,6 @@ _SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
 )
 """The sections of a report, in the order in which one should read them; a section without anything to say is None."""
 
-_SHOWN: Final = frozenset({"pairs", "ranks"})
+_SHOWN: Final = frozenset({"steps", "pairs", "ranks"})
 _SHOWN_ALONE: Final = frozenset({"hierarchy", "memory", "storage", "roofline"})
 """Shown where no message was sent: what was asked for is here then."""

@@ -194,16 +194,24 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole report: what stands on its first screen, then its sections. ``verdicts`` has one row a curve, ``figure``
-    is the overview.
+    """A whole report: what stands on its first screen, then its sections.
+
+    answers: those of the runs, with their names where several stand beside each other, and an operation a row.
+    figure: the overview.
+    comparison: how two runs compare; it comes before their answers.
     """
 
     title: str
     subtitle: str
-    answer: Answer
-    verdicts: Table | None
+    answers: tuple[tuple[str, Answer, Table | None], ...]
     figure: Figure | None
     sections: tuple[Section, ...]
+    comparison: Table | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The answer of the first run."""
+        return self.answers[0][1]
 
 
 def micro(nanoseconds: float) -> str:

@@ -6,6 +6,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``report``, ``answer`` (status, answer, cause, action, trust, measured, confidence, causes, as ``answer.Answer``)
 - ``warnings`` (severity, code, subject, text), what changes a decision most first
 - ``{"none": reason, "code": code}`` stands where something is not available: reason in words, code a stable word
+- ``sides``: instead of all the others, where runs that may not be pooled stand beside each other: the ``name`` of each
+  and its document
 - ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or
   null for a run that was killed) and reason
 - ``counts``: cases per state (measured, failed, skipped, not reached)
@@ -45,7 +47,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   ``pair_matrices`` has the times of all
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -121,8 +123,21 @@ def answer_fields(answer: Answer) -> JSON:
 
 def render(judgement: Judgement, answer: Answer) -> str:
     """``document`` as text, strictly JSON."""
+    return _text(document(judgement, answer))
+
+
+def render_beside(judgements: Sequence[Judgement], answers: Mapping[str, Answer]) -> str:
+    """The ``document`` of every judgement under ``sides``, with its name, as text."""
+    sides: list[JSON] = [
+        {"name": name, **document(judgement, answer)}
+        for judgement, (name, answer) in zip(judgements, answers.items(), strict=True)
+    ]
+    return _text({"report": LAYOUT, "sides": sides})
+
+
+def _text(found: Mapping[str, JSON]) -> str:
     # Not the json of Python, whose indenting takes seconds and GB where a matrix has a million pairs.
-    return msgspec.json.format(msgspec.json.encode(document(judgement, answer)), indent=1).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
 
 
 def _case(summary: CaseSummary) -> JSON:

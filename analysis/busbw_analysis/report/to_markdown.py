@@ -23,13 +23,14 @@ def escape(text: str) -> str:
 
 def _lines(page: Page) -> Iterator[str]:
     yield from (f"# {escape(page.title)}", "", escape(page.subtitle), "")
-    yield from (f"- **{label}:** {escape(text)}" for label, text in page.answer.lines)
-    yield ""
-    yield from () if page.verdicts is None else _table(page.verdicts)
+    yield from () if page.comparison is None else _table(page.comparison)
+    for name, answer, verdicts in page.answers:
+        yield from (f"## {escape(name)}", "") if name else ()
+        yield from (f"- **{label}:** {escape(text)}" for label, text in answer.lines)
+        findings = (*answer.opened, *answer.folded)
+        yield from ("", *(f"- **{SEVERITY[one.severity]}:** {escape(one.text)}" for one in findings), "")
+        yield from () if verdicts is None else _table(verdicts)
     yield from () if page.figure is None else _block(page.figure)
-    findings = (*page.answer.opened, *page.answer.folded)
-    yield from (f"- **{SEVERITY[one.severity]}:** {escape(one.text)}" for one in findings)
-    yield ""
     for section in page.sections:
         yield from _section(section, 2)
 

@@ -41,7 +41,9 @@ _BANDS: Final[tuple[tuple[Band, str], ...]] = (
 
 
 def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
-    """A row an operation: the worst verdict on its curves in each band of sizes, and its best busbw."""
+    """A row an operation: the worst verdict on its curves in each band of sizes, and its best busbw; None where nothing
+    was judged.
+    """
     by_op: dict[str, list[Verdict]] = {}
     for verdict in answer.verdicts:
         by_op.setdefault(verdict.op, []).append(verdict)
@@ -96,8 +98,9 @@ def _peaks(verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield from (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in found.items())
 
 
-def reasons(answer: Answer) -> dict[str, list[Block]]:
-    """For every operation its verdicts with the numbers behind them."""
+def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
+    """For every operation its verdicts with the numbers behind them; ``name`` is that of the run among several."""
+    of = f" · {name}" if name else ""
     causes = {cause.code: cause.text for cause in answer.causes}
     by_op: dict[str, list[Verdict]] = {}
     for verdict in answer.verdicts:
@@ -124,13 +127,13 @@ def reasons(answer: Answer) -> dict[str, list[Block]]:
         first = 0 if len({one.label for one in verdicts}) > 1 else 1
         found[op] = [
             table(
-                f"{op}: measured against model and peak",
+                f"{op}{of}: measured against model and peak",
                 columns[first:],
                 verdicts,
                 *_peaks(verdicts),
                 without_empty=True,
             ),
-            table(f"{op}: why, in words", why[first:], verdicts, folded=True),
+            table(f"{op}{of}: why, in words", why[first:], verdicts, folded=True),
         ]
         # One cause of everything stands at the top of the page.
         codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)

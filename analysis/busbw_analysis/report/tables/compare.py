@@ -18,13 +18,14 @@ from busbw_analysis.diagnosis.compare import (
     Reason,
     too_few,
 )
-from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Verdict
-from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
+from busbw_analysis.report.document import Cell, Column, Table, Tone, table
 
 LAYOUT: Final = 1
 """Version of the JSON layout: raised when a key changes its meaning or goes."""
 
 _TIME_WIDTH: Final = 12
+_TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "quiet"}
 _NAMED: Final = 3
 """So many cases of a kind are named; JSON has all of them."""
 _OVER_SIZES: Final = "geometric mean"
@@ -127,6 +128,22 @@ class _Line:
     verdict: Verdict
 
 
+def bands_table(comparison: Comparison) -> Table:
+    """A line a band in few columns, the verdict first."""
+    columns: tuple[Column[ComparedBand], ...] = (
+        Column("Case", _band_name),
+        Column(
+            "Verdict",
+            lambda band: Cell(words(band.verdict, band.estimate, comparison.within), _TONES[band.verdict.word]),
+        ),
+        Column("B/A", lambda band: band.estimate.ratio, "{:.3f}".format),
+        Column("low", lambda band: band.estimate.low, "{:.3f}".format),
+        Column("high", lambda band: band.estimate.high, "{:.3f}".format),
+    )
+    note = "B/A: ratio of times, B is slower above 1; low, high: exact 95 % interval"
+    return table("B against A by band of sizes", columns, comparison.bands, note)
+
+
 def compare_table(comparison: Comparison) -> Table:
     """A line a band, its cases indented below it, and what the columns mean."""
     columns: tuple[Column[_Line], ...] = (
@@ -142,7 +159,12 @@ def compare_table(comparison: Comparison) -> Table:
         Column("p adj", lambda line: line.verdict.adjusted_p, _p),
         Column("verdict", lambda line: words(line.verdict, line.estimate, comparison.within)),
     )
-    return table("", columns, [line for band in comparison.bands for line in _lines(band)], *_notes(comparison))
+    return table(
+        "",
+        columns,
+        [line for band in comparison.bands for line in _lines(band)],
+        *_notes(comparison),
+    )
 
 
 def _lines(band: ComparedBand) -> Iterator[_Line]:
