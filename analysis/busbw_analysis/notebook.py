@@ -12,7 +12,8 @@ from busbw.errors import UsageError, refuse_unknown
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judgement_of
 from busbw_analysis.report.tables.frames import case_frame, sample_frame
-from busbw_analysis.report.tables.show import show_rows, show_table
+from busbw_analysis.report.tables.show import about, show_blocks, show_rows
+from busbw_analysis.report.to_terminal import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,12 +76,8 @@ class Run:
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer and the table."""
         answer = "".join(f"<p>{label}: {escape(text)}</p>" for label, text in answer_of(self.judgement).lines)
-        shown = show_table(show_rows(self.judgement))
-        heads = "".join(f"<th>{escape(column.heading)}</th>" for column in shown.columns)
-        rows = ("".join(f"<td>{escape(cell.text)}</td>" for cell in row) for row in shown.rows)
-        notes = "".join(f"<p>{escape(note)}</p>" for note in shown.notes)
-        body = f"<thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody>"
-        return f"{answer}<table>{body}</table>{notes}"
+        table = render(show_blocks(show_rows(self.judgement), *about(self.judgement)))
+        return f"{answer}<pre>{escape(table)}</pre>"
 
 
 def judged(runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool) -> Run:

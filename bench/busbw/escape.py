@@ -5,7 +5,10 @@ A run folder may come from anyone. An escape sequence in a host name would recol
 looks at it, a reversal of the writing direction would turn a sentence around, and a line break would forge a line.
 """
 
+import os
 import re
+import sys
+from collections.abc import Iterable
 from typing import Final
 
 import click
@@ -26,6 +29,23 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     in JSON it still means the same character. What is one line or one cell goes through ``plain_text`` before.
     """
     click.echo(_NO_LINE_END.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
+
+
+_COLOURS: Final = {"good": "green", "caution": "yellow", "bad": "red", "bar": "cyan"}
+
+
+def echo_toned(lines: Iterable[Iterable[tuple[str, str]]]) -> None:
+    """Print lines of pieces as ``echo`` does: ``good``, ``caution``, ``bad``, ``bar`` and ``quiet`` ones in colours,
+    where stdout is a terminal and ``NO_COLOR`` is not set.
+    """
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    for line in lines:
+        texts = ((plain_text(text), tone) for text, tone in line)
+        if coloured:
+            shown = "".join(click.style(text, fg=_COLOURS.get(tone), dim=tone == "quiet") for text, tone in texts)
+        else:
+            shown = "".join(text for text, _ in texts)
+        click.echo(shown, color=coloured)
 
 
 def _written_out(found: re.Match[str]) -> str:

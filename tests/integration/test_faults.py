@@ -182,7 +182,7 @@ def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str
     plan = commands.sweep("broadcast,all_reduce,all_gather", "1KiB,2KiB")
     finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3")
     assert finished.code == 1, finished.told
-    assert f"FAILED: {words}" in finished.out
+    assert f"FAILED: {words}" in finished.err
     assert "2 case(s) failed" in finished.err
     run = commands.read()
     assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {("broadcast", 1024), ("broadcast", 2048)}

@@ -304,7 +304,7 @@ def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(comman
     finished = commands.run("run", "--plan", plan, "--launches", "2", *_MPI, program=joined)
     assert finished.code == 0, finished.told
     assert "mpirun's world is one launch; the plan's 2 launches become 1" in finished.err
-    assert finished.out.count("# op ") == 1, "one rank prints the table"
+    assert finished.err.count("# op ") == 1, "one rank prints the table"
     again = commands.run("run", "--resume", "latest", "--launches", "2", program=joined)
     assert again.code == 0, again.told
     run = commands.read()
@@ -448,7 +448,7 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
     run = commands.read()
     _verified(run)
     assert (run.run.launcher, run.run.plan["backend"], len(run.run.hosts)) == ("mpirun", "gloo", 3)
-    assert finished.out.count("# op ") == 1, "one rank prints the table"
+    assert finished.err.count("# op ") == 1, "one rank prints the table"
 
 
 @pytest.mark.slow

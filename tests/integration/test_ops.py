@@ -114,7 +114,7 @@ def test_sizes_that_an_op_cannot_have_are_rounded_and_said(commands: Commands) -
         "all_gather float32: 1001 B became 996 B, a multiple of 3 ranks × 4 B",
         "all_reduce float32: 1001 B became 1000 B, a multiple of 4 B",
     )
-    assert all(note in finished.out for note in run.run.adjusted)
+    assert all(note in finished.err for note in run.run.adjusted)
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
         for case, reason in refused.items()
     )
     assert {row.check.state for row in run.measurements} == {"verified"}
-    assert "skipped: Gloo averages" in finished.out
+    assert "skipped: Gloo averages" in finished.err
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> N
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified")
         for group in row.groups:
             assert (group.bus_factor is None) == (len(group.ranks) == 1 or row.case.op == "barrier")
-    assert "total busbw over 2 groups at once" in finished.out
+    assert "total busbw over 2 groups at once" in finished.err
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
     assert facts["error"] is None
     accesses = {Access(16 << 10, depth, facts["way"]) for depth in (1, 3)}
     assert {row.case.access for row in run.measurements if row.case.op != "checkpoint_save"} == accesses
-    assert all(f"16 KiB blocks, depth {depth}, {facts['way']}" in finished.out for depth in (1, 3))
+    assert all(f"16 KiB blocks, depth {depth}, {facts['way']}" in finished.err for depth in (1, 3))
     assert list(disk.iterdir()) == []
     checks = [row.cross_check for row in run.measurements if row.case.op != "checkpoint_save"]
     if facts["tools"]["fio"] is None:
@@ -108,7 +108,7 @@ def test_memory_is_measured_and_called_memory(commands: Commands) -> None:
         pytest.skip("there is no /dev/shm")
     finished = commands.run("run", "--op", _FILES, "--sizes", "64KiB", "--max-seconds", "0.05", "--path", shm)
     assert finished.code == 0, finished.told
-    assert "tmpfs is memory itself; what is written and read there never leaves memory" in finished.out
+    assert "tmpfs is memory itself; what is written and read there never leaves memory" in finished.err
     assert {row.case.access for row in commands.read().measurements} == {Access(1 << 20, 1, "memory")}
     assert not list(shm.glob(f"{PREFIX}{commands.read().run.id}*"))
 

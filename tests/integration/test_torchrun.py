@@ -34,7 +34,7 @@ def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
     assert not run.failed
     assert run.end is not None
     assert run.end.status == "complete"
-    assert finished.out.count("# op ") == 1, "one rank prints the table"
+    assert finished.err.count("# op ") == 1, "one rank prints the table"
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_a_host_that_is_started_on_twice_is_said_and_ranks_have_their_places(com
     first, *_ = finished = [agent.wait() for agent in agents]
     assert [one.code for one in finished] == [0, 0], [one.told for one in finished]
     host = socket.gethostname()
-    assert f"# caution: host {host} is there twice: on it ranks 0,2 have number 0, ranks 1,3 have" in first.out
+    assert f"# caution: host {host} is there twice: on it ranks 0,2 have number 0, ranks 1,3 have" in first.err
     ranks = commands.read().run.environments[host]["ranks"]
     assert [(one["rank"], one["local_rank"]) for one in ranks] == [(0, 0), (1, 1), (2, 0), (3, 1)]
     assert all(one["cores"] for one in ranks)

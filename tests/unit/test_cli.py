@@ -1,5 +1,6 @@
 """The command line: what is refused exits 2 and names what is allowed, stdout is data, and nothing heavy is loaded."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from busbw.launch.run_session import open_run
 from busbw.ops import OPS
 from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Measurement
 
 
 @pytest.fixture(autouse=True)
@@ -328,6 +330,46 @@ def test_a_run_in_json_is_quiet_and_prints_one_object(executed: Ending, tmp_path
     result = busbw("run", "--op", "barrier", "--json")
     assert json.loads(result.stdout) == {"run": str(tmp_path / "run"), "measured": 3, "failed": 0}
     assert asked[0][1].quiet
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A run whose cases were measured in another order than that of its plan."""
+    cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in (8, 1 << 20)]
+    made = synthetic_run(cases, launches=2)
+
+    def place(row: object) -> tuple[int, int]:
+        return getattr(row, "launch", 2), -row.case.size_bytes if isinstance(row, Measurement) else -(1 << 40)
+
+    return write_synthetic(tmp_path, dataclasses.replace(made, rows=tuple(sorted(made.rows, key=place))))
+
+
+def test_a_run_ends_with_its_table_in_the_order_of_the_plan_and_its_answer(executed: Ending, measured: Path) -> None:
+    executed(RunResult(measured, 8, 0, speaks=True))
+    result = busbw("run", "--op", "barrier")
+    table = [line for line in result.stdout.splitlines() if line]
+    sizes = [line.split()[:2] for line in table if not line.startswith("#")]
+    assert sizes == [["8", "B"], ["1", "MiB"]] * 2
+    assert [line for line in table if "all_" in line] == ["# all_reduce · sum · in place", "# all_gather"]
+    assert result.stdout == busbw("show", str(measured)).stdout.partition("\n\n")[2]
+    assert "Measured: 4 of 4 cases" in result.stderr
+    assert str(measured) in result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_quiet_run_says_only_where_it_is(executed: Ending, measured: Path) -> None:
+    executed(RunResult(measured, 8, 0, speaks=True))
+    result = busbw("run", "--op", "barrier", "--quiet")
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 2
+
+
+def test_a_run_in_json_has_what_show_has(executed: Ending, measured: Path) -> None:
+    executed(RunResult(measured, 8, 0, speaks=True))
+    document = json.loads(busbw("run", "--op", "barrier", "--json").stdout)
+    shown = json.loads(busbw("show", str(measured), "--json").stdout)
+    assert document == {"run": str(measured), "measured": 8, "failed": 0, **shown}
+    assert [row["op"] for row in document["cases"]] == ["all_reduce"] * 2 + ["all_gather"] * 2
 
 
 def test_failed_cases_exit_1(executed: Ending, tmp_path: Path) -> None:

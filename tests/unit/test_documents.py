@@ -50,7 +50,7 @@ WORDS = [StopReason, EndStatus, Mode, Sync, Cache, TimedBy]
 
 
 def test_the_readme_shows_the_quick_suite_as_large_as_it_is() -> None:
-    (shown,) = re.findall(r"^# quick: (\d+) cases, (\d+) ranks on 1 host\(s\), (\d+) launch", README, re.MULTILINE)
+    (shown,) = re.findall(r"^# quick · (\d+) cases · (\d+) ranks on 1 host · .* · (\d+) launch", README, re.MULTILINE)
     quick = read_suite("quick")
     cases, ranks, launches = map(int, shown)
     assert (cases, launches) == (len(expand(quick, ranks, 1, "cpu").cases), quick.launches)

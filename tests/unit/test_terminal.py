@@ -1,7 +1,9 @@
 """Text of a run folder reaches terminals, pages and tables as text: no escape sequence, no forged line."""
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.escape import echo, plain_text
+from busbw.escape import echo, echo_toned, plain_text
 from busbw.launch.live_table import LiveTable
 from busbw.runs import resume, store
 from busbw.runs.plan import Plan, Sweep, Timing
@@ -156,7 +158,7 @@ def test_the_live_table_is_lines_of_its_own(capsys: pytest.CaptureFixture[str]) 
     table.row_written(Skipped(case=one, reason=HOSTILE))
     table.row_written(Failed(case=one, launch=0, block=0, error=HOSTILE))
     table.launch_ended()
-    clean(capsys.readouterr().out)
+    clean(capsys.readouterr().err)
 
 
 def test_json_means_the_same_after_it_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,3 +191,33 @@ def test_no_secret_reaches_a_run_folder(tmp_path: Path, monkeypatch: pytest.Monk
     folder = write_synthetic(tmp_path, store.StoredRun(stored.path, run, stored.rows, ()))
     leaked = [name for path in folder.iterdir() for name in re.findall(r"hunter-\d+-2", path.read_text())]
     assert leaked == []
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_terminals_that_want_them(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], *, coloured: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    line = (("12% ", "good"), (HOSTILE, "plain"), ("FAILED", "bad"))
+    shown = []
+    for stream in (_Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        echo_toned([line])
+        shown.append(stream.getvalue())
+    terminal, pipe = shown
+    clean(pipe)
+    assert pipe.startswith("12% ")
+    assert ("\x1b[" in terminal) == coloured
+    clean(re.sub(r"\x1b\[\d*m", "", terminal))
+    assert re.sub(r"\x1b\[\d*m", "", terminal) == pipe

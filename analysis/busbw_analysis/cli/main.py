@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from busbw.errors import UsageError
-from busbw.escape import echo
+from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw_analysis.cli.options import (
@@ -35,8 +35,8 @@ from busbw_analysis.report.tables.crossovers import crossing_table
 from busbw_analysis.report.tables.fits import fits_table, names_apart
 from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
-from busbw_analysis.report.tables.show import show_rows, show_table
-from busbw_analysis.report.to_terminal import render, render_answer
+from busbw_analysis.report.tables.show import about, show_blocks, show_rows
+from busbw_analysis.report.to_terminal import lines, render, render_answer
 
 
 @click.command()
@@ -48,24 +48,39 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
     judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts())
-    rows, answer = show_rows(judgement), answer_of(judgement)
-    document: dict[str, JSON] = {
-        "answer": to_json.answer_fields(answer),
-        "best": plain(judgement.best),
-        "cases": rows,
-    }
+    answer = answer_of(judgement)
     if not as_json:
         echo(f"{render_answer(answer, '# ')}\n")
-    _print([judgement], document, [show_table(rows)], answer.findings, as_json=as_json)
+    _print([judgement], _cases(judgement), _table(judgement), answer.findings, as_json=as_json)
 
 
-def answer_to(folder: Path) -> str:
-    """The answer to the run in ``folder`` and its first findings, for the end of ``busbw run``, which loads it by name.
+def _cases(judgement: Judgement) -> dict[str, JSON]:
+    return {
+        "answer": to_json.answer_fields(answer_of(judgement)),
+        "best": plain(judgement.best),
+        "cases": show_rows(judgement),
+    }
 
-    Raises BusbwError where the run cannot be read or judged.
+
+def _table(judgement: Judgement) -> list[Block]:
+    return [*show_blocks(show_rows(judgement), *about(judgement))]
+
+
+def tell(folder: Path) -> None:
+    """Print the table of the run in ``folder``, and its answer on stderr: the end of ``busbw run``, which loads this by
+    name. Raises BusbwError where the run cannot be read or judged.
     """
-    answer = answer_of(judgement_of([str(folder)], folder.parent, None, force=False))
-    return "\n".join([render_answer(answer), *(f"{one.severity}: {one.text}" for one in answer.opened)])
+    judgement = judgement_of([str(folder)], folder.parent, None, force=False)
+    echo_toned(lines(_table(judgement)))
+    answer = answer_of(judgement)
+    told = [render_answer(answer), *(f"{one.severity}: {one.text}" for one in answer.opened)]
+    echo("\n" + "\n".join(told), err=True)
+
+
+def shown(folder: Path) -> JSON:
+    """The run in ``folder`` as ``busbw show --json`` prints it. Raises as ``tell``."""
+    judgement = judgement_of([str(folder)], folder.parent, None, force=False)
+    return plain(_document([judgement], _cases(judgement)))
 
 
 @click.command()
@@ -210,15 +225,19 @@ def _print(
 ) -> None:
     """Data to stdout, the first findings to stderr; as JSON all of them are data."""
     if as_json:
-        every = ranked(dict.fromkeys(finding for judgement in judgements for finding in judgement.findings))
-        runs = [name for judgement in judgements for name in run_names(judgement)]
-        print_json({"runs": runs, "warnings": [one.as_json() for one in every], **document})
+        print_json(_document(judgements, document))
         return
     for finding in findings[:OPEN_FINDINGS]:
         echo(f"{finding.severity}: {finding.text}", err=True)
     if len(findings) > OPEN_FINDINGS:
         echo(f"and {len(findings) - OPEN_FINDINGS} more: busbw report has them", err=True)
-    echo(render(blocks))
+    echo_toned(lines(blocks))
+
+
+def _document(judgements: Sequence[Judgement], document: dict[str, JSON]) -> dict[str, JSON]:
+    every = ranked(dict.fromkeys(finding for judgement in judgements for finding in judgement.findings))
+    runs = [name for judgement in judgements for name in run_names(judgement)]
+    return {"runs": runs, "warnings": [one.as_json() for one in every], **document}
 
 
 def run_names(judgement: Judgement) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from busbw.ops import PAIRED
+from busbw.ops import OPS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import Dataset, pool
@@ -85,8 +85,11 @@ class Judgement:
 
     @property
     def best(self) -> Best | None:
-        """The highest busbw of the run; None where nothing has one. A total over groups is no rate of one group."""
-        groups = [(case, group) for case in self.cases for group in fastest_of(case.groups)]
+        """The highest busbw of the run; None where nothing has one. A total over groups is no rate of one group, and
+        plain sockets are what others are held against.
+        """
+        cases = [case for case in self.cases if not OPS[case.case.op].plain_sockets]
+        groups = [(case, group) for case in cases for group in fastest_of(case.groups)]
         rated = [(group.busbw, case, group) for case, group in groups if group.busbw is not None]
         if not rated:
             return None

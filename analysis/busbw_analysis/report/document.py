@@ -14,7 +14,7 @@ from busbw_analysis.diagnosis.answer import Status as RunStatus
 from busbw_analysis.diagnosis.findings import Severity
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 
-Tone = Literal["plain", "good", "caution", "bad", "quiet"]
+Tone = Literal["plain", "good", "caution", "bad", "quiet", "bar"]
 
 TONES: Final[dict[RunStatus | VerdictStatus, Tone]] = {
     "as expected": "good",

@@ -1,12 +1,15 @@
 """Writes tables and paragraphs as aligned text for a terminal; headings and notes stand behind ``#``."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.report.document import Block, Paragraph, Section, Table
+from busbw_analysis.report.document import Block, Paragraph, Section, Table, Tone
+
+Line: TypeAlias = tuple[tuple[str, Tone], ...]
+"""Pieces of a line, each with its tone."""
 
 _WIDTH: Final = 80
 
@@ -23,20 +26,35 @@ def render_answer(answer: Answer, start: str = "") -> str:
 
 def render(blocks: Iterable[Block | Section]) -> str:
     """The blocks with an empty line between any two; what is folded is left out, the report and JSON have it."""
-    return "\n\n".join(text for block in blocks if (text := "\n".join(_lines(block))))
+    return "\n".join("".join(text for text, _ in line) for line in lines(blocks))
 
 
-def _lines(block: Block | Section) -> Iterator[str]:
+def lines(blocks: Iterable[Block | Section]) -> Iterator[Line]:
+    """The same as lines of pieces, each with its tone."""
+    shown = False
+    for block in blocks:
+        for number, line in enumerate(_lines(block)):
+            if shown and not number:
+                yield ()
+            shown = True
+            yield line
+
+
+def _lines(block: Block | Section) -> Iterator[Line]:
     if isinstance(block, Section):
-        yield f"# {block.heading}"
-        yield render(block.blocks)
+        yield _quiet(f"# {block.heading}")
+        yield from lines(block.blocks)
     elif isinstance(block, Paragraph):
-        yield f"# {block.text}"
+        yield from (_quiet(f"# {line}") for line in block.text.split("\n"))
     elif isinstance(block, Table) and not block.folded:
         yield from _table(block)
 
 
-def _table(table: Table) -> Iterator[str]:
+def _quiet(text: str) -> Line:
+    return ((text, "quiet"),)
+
+
+def _table(table: Table) -> Iterator[Line]:
     """Words left, numbers right; a line for groups and one for units where there are any."""
     heads = [
         [
@@ -47,14 +65,22 @@ def _table(table: Table) -> Iterator[str]:
         [f"({column.unit})" if column.unit else "" for column in table.columns],
     ]
     heads = [head for head in heads if any(head)]
-    lines = [*heads, *([cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    if table.caption:
-        yield f"# {table.caption}"
-    for number, line in enumerate(lines):
-        cells = (
+    texts = [*heads, *([cell.text for cell in row] for row in table.rows)]
+    widths = [max(map(len, cells)) for cells in zip(*texts, strict=True)]
+
+    def placed(cells: Sequence[str]) -> list[str]:
+        return [
             text.rjust(width) if column.numeric else text.ljust(width)
-            for text, width, column in zip(line, widths, table.columns, strict=True)
-        )
-        yield (("# " if number < len(heads) else "  ") + "  ".join(cells)).rstrip()
-    yield from (f"# {note}" for note in table.notes)
+            for text, width, column in zip(cells, widths, table.columns, strict=True)
+        ]
+
+    if table.caption:
+        yield _quiet(f"# {table.caption}")
+    for head in heads:
+        yield _quiet(f"# {'  '.join(placed(head))}".rstrip())
+    for row in table.rows:
+        pieces = [("  " + text, cell.tone) for text, cell in zip(placed([cell.text for cell in row]), row, strict=True)]
+        while pieces and not pieces[-1][0].strip():
+            pieces.pop()
+        yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1])) if pieces else ()
+    yield from (_quiet(f"# {note}") for note in table.notes)

@@ -13,7 +13,6 @@ import click
 from click.core import ParameterSource
 
 from busbw.cli.options import Sectioned, all_ops, backends, completed_by, json_option, results_dir_option, suites
-from busbw.cli.streams import unwritten
 from busbw.errors import BusbwError, Interrupted, UsageError, nearest
 from busbw.escape import echo, plain_text
 
@@ -157,7 +156,7 @@ def _op_of(given: str) -> str | None:
     help="Measure what a run that was broken off still lacks: its folder, its name, or latest. It keeps its plan.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the cases and the estimated time, and measure nothing.")
-@click.option("--quiet", is_flag=True, help="No live table and no progress bar.")
+@click.option("--quiet", is_flag=True, help="No progress and no table.")
 @results_dir_option
 @json_option
 def run(  # noqa: PLR0913 - click hands every option over by name
@@ -218,11 +217,9 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     if result is None:
         return
     if result.speaks:
-        _conclude(result, as_json=as_json)
+        _conclude(result, quiet=quiet, as_json=as_json)
     if not result.whole and (result.failed or not result.measured):
         click.get_current_context().exit(result.status)
-    if result.unwritten is not None:
-        click.get_current_context().exit(1)
 
 
 _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
@@ -409,33 +406,35 @@ _JUDGED_BYTES = 100 << 20
 """Runs that take longer to judge than some seconds, such as pairs of 256 ranks, are judged when they are asked for."""
 
 
-def _answer(folder: Path) -> None:
-    """Say what the run came to. Without the analysis, or where it cannot judge the run, the run ends as well."""
+def _judged(folder: Path, function: str) -> Any:  # noqa: ANN401
+    """What ``function`` of the analysis returns for the run in ``folder``. None where the analysis is not installed, or
+    cannot judge the run, which is said, or would take long: the run ends as well.
+    """
     try:
-        if sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) > _JUDGED_BYTES:
-            return
-        analysis = importlib.import_module("busbw_analysis.cli.main")
-        echo(analysis.answer_to(folder), err=True)
-    except (ImportError, OSError):
-        return
+        if sum(file.stat().st_size for file in folder.glob("samples.jsonl*")) > _JUDGED_BYTES:
+            return None
+        return getattr(importlib.import_module("busbw_analysis.cli.main"), function)(folder)
+    except ImportError:
+        return None
     except BusbwError as error:
         echo(f"no answer: {plain_text(str(error))}", err=True)
+        return None
 
 
-def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
+def _conclude(result: Any, *, quiet: bool, as_json: bool) -> None:  # noqa: ANN401
     folder = plain_text(shlex.quote(str(result.folder)))
-    if as_json:
-        try:
-            echo(json.dumps({"run": str(result.folder), "measured": result.measured, "failed": result.failed}))
-        except OSError:
-            echo(f"results: {folder}", err=True)
-            raise
-        return
-    if result.measured:
-        _answer(result.folder)
+    try:
+        if as_json:
+            counted = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}
+            found = _judged(result.folder, "shown") or {}
+            echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
+            return
+        if not quiet:
+            _judged(result.folder, "tell")
+    except OSError:
+        echo(f"results: {folder}", err=True)
+        raise
     echo(f"results: {folder}", err=True)
-    if result.unwritten is not None:
-        echo(f"{unwritten(result.unwritten)}; the run is whole all the same", err=True)
     echo(f"next:    busbw report {folder}", err=True)
     if result.whole:
         return

@@ -62,18 +62,18 @@ class Streams:
         out = None if self.out is None else self.out.error
         err = None if self.err is None else self.err.error
         if out is not None and not isinstance(out, BrokenPipeError):
-            sys.stderr.write(f"{unwritten(out.strerror)}\n")
+            sys.stderr.write(f"{_unwritten(out.strerror)}\n")
             sys.stderr.flush()
             status = status or 1
         if err is not None and not isinstance(err, BrokenPipeError):
             if not data_only and out is None:
-                sys.stdout.write(f"# {unwritten(err.strerror, 'stderr')}\n")
+                sys.stdout.write(f"# {_unwritten(err.strerror, 'stderr')}\n")
                 sys.stdout.flush()
             status = status or 1
         return status
 
 
-def unwritten(reason: str | None, what: str = "stdout") -> str:
+def _unwritten(reason: str | None, what: str = "stdout") -> str:
     """What the user is told when a stream could not be written."""
     return f"busbw: cannot write to {what}: {reason}"
 

@@ -112,8 +112,7 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
         raise Interrupted(here.folder)
     failed = here.failed + outcome.failed
     _close(here, failed, info.launcher, outcome.written)
-    unwritten = table.unwritten if isinstance(table, LiveTable) else None
-    return Result(here.folder, outcome.measured, failed, speaks=True, unwritten=unwritten)
+    return Result(here.folder, outcome.measured, failed, speaks=True)
 
 
 def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result | None:

@@ -58,7 +58,6 @@ class Settings:
 class Result:
     """A run that came to its end: blocks measured, cases failed. ``speaks``: this process talks to the user; ``whole``:
     it was to be resumed and lacked nothing. ``status`` is the exit status of one in which something failed.
-    ``unwritten`` says why its table could not be written to stdout (None: it was).
     """
 
     folder: Path
@@ -67,7 +66,6 @@ class Result:
     speaks: bool
     whole: bool = False
     status: int = 1
-    unwritten: str | None = None
 
 
 def die_with_parent(parent: int) -> None:

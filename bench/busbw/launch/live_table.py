@@ -1,10 +1,9 @@
-"""What a user sees while it measures: a live table on stdout and, on a terminal, a progress bar on stderr."""
+"""What a user sees on stderr while it measures: a line a case and, on a terminal, a progress bar."""
 
-import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -18,41 +17,17 @@ from busbw.launch.observers import in_words, timing_in_words
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan
-from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good, settings_in_words
+from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, settings_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import spread
-from busbw.units import format_rate, format_span, significant
+from busbw.units import about_size, format_rate, format_size, format_span, format_time
 
-_COLUMNS = (
-    ("op", "", 15),
-    ("size", "(B)", 11),
-    ("count", "(elem)", 10),
-    ("type", "", 8),
-    ("redop", "", 7),
-    ("time", "(µs)", 10),
-    ("algbw", "(GB/s)", 8),
-    ("busbw", "(GB/s)", 8),
-    ("check", "", 8),
-    ("spread", "(±%)", 6),
-    ("skew", "(%)", 6),
-    ("stop", "", 11),
-    ("launch", "", 6),
-)
-_WIDTHS = {name: width for name, _, width in _COLUMNS}
-NOTE = (
-    "# time: median over samples of the slowest rank; spread: half of p95 − p5 over the median; "
-    "skew: arrival skew over time; –: no wire, or not known"
-)
-TRAFFIC_NOTE = (
-    "# algbw: S over time; traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it, "
-    "over the same time"
-)
+_COLUMNS = (("op", 18), ("size", 9), ("time", 8), ("rate", 9), ("check", 6), ("spread", 7), ("launch", 6))
+_WIDTHS = dict(_COLUMNS)
 
 
 class LiveTable:
-    """Prints a line when the last block of a case is in, once per launch, and shows how far the run is. ``unwritten``
-    says why it could not (None: it could, or nobody reads it any more).
-    """
+    """Prints a line on stderr when the last block of a case is in, once per launch, and shows how far the run is."""
 
     def __init__(
         self,
@@ -60,8 +35,6 @@ class LiveTable:
         launch: int,
         began: float,
         remaining: Remaining | None = None,
-        *,
-        out: TextIO | None = None,
         err: TextIO | None = None,
     ) -> None:
         # A resumed run has its launches behind it: what is counted is what is to come.
@@ -72,13 +45,13 @@ class LiveTable:
         self._plan = plan
         self._launch = place
         self._began = began
-        self._out: TextIO | None = out or sys.stdout
-        self.unwritten: str | None = None
+        self._err: TextIO | None = err or sys.stderr
+        self._told: frozenset[str] = frozenset()
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
         # Nothing runs between blocks but what is called: a refreshing thread would disturb what is measured.
-        console = Console(file=err or sys.stderr)
+        console = Console(file=self._err)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("launch {task.fields[launch]}"),
@@ -111,11 +84,9 @@ class LiveTable:
                 self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
-            self._print(NOTE)
-            if any(OPS[case.op].memory_traffic is not None for case in cases.cases):
-                self._print(TRAFFIC_NOTE)
-            for line in header().splitlines():
-                self._print(line)
+            self._print(header())
+        known = {name: {getattr(case, name) for case in cases.cases} - {None} for name in ("dtype", "redop")}
+        self._told = frozenset(name for name, values in known.items() if len(values) > 1)
         self._progress.start()
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the bar counts blocks
@@ -129,18 +100,18 @@ class LiveTable:
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
         """Print what is complete."""
         if isinstance(row, Skipped):
-            self._print(f"{_first_columns(row.case)}{_timing(row.case)}  skipped: {row.reason}")
+            self._print(f"{_first_columns(row.case)}{_timing(row.case, self._told)}  skipped: {row.reason}")
             return
         self._done += 1
         if isinstance(row, Failed):
             # The other blocks of a failed case are not measured any more.
             self._done += self._blocks_of[row.case] - len(self._pending.pop(row.case, [])) - 1
-            self._print(f"{_first_columns(row.case)}{_timing(row.case)}  FAILED: {row.error}")
+            self._print(f"{_first_columns(row.case)}{_timing(row.case, self._told)}  FAILED: {row.error}")
             return
         blocks = self._pending[row.case]
         blocks.append(row)
         if len(blocks) == self._blocks_of[row.case]:
-            for line in lines(blocks, self._shown_launches):
+            for line in lines(blocks, self._shown_launches, self._told):
                 self._print(line)
             del self._pending[row.case]
 
@@ -149,37 +120,25 @@ class LiveTable:
         self._progress.stop()
 
     def _print(self, line: str) -> None:
-        try:
-            self._show(plain_text(line))
-        except OSError as error:
-            # Whoever read the table has seen enough (| head), or the disk below it is full. The run goes on: it does
-            # not depend on an audience, and what is stored is stored.
-            if not isinstance(error, BrokenPipeError):
-                self.unwritten = error.strerror or str(error)
-            if self._out is sys.stdout and sys.stdout is not None:
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, sys.stdout.fileno())  # what is still in its buffer is flushed at exit
-                os.close(nowhere)
-            self._out = None
-
-    def _show(self, line: str) -> None:
-        if self._out is None:
+        """A line above the bar. The run does not depend on who reads it, nor on the disk that it goes to."""
+        if self._err is None:
             return
-        if self._progress.live.is_started:
+        moving = self._progress.live.is_started
+        if moving:
             self._progress.stop()
-            print(line, file=self._out, flush=True)
+        try:
+            print(plain_text(line), file=self._err, flush=True)
+        except OSError:
+            self._err = None
+        if moving:
             self._progress.start()
-        else:
-            print(line, file=self._out, flush=True)
 
 
 def header() -> str:
-    """The two header lines of the live table."""
-    names = " ".join(
-        name.rjust(width) if index else name.ljust(width) for index, (name, _, width) in enumerate(_COLUMNS)
+    """The header line of the live table."""
+    return "# " + " ".join(
+        name.rjust(width) if index else name.ljust(width) for index, (name, width) in enumerate(_COLUMNS)
     )
-    units = " ".join(unit.rjust(width) for _, unit, width in _COLUMNS)
-    return f"# {names}\n# {units}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,25 +149,31 @@ class _Part:
     calls: int
 
 
-def lines(blocks: list[Measurement], launches: int) -> list[str]:
+def lines(blocks: list[Measurement], launches: int, told: Container[str] = ()) -> list[str]:
     """The lines of one case in one launch: one; for split groups one a group and the total; for the pair matrix the
-    median and the slowest pair.
+    median and the slowest pair. ``told`` are fields of a case that differ in the run.
     """
     groups = _by_group(blocks)
+    timing = _timing(blocks[0].case, told)
     if len(groups) == 1:
-        return [_line(blocks, next(iter(groups.values())), "", launches)]
+        return [_line(blocks, next(iter(groups.values())), launches) + timing]
     if OPS[blocks[0].case.op].members == "pairs":
         ordered = sorted(groups.values(), key=lambda parts: float(np.median(_per_call(parts))))
+        slowest = "  slowest pair {} → {}".format(*ordered[-1][0].samples.ranks)
+        middle = f"  median of {len(ordered)} pairs"
         return [
-            _line(blocks, ordered[len(ordered) // 2], f"  median of {len(ordered)} pairs", launches),
-            _line(blocks, ordered[-1], "  slowest pair {} → {}".format(*ordered[-1][0].samples.ranks), launches),
+            _line(blocks, ordered[len(ordered) // 2], launches) + middle + timing,
+            _line(blocks, ordered[-1], launches) + slowest + timing,
         ]
-    shown = [_line(blocks, parts, f"  group {','.join(map(str, ranks))}", launches) for ranks, parts in groups.items()]
+    shown = [
+        f"{_line(blocks, parts, launches)}  group {','.join(map(str, ranks))}{timing}"
+        for ranks, parts in groups.items()
+    ]
     rates = [rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None]
     if len(rates) < 2:
         return shown  # a total of one group, or of none with a wire, says nothing new
-    total = f"total busbw over {len(rates)} groups at once: {significant(sum(rates) / 1e9, 3, 8)} GB/s"
-    return [*shown, f"{_first_columns(blocks[0].case)}  {total}{_timing(blocks[0].case)}"]
+    total = f"total busbw over {len(rates)} groups at once: {format_rate(sum(rates))}"
+    return [*shown, f"{_first_columns(blocks[0].case)}  {total}{timing}"]
 
 
 def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[_Part]]:
@@ -231,53 +196,34 @@ def _busbw(block: Measurement, parts: list[_Part]) -> float | None:
     return factor * block.case.size_bytes / (float(np.median(_per_call(parts))) / 1e9)
 
 
-def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: int) -> str:
+def _line(blocks: list[Measurement], parts: list[_Part], launches: int) -> str:
     block = blocks[0]
     times = _per_call(parts)
     median = float(np.median(times))
-    skews = [
-        np.asarray(part.samples.arrival_skew_ns) / part.calls
-        for part in parts
-        if part.samples.arrival_skew_ns is not None
-    ]
-    skew = f"{float(np.median(np.concatenate(skews))) / median * 100:.1f}" if skews else "–"
-    # Part of an overlapped sample is computation: its time is no rate of anything.
-    rate = block.case.size_bytes / (median / 1e9) / 1e9 if block.case.mode != "overlap" else 0.0
     busbw = _busbw(block, parts)
-    check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
-    cells = (
-        significant(median / 1e3, 1, _WIDTHS["time"]),
-        significant(rate, 3, _WIDTHS["algbw"]) if rate else "–",
-        significant(busbw / 1e9, 3, _WIDTHS["busbw"]) if busbw is not None else "–",
-        check,
-        f"{spread(times) * 100:.1f}",
-        skew,
-        least_good([one.stop_reason for one in blocks]),
-        f"{block.launch + 1}/{launches}",
-    )
-    widths = [width for _, _, width in _COLUMNS[5:]]
-    factor = OPS[block.case.op].memory_traffic
-    # Memory is judged by its traffic, which is 1 to 3 times S: algbw alone would not be what a report shows.
-    traffic = f"  traffic {format_rate(factor * rate * 1e9)}" if factor is not None and rate else ""
-    return f"{_first_columns(block.case)} {_justified(cells, widths)}{traffic}{remark}{_timing(block.case)}"
+    # Part of an overlapped sample is computation: its time is no rate of anything.
+    sized = block.case.size_bytes > 0 and block.case.mode != "overlap"
+    cells = {
+        "time": format_time(median),
+        "rate": format_rate(block.case.size_bytes / median * 1e9 if busbw is None and sized else busbw),
+        "check": {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state],
+        "spread": f"±{spread(times):.0%}",
+        "launch": f"{block.launch + 1}/{launches}",
+    }
+    return f"{_first_columns(block.case)} {' '.join(cell.rjust(_WIDTHS[name]) for name, cell in cells.items())}"
 
 
-def _timing(case: Case) -> str:
-    """The settings of ``case`` (an algorithm, threads, a traffic), and how it is timed where it is not the usual
-    way: numbers of different ways must not be taken for one.
+def _timing(case: Case, told: Container[str]) -> str:
+    """The settings of ``case`` (an algorithm, threads, a traffic), what is ``told`` of it, and how it is timed where it
+    is not the usual way: numbers of different ways must not be taken for one.
     """
-    words = [*settings_in_words(case), *timing_in_words(case)]
+    differing = [str(value) for name in ("dtype", "redop") if name in told and (value := getattr(case, name))]
+    words = [*differing, *settings_in_words(case), *timing_in_words(case)]
     return f"  ({', '.join(words)})" if words else ""
 
 
 def _first_columns(case: Case) -> str:
-    cells = (str(case.size_bytes), str(case.count), case.dtype or "–", case.redop or "–")
-    name = (
-        f"{case.op}{'*' if case.in_place and case.op in {'all_gather', 'reduce_scatter', 'gather', 'scatter'} else ''}"
-    )
-    widths = [width for _, _, width in _COLUMNS[1:5]]
-    return f"  {name.ljust(_COLUMNS[0][2])} {_justified(cells, widths)}"
-
-
-def _justified(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    name = f"{case.op}{'*' if case.in_place and len(OPS[case.op].in_place) > 1 else ''}"
+    size = format_size(case.size_bytes) if case.size_bytes else "–"
+    size = size if len(size) <= _WIDTHS["size"] else about_size(case.size_bytes)
+    return f"  {name.ljust(_WIDTHS['op'])} {size.rjust(_WIDTHS['size'])}"

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -136,7 +136,7 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSession, size: int) -> Result:
     began = time.monotonic()
-    measured, failed, launch, unwritten = 0, here.failed, 0, None
+    measured, failed, launch = 0, here.failed, 0
     written: int | None = here.size_bytes
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, _raise_interrupt)
@@ -147,7 +147,6 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSess
             measured += outcome.measured
             failed += outcome.failed
             written = outcome.written
-            unwritten = unwritten or outcome.unwritten
     except LaunchFailed as broken:
         here.finish("failed", str(broken.error), broken.as_row(launch))
         raise broken.error from broken
@@ -155,7 +154,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSess
         here.finish("interrupted", "interrupted by a signal")
         raise
     finish_well(here.folder, failed, written)
-    return Result(here.folder, measured, failed, speaks=True, unwritten=unwritten)
+    return Result(here.folder, measured, failed, speaks=True)
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
@@ -375,7 +374,7 @@ def _be_rank(
         )
         table = Silent() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
         outcome = run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent())
-        parent.send(replace(outcome, unwritten=table.unwritten) if isinstance(table, LiveTable) else outcome)
+        parent.send(outcome)
     except BusbwError as error:
         _last_words(parent, _as_word(error))
     except Exception as error:  # noqa: BLE001 - a bug in one rank has to reach the user through the parent

@@ -65,16 +65,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a launch went: blocks measured, cases that failed, whether it was ``stopped`` before it was through, how many
-    bytes of samples were ``written`` by its end (None: on all ranks but the first), and why its table could not be
-    written (``unwritten``; None: it was).
+    """How a launch went: blocks measured, cases that failed, whether it was ``stopped`` before it was through, and how
+    many bytes of samples were ``written`` by its end (None: on all ranks but the first).
     """
 
     measured: int
     failed: int
     stopped: bool = False
     written: int | None = field(default=None, compare=False)
-    unwritten: str | None = None
 
 
 def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) -> Outcome:

@@ -1,7 +1,9 @@
 """The cases of a run: rows in base units for machines, and the same in a table."""
 
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, TypeAlias
 
 import msgspec
@@ -9,19 +11,22 @@ import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, case_in_words
-from busbw.units import format_rate, significant
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, of_groups, times_of
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.verdicts import NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.document import Cell, Column, Table, table
+from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
 
 Row: TypeAlias = dict[str, JSON]
 """A line of the table by name, in base units."""
 
-_RATE_WIDTH = 8
-_TIME_WIDTH = 12
-_IN_PLACE: Final = "*"
+_WIDTH: Final = 80
+_BAR: Final = 12
+"""Characters of the longest bar."""
+_EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 
 _OF_CASE: Final = (
     *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
@@ -38,15 +43,6 @@ _OF_BOTH: Final = (
 """What a row has of its case, of its group of ranks, and what is made of a group and more."""
 _IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
 """What is not said of a case among its flags."""
-_CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
-"""The first word of a check, and what a narrow column says for it."""
-
-_SHOW_NOTES: Final = (
-    "time: median of the launch medians of the slowest rank; *: in place",
-    "spread: half of p95 − p5 over the median of a launch's samples, median over launches",
-    "skew: arrival skew over time; peak: busbw (of copies algbw) over the peak; – : there is none, or it is not known",
-    "spread and skew tell how samples scatter and have no interval; rates are as unsure as the time they are made of",
-)
 
 
 def show_rows(judgement: Judgement) -> list[Row]:
@@ -167,78 +163,180 @@ def flags_note(every: Sequence[Sequence[str]], common: Sequence[str]) -> str:
     return f"flags of most of the {len(every)} rows, left out there: {named}" if named else ""
 
 
-def _flag_words(row: Row, common: Sequence[str]) -> str:
-    parts: list[str] = []
-    if row["state"] != "measured":
-        parts.append(f"{row['state'].upper()}: {row['reason']}")
-    parts += row["in_words"]
+def _title(row: Row, common: Collection[str]) -> str:
+    """What the rows of a section are of: the operation and what is not the same in the whole run, or not usual."""
+    names = [name for name in ("dtype", "redop") if name not in common]
+    parts = [row["op"], *(str(row[name]) for name in names if row[name] is not None), *row["in_words"]]
+    parts += ["in place"] if row["in_place"] else []
+    parts += [f"root {row['root']}"] if row["root"] else []
+    parts += [f"groups {row['groups']}"] if row["groups"] != "all" else []
     parts += [] if row["loop"] in {None, "python"} else [f"{row['loop']} loop"]
-    parts += [] if row["overlap"] is None else [_hidden(row)]
-    parts += [] if row["traffic"] is None else [f"traffic {format_rate(row['traffic'])}"]
-    if row["row"] in {"total", "median pair", "slowest pair"}:
-        parts.append(row["row"])
-    if row["pairs"]:
-        times = row["times_within"]
-        ratio = "" if times is None else f", {significant(times, 0, _RATE_WIDTH)} × as long as within a host"
-        parts.append(f"{row['pairs']} {row['row']}{ratio}")
-    if row["row"] == "slowest pair" or (row["row"] == "group" and row["groups"] != "all"):
-        parts.append("ranks " + ("→" if row["row"] == "slowest pair" else ",").join(map(str, row["ranks"])))
-    return " · ".join([*parts, *(flag for flag in row["flags"] if flag not in common)])
+    return " · ".join(parts)
 
 
-def _hidden(row: Row) -> str:
-    ends = "" if row["overlap_low"] is None else f" ({row['overlap_low']:.0%} to {row['overlap_high']:.0%})"
-    return f"hidden {row['overlap']:.0%}{ends}"
+def _which(row: Row) -> str | None:
+    """Which of the rows of a case this is, where there are several."""
+    if row["row"] == "slowest pair":
+        return "slowest pair {}→{}".format(*row["ranks"])
+    if row["row"] == "group":
+        return None if row["groups"] == "all" else rank_list(row["ranks"])
+    return None if row["row"] == "none" else f"{row['pairs'] or ''} {row['row']}".strip()
 
 
-def _time(ns: float) -> str:
-    return significant(ns / 1e3, 1, _TIME_WIDTH)
-
-
-def _rate(bytes_per_second: float) -> str:
-    return significant(bytes_per_second / 1e9, 3, _RATE_WIDTH)
+def _scatter(row: Row) -> float | None:
+    """How far the ends of the interval are from the time at most, as a share of it."""
+    if row["low_ns"] is None or row["high_ns"] is None:
+        return None
+    return float(max(row["time_ns"] - row["low_ns"], row["high_ns"] - row["time_ns"]) / row["time_ns"])
 
 
 def _percent(share: float) -> str:
-    return significant(share * 100, 1, _RATE_WIDTH)
+    return "<1%" if 0 < share < 0.005 else f"{100 * share:.0f}%"
 
 
-_COLUMNS: Final[tuple[Column[Row], ...]] = (
-    Column("op", lambda row: f"{row['op']}{_IN_PLACE if row['in_place'] else ''}"),
-    Column("size", lambda row: row["size_bytes"], str, "B"),
-    Column("count", lambda row: row["count"], str, "elem"),
-    Column("type", lambda row: row["dtype"], str),
-    Column("redop", lambda row: row["redop"], str),
-    Column("launches", lambda row: row["launches"], str),
-    Column("time", lambda row: row["time_ns"], _time, "µs"),
-    Column("algbw", lambda row: row["algbw"], _rate, "GB/s"),
-    Column("busbw", lambda row: row["busbw"], _rate, "GB/s"),
-    Column("check", lambda row: _CHECKS.get(row["check"].partition(" ")[0]), str),
-    Column("low", lambda row: row["low_ns"], _time, "µs"),
-    Column("high", lambda row: row["high_ns"], _time, "µs"),
-    Column("spread", lambda row: row["spread"], lambda share: f"{share * 100:.1f}", "±%"),
-    Column("skew", lambda row: row["skew_share"], _percent, "%"),
-    Column("peak", lambda row: row["peak_share"], _percent, "%"),
-)
+def _of_peak(row: Row) -> Cell | None:
+    share = row["peak_share"]
+    return (
+        None
+        if share is None
+        else Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if share >= NEAR_PEAK else "plain")
+    )
 
 
-def show_table(rows: Sequence[Row]) -> Table:
-    """``rows`` of ``show_rows`` in a table, with what the columns and the percentages mean below."""
-    every = [row["flags"] for row in rows]
-    common = common_flags(every)
-    notes = [flags_note(every, common), *_SHOW_NOTES]
+def _state(row: Row) -> Cell:
+    """What became of a row that is no verified measurement; nothing where it is one."""
+    if row["state"] != "measured":
+        return Cell(row["state"].upper(), "bad" if row["state"] == "failed" else "caution")
+    return Cell("") if row["check"].startswith("verified") or not row["size_bytes"] else Cell("not checked", "caution")
+
+
+def _hidden(row: Row) -> str | None:
+    if row["overlap"] is None:
+        return None
+    ends = "" if row["overlap_low"] is None else f" ({row['overlap_low']:.0%} to {row['overlap_high']:.0%})"
+    return f"{row['overlap']:.0%}{ends}"
+
+
+def _bars(rows: Sequence[Row], rate: str) -> Callable[[Row], Cell]:
+    """The rate of each row beside the highest of ``rows``, as a bar."""
+    most = max((row[rate] for row in rows if row[rate] is not None), default=0.0)
+
+    def bar(row: Row) -> Cell:
+        if not row[rate] or row["row"] not in {"group", "total"}:
+            return Cell("")
+        eighths = max(1, round(8 * _BAR * row[rate] / most))
+        return Cell("█" * (eighths // 8) + _EIGHTHS[eighths % 8], "bar")
+
+    return bar
+
+
+def _columns(rows: Sequence[Row], launches: Collection[int]) -> list[Column[Row]]:
+    """The columns of a section, of which those are left out that have nothing."""
+    rate = "busbw" if any(row["busbw"] is not None for row in rows) else "algbw"
+    return [
+        Column("size", lambda row: row["size_bytes"] or None, format_size),
+        Column("ranks", _which),
+        Column("time", lambda row: row["time_ns"], format_time),
+        Column("±", _scatter, _percent),
+        Column(rate, lambda row: row[rate], format_rate),
+        Column("traffic", lambda row: row["traffic"], format_rate),
+        Column("of peak", _of_peak, str),
+        Column("skew", lambda row: row["skew_share"], _percent),
+        Column("launches", lambda row: row["launches"] if len(launches) > 1 else None, str),
+        Column("hidden", _hidden, str),
+        Column("× within", lambda row: row["times_within"], "{:.3g}".format),
+        *([Column("", _bars(rows, rate))] if any(row["row"] == "group" and row[rate] for row in rows) else []),
+        *([Column("", _state)] if any(_state(row).text for row in rows) else []),
+    ]
+
+
+def _peaks(rows: Sequence[Row]) -> str:
+    """The peak that the percentages of a section are of; the report has the whole sentence."""
+    found = {
+        f"{format_rate((row['algbw'] if row['busbw'] is None else row['busbw']) / row['peak_share'])}, "
+        f"{row['denominator'].partition(',')[0]}": None
+        for row in rows
+        if row["peak_share"]
+    }
+    return "" if not found else f"100 % of the peak: {'; '.join(found)}"
+
+
+def _by_size(rows: Sequence[Row], words: Callable[[Row], Iterable[str]]) -> Iterator[str]:
+    """Words of the rows of a section, each once with the sizes that have it."""
+    sizes = {size: place for place, size in enumerate(dict.fromkeys(row["size_bytes"] for row in rows))}
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        for word in words(row):
+            found.setdefault(word, set()).add(sizes[row["size_bytes"]])
+    names = [format_size(size) for size in sizes]
+    for word, places in found.items():
+        yield word if len(places) == len(names) else f"{word}: {', '.join(_ranges(sorted(places), names))}"
+
+
+def _ranges(places: Sequence[int], names: Sequence[str]) -> Iterator[str]:
+    """The names at ascending ``places``; three or more in a row as the first and the last."""
+    for _, members in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
+        row = [names[place] for _, place in members]
+        yield from (row if len(row) < 3 else [f"{row[0]} to {row[-1]}"])
+
+
+def _reason(row: Row) -> Iterable[str]:
+    """Why a row is no verified measurement."""
+    if not (state := _state(row)).text:
+        return ()
+    return (row["check"],) if row["state"] == "measured" else (f"{state.text}, {row['reason']}",)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH - 2, break_on_hyphens=False)
+
+
+def about(judgement: Judgement) -> tuple[str, ...]:
+    """What was run and where, in a few words each."""
+    run = judgement.dataset.runs[0].run
+    hosts, ranks = len(set(run.hosts)), len(run.hosts)
+    of_hosts = f"{ranks} rank{'s' if ranks != 1 else ''} on {hosts} host{'s' if hosts != 1 else ''}"
+    backends = dict.fromkeys(row.case.backend for row in judgement.dataset.cases)
+    return str(run.plan.get("name", run.id)), f"{len(judgement.cases)} cases", of_hosts, *backends
+
+
+def show_blocks(rows: Sequence[Row], *about: str) -> list[Paragraph | Table]:
+    """``rows`` of ``show_rows`` as a table for each operation and way of measuring it, in the order of the plan. What
+    holds for all of them is said once, behind ``about``.
+    """
+    measured = [row for row in rows if row["row"] != "none"]
+    dtypes, redops = {row["dtype"] for row in rows} - {None}, {row["redop"] for row in rows}
+    same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
+    launches = {row["launches"] for row in measured} - {None}
+    flags = common_flags([row["flags"] for row in rows])
+    head = [*about, *(value for values in same.values() for value in values if value)]
+    head += [f"{number} launch{'es' if number != 1 else ''}" for number in launches if len(launches) == 1]
+    sections: dict[str, list[Row]] = {}
+    for row in rows:
+        sections.setdefault(_title(row, same), []).append(row)
+    blocks: list[Paragraph | Table] = [Paragraph("\n".join(_wrapped(" · ".join(head))))] if head else []
+    for title, members in sections.items():
+        flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row["flags"] if flag not in flags)))
+        notes = [line for text in (*_by_size(members, _reason), _peaks(members), flagged) for line in _wrapped(text)]
+        blocks.append(table(title, _columns(members, launches), members, *notes, without_empty=True))
+    return [*blocks, Paragraph("\n".join(line for note in _notes(rows, flags) for line in _wrapped(note)))]
+
+
+def _notes(rows: Sequence[Row], flags: Sequence[str]) -> Iterator[str]:
+    """What the columns mean, and what holds for most rows."""
+    if flags:
+        yield flags_note([row["flags"] for row in rows], flags)
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
-    notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
+    yield (
+        "time: median over launches of the slowest rank's median; "
+        + (f"±: {', '.join(kinds)}; " if kinds else "")
+        + "skew: difference of arrival over time"
+    )
     if any(row["statistic"] for row in rows):
-        notes.append("of another tool's log: time is the one number that it prints, or the median of several tables")
+        yield "of another tool's log: time is the one number that it prints, or the median of several tables"
     if any(row["interval"] == "none" and not row["statistic"] for row in rows):
-        notes.append("no low and high: one launch with fewer than 6 free samples has no interval")
+        yield "no ±: one launch with fewer than 6 free samples has no interval"
     if any(row["traffic"] is not None for row in rows):
-        notes.append("traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it")
+        yield "traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it"
     if any(row["overlap"] is not None for row in rows):
-        notes.append(
-            "overlap: time is that of call and computation; hidden: share of the call, (from to) as low and high"
-        )
-    notes += [f"100 % of the peak: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
-    flags: Column[Row] = Column("flags", lambda row: Cell(_flag_words(row, common)))
-    return table("", (*_COLUMNS, flags), rows, *notes)
+        yield "overlap: time is that of call and computation; hidden: share of the call, (from to) as the interval"
