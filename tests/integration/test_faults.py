@@ -321,7 +321,7 @@ def test_a_results_folder_below_a_file_is_refused_before_anything_starts(command
     file = commands.folder / "file"
     file.write_text("not a folder\n", encoding="utf-8")
     finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", file / "results")
-    assert finished.code == 1, finished.told
+    assert finished.code == 2, finished.told
     assert f"cannot make the run folder {file}/results/" in finished.err
     assert "Not a directory; give a writable one with --results-dir" in finished.err
     assert finished.out == ""
@@ -331,7 +331,7 @@ def test_a_results_folder_below_a_file_is_refused_before_anything_starts(command
 def test_a_read_only_results_folder_is_refused_before_anything_starts(commands: Commands, tiny_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)  # noqa: S607 - wherever it is
     finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", tiny_disk)
-    assert finished.code == 1, finished.told
+    assert finished.code == 2, finished.told
     assert "Read-only file system; give a writable one with --results-dir" in finished.err
     assert finished.out == ""
 
@@ -340,7 +340,7 @@ def test_a_port_in_use_is_named(commands: Commands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--port", str(port))
-    assert finished.code == 1, finished.told
+    assert finished.code == 2, finished.told
     assert f"cannot open the rendezvous on 127.0.0.1 port {port}" in finished.err
     assert "give another port with --port" in finished.err
     assert "Traceback" not in finished.told

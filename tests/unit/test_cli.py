@@ -140,8 +140,12 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--ranks", "0"], ["at least 1"]),
         (["run", "--op", "all_reduce", "--ranks", "two"], ["--ranks", "'two'"]),
         (["run", "--op", "all_reduce", "--launches", "0"], ["at least 1"]),
-        (["run", "--op", "all_reduce", "--precision", "0"], ["precision"]),
-        (["run", "--op", "all_reduce", "--max-seconds", "nan"], ["max_seconds"]),
+        (["run", "--op", "all_reduce", "--precision", "0"], ["--precision: "]),
+        (["run", "--op", "all_reduce", "--max-seconds", "-1"], ["--max-seconds: "]),
+        (["run", "--op", "all_reduce", "--results-dir", "/proc/nowhere"], ["/proc/nowhere", "--results-dir"]),
+        (["submit", "quick"], ["quick", "--nodes N and --ranks-per-node R"]),
+        (["submit", "quick", "--nodes", "2"], ["give --ranks-per-node R"]),
+        (["run", "--op", "all_reduce", "--max-seconds", "nan"], ["--max-seconds"]),
         (["run", "--op", "all_reduce", "--timeout", "inf"], ["--timeout: inf", "finite"]),
         (["run", "--op", "all_reduce", "--timeout", "0"], ["--timeout: 0", "above 0"]),
         (["run", "--op", "all_reduce", "--root", "-1"], ["root"]),
@@ -180,6 +184,13 @@ def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
     tmp_path: Path, options: tuple[str, ...], key: str, dry_run: tuple[str, ...]
 ) -> None:
     assert key in refused("run", *options, *dry_run, "--ranks", "2", "--results-dir", str(tmp_path / "results"))
+    assert not (tmp_path / "results").exists()
+
+
+def test_more_ranks_than_a_host_can_start_are_refused(tmp_path: Path) -> None:
+    """100,000 processes made the machine unusable for minutes before the first of them measured."""
+    message = refused("run", "--op", "barrier", "--ranks", "100000", "--results-dir", str(tmp_path / "results"))
+    assert message.startswith("busbw: --ranks: 100000")
     assert not (tmp_path / "results").exists()
 
 

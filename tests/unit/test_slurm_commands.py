@@ -190,7 +190,7 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
     ("arguments", "words"),
     [
         ((), "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"),
-        (("quick", "--nodes", "2"), "give a plan with --nodes N and --ranks-per-node R"),
+        (("quick", "--nodes", "2"), "quick has no place: give --ranks-per-node R"),
         (("nosuch", *WORLD), f"plan 'nosuch' is neither a file nor a shipped suite ({', '.join(suites())})"),
         (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "--nodes '2-4': want a number (4), or several"),
         (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': want a number"),

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from busbw.errors import DamagedRun, NewerSchema, StoreError
+from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.runs import store, upgrades
 from busbw.runs.records import (
     QUANTILES,
@@ -432,7 +432,7 @@ def test_a_file_that_may_not_grow_keeps_the_rows_before(folder: Path) -> None:
 
 def test_a_results_folder_in_the_way_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
-    with pytest.raises(StoreError, match="--results-dir"):
+    with pytest.raises(UsageError, match="--results-dir"):
         store.create(tmp_path / "results", "host")
 
 
@@ -448,7 +448,7 @@ if os.geteuid() == 0:
     os.setuid(65534)
 try:
     store.create(Path({folder!r}), "host")
-except errors.StoreError as error:
+except errors.UsageError as error:
     print(error)
 try:
     store.find(Path({folder!r}), {closed!r})

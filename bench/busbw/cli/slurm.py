@@ -161,8 +161,12 @@ def _order(
         folder = store.find(results_dir, resume)
         kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
         return job_plan.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, busbw=busbw, **kept)
-    if plan is None or nodes is None or ranks_per_node is None:
+    if plan is None:
         message = "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"
+        raise UsageError(message)
+    if nodes is None or ranks_per_node is None:
+        lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
+        message = f"{plan} has no place: give {' and '.join(name for name, given in lacking.items() if given is None)}"
         raise UsageError(message)
     return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), **changes)
 

@@ -14,7 +14,7 @@ from busbw.launch import launcher_env
 from busbw.launch.base import Attachment, Result, Settings
 from busbw.launch.launchers import LAUNCHERS, launcher_here
 from busbw.launch.rendezvous import LaunchOrder
-from busbw.launch.run_session import refuse_impossible
+from busbw.launch.run_session import refuse_crowd, refuse_impossible
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
 from busbw.runs.plan import Plan, Timing, told_as_options
@@ -88,6 +88,8 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
     with told_as_options():
+        if launcher.rendezvous is None:
+            refuse_crowd(ranks)
         refuse_impossible(plan, ranks, on_one_host=launcher.rendezvous is None)
     return launcher.run(plan, usable_backend(plan, row), settings)
 

@@ -26,6 +26,10 @@ from busbw.system.storage import files_folder, refuse_path, remove_files, storag
 from busbw.units import about_size, format_size, parse_sizes
 from busbw.workloads.shapes import refuse_model
 
+_RANKS_A_CORE = 64
+_LEAST_CROWD = 256
+"""So many local ranks a core start in minutes; so many are always allowed."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunSession:
@@ -146,6 +150,17 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
                 f"this host, which is {about_size(total)}; give smaller ones"
             )
             raise UsageError(message)
+
+
+def refuse_crowd(ranks: int) -> None:
+    """Raise UsageError for more local ranks than this host could start, let alone measure with."""
+    most = max(_LEAST_CROWD, _RANKS_A_CORE * environment.cores_of_launcher())
+    if ranks > most:
+        message = (
+            f"key 'ranks': {ranks} processes on the {environment.cores_of_launcher()} cores of this host are too many; "
+            f"allowed are up to {most}; torchrun, mpirun and srun start ranks on several hosts"
+        )
+        raise UsageError(message)
 
 
 def _file_sizes(plan: Plan) -> list[int]:

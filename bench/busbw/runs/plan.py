@@ -85,11 +85,11 @@ class Timing(Record, frozen=True, kw_only=True):
         if not self.least_samples <= self.min_samples <= self.max_samples:
             message = "want least_samples ≤ min_samples ≤ max_samples"
             raise UsageError(message)
-        if not 0 <= self.min_seconds <= self.max_seconds or not 0 < self.precision < 1:
-            message = (
-                f"want 0 ≤ min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g}) "
-                f"and 0 < precision ({self.precision:g}) < 1"
-            )
+        if not 0 < self.precision < 1:
+            message = f"key 'precision': want above 0 and below 1; given {self.precision:g}"
+            raise UsageError(message)
+        if self.min_seconds > self.max_seconds:
+            message = f"want min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g})"
             raise UsageError(message)
 
 
@@ -332,7 +332,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
         # A budget below the plan's minimum means "less than that", not a contradiction.
-        pace.setdefault("min_seconds", min(plan.timing.min_seconds, pace["max_seconds"]))
+        pace.setdefault("min_seconds", max(0.0, min(plan.timing.min_seconds, pace["max_seconds"])))
     timing = msgspec.structs.replace(plan.timing, **pace)
     own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed", "path"}}
     changed = msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
@@ -346,7 +346,7 @@ def told_as_options() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(_KEY.sub(lambda key: f"{_OPTIONS.get(key[1], f'--{key[1]}')}: ", str(error))) from error
+        raise UsageError(_KEY.sub(_option, str(error))) from error
 
 
 _KEY = re.compile(r"^key '(\w+)': ")
@@ -356,11 +356,14 @@ _OPTIONS = {
     "redops": "--redop",
     "modes": "--mode",
     "algorithms": "--algorithm",
-    "in_place": "--in-place",
     "numa_nodes": "--numa-node",
     "timeout_seconds": "--timeout",
 }
 """Keys of a plan → the options that have another name."""
+
+
+def _option(key: re.Match[str]) -> str:
+    return f"{_OPTIONS.get(key[1], '--' + key[1].replace('_', '-'))}: "
 
 
 def given_path(path: str) -> str:

@@ -21,7 +21,7 @@ from typing import Self
 
 import msgspec
 
-from busbw.errors import DamagedRun, NewerSchema, StoreError
+from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
 from busbw.runs import files, soundness, upgrades
 from busbw.runs.records import (
     JSON,
@@ -116,7 +116,7 @@ class StoredRun:
 
 
 def create(results_dir: Path, machine: str) -> Path:
-    """Make the folder of a new run and return it. Raises StoreError when that is not possible.
+    """Make the folder of a new run and return it. Raises UsageError when that is not possible.
 
     Its name starts with the time in milliseconds, so that runs sort by age even when a script makes several a second.
     """
@@ -127,7 +127,7 @@ def create(results_dir: Path, machine: str) -> Path:
         folder.mkdir(parents=True)
     except OSError as error:
         message = f"cannot make the run folder {folder}: {error.strerror}; give a writable one with --results-dir"
-        raise StoreError(message) from error
+        raise UsageError(message) from error
     return folder
 
 
