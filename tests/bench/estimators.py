@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from reference_curves import published_curves
 from scipy.optimize import least_squares
 
 from busbw_analysis.fitting.curve import Fit, Segment
+from busbw_analysis.fitting.published import published_curves
 
 Floats = npt.NDArray[np.float64]
 

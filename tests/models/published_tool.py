@@ -6,13 +6,13 @@ from statistics import median
 from typing import Final
 
 import click
-from reference_curves import IN_SAMPLE, Published, curve_named, published_curves
 
 from busbw.errors import AnalysisError
 from busbw.escape import echo
 from busbw.runs.records import JSON
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.fitting.curve import Fit
+from busbw_analysis.fitting.published import IN_SAMPLE, Published, curve_named, published_curves
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.report.to_terminal import render
 

@@ -140,6 +140,19 @@ def test_the_peak_is_that_of_the_gpu_in_the_header(log: Path) -> None:
     assert judgement.verdicts[2].peak_share == pytest.approx(0.816, abs=0.01)
 
 
+def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu="NVIDIA H200"), encoding="utf-8")
+    judgement = judged(path)
+    large = next(one for one in judgement.verdicts if one.band == "large")
+    # 210 GB/s of algbw are 367 of busbw; 8 GiB were published with 477.45 and 475.16.
+    published = re.search(r"475 GB/s to 477 GB/s at this size, so it takes ([\d.]+) times as long", large.why)
+    assert published is not None
+    assert float(published[1]) == pytest.approx(476.3 / 367.5, rel=0.05)
+    path.write_text(nccl_log(gpu="NVIDIA H200", ranks=4), encoding="utf-8")
+    assert not any("published" in one.why for one in judged(path).verdicts)
+
+
 def test_a_network_is_what_the_user_says(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(nccl_log(hosts=2, ranks=16), encoding="utf-8")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from published_tool import published as command
-from reference_curves import IN_SAMPLE, Published, curve_named, parse, published_curves
 
 from busbw.errors import AnalysisError
+from busbw_analysis.fitting.published import IN_SAMPLE, Published, curve_named, parse, published_curves
 
 CURVES = published_curves()
 NAMES = [curve.name for curve in CURVES]
@@ -25,6 +25,7 @@ ROW = """
 [[curve]]
 name = "a"
 what = "b"
+gpu = "H100 SXM"
 ranks = 4
 hosts = 1
 sizes = "1KiB..8KiB*2"

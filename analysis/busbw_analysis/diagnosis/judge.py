@@ -30,10 +30,12 @@ from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.diagnosis.verdicts import Curve, Status, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
 from busbw_analysis.fitting.joint import OneRegime
+from busbw_analysis.fitting.published import Published, published_like
 from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
+from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import HostCopy, Peak, SocketStream, host_copies, peak_of, socket_streams
 from busbw_analysis.predict import joint_fits_of
 
@@ -224,4 +226,12 @@ def _curve(
         peak=peak_of(dataset, series, copies, rows, sharing, streams),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
         explanation=explain(series, everything, parameters, library_of_run(dataset)),
+        published=_published(dataset, series, rows),
     )
+
+
+def _published(dataset: Dataset, series: Series, rows: Catalogue) -> tuple[Published, ...]:
+    if series.key.device == "cpu":
+        return ()
+    gpu = gpu_model(dataset, series.key.ranks, rows)
+    return () if isinstance(gpu, str) else published_like(series.key, gpu.name)

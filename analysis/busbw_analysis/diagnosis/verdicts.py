@@ -10,6 +10,7 @@ from busbw_analysis.data.series import Point, Series
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit
+from busbw_analysis.fitting.published import Published, published_words
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import Prediction
@@ -40,7 +41,8 @@ MODEL_TOLERANCE = 1.25
 class Curve:
     """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``;
     ``parameters`` are what it was fed with; ``alternatives`` are the textbook algorithms at the largest size, which
-    nothing is judged by. ``explanation`` says where the time goes; it is there where the model is.
+    nothing is judged by. ``published`` is what others have of the same GPUs. ``explanation`` says where the time goes;
+    it is there where the model is.
     """
 
     series: Series
@@ -50,6 +52,7 @@ class Curve:
     peak: Peak | Unavailable
     explanation: Explanation | Unavailable
     alternatives: tuple[Prediction, ...] = ()
+    published: tuple[Published, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     status, text = _judged(peak_share, model_ratio, latent=latent)
     reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
+    reasons += published_words(curve.published, point)
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
     ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)

@@ -1,17 +1,22 @@
 """Curves that others measured and published, with their source: what the fit is proved on where we have no machine.
 
-The numbers are data (``reference_curves.toml``), as they stand in the source; nothing of them is ours but the fit.
+The numbers are data (``published.toml``), as they stand in the source; nothing of them is ours but the fit.
 """
 
 import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from statistics import median
+from typing import Final
 
 import msgspec
 
 from busbw.errors import AnalysisError
 from busbw.runs.records import Record
-from busbw.units import parse_size, parse_sizes
+from busbw.units import format_rate, parse_size, parse_sizes
+from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.fitting.curve import Fit, fit_points
 from busbw_analysis.models.counts import share
 
@@ -19,11 +24,15 @@ IN_SAMPLE = 0.05
 """What the mean relative error of a fit on its own points should be at most."""
 
 
+_OP: Final = "all_reduce"
+
+
 class _Curve(Record, frozen=True, kw_only=True):
     """A row of the file. One of ``times_us`` and ``busbw_gbs``; ``switches`` is what the library said itself."""
 
     name: str
     what: str
+    gpu: str
     ranks: int
     hosts: int
     sizes: str
@@ -50,6 +59,7 @@ class Published:
 
     name: str
     what: str
+    gpu: str
     ranks: int
     hosts: int
     sizes_bytes: tuple[int, ...]
@@ -75,9 +85,36 @@ class Published:
         return fit_points(self.sizes_bytes[start:], self.times_ns[start:], bus_factor=self.bus_factor)
 
 
+@cache
 def published_curves() -> tuple[Published, ...]:
     """All that there are, in the order of the file."""
-    return parse(Path(__file__).with_name("reference_curves.toml").read_text(encoding="utf-8"))
+    return parse(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+
+
+def published_like(key: SeriesKey, gpu: str) -> tuple[Published, ...]:
+    """The curves of the same operation over as many GPUs and hosts, of the kind that the row ``gpu`` belongs to."""
+    return tuple(
+        curve
+        for curve in published_curves()
+        if key.op == _OP and key.algorithm is None and gpu.startswith(curve.gpu)
+        if (curve.ranks, curve.hosts) == (len(key.ranks), key.hosts)
+    )
+
+
+def published_words(curves: Sequence[Published], point: Point) -> Iterator[str]:
+    """What was published of the size of ``point``, and how many times that its time is."""
+    found = [
+        (curve, curve.sizes_bytes.index(point.size_bytes)) for curve in curves if point.size_bytes in curve.sizes_bytes
+    ]
+    if found and point.busbw is not None:
+        rates = sorted(curve.busbw(place) for curve, place in found)
+        times = median([curve.times_ns[place] for curve, place in found])
+        between = format_rate(rates[0]) if len(rates) == 1 else f"{format_rate(rates[0])} to {format_rate(rates[-1])}"
+        sources = ", ".join(dict.fromkeys(curve.source for curve, _ in found))
+        yield (
+            f"published for {found[0][0].ranks} × {found[0][0].gpu}: {between} at this size, so it takes "
+            f"{point.time_ns / times:.2g} times as long as published ({sources})"
+        )
 
 
 def curve_named(name: str) -> Published:
@@ -119,6 +156,7 @@ def _read(row: _Curve) -> Published:
     return Published(
         name=row.name,
         what=row.what,
+        gpu=row.gpu,
         ranks=row.ranks,
         hosts=row.hosts,
         sizes_bytes=sizes,
