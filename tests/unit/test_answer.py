@@ -149,3 +149,11 @@ def test_the_smallest_difference_is_one_that_so_many_launches_find(scatter: floa
     needed = launches_needed(scatter, small)
     assert needed is not None
     assert needed >= 6
+
+
+def test_the_worst_of_two_curves_of_one_op_is_told_from_the_other() -> None:
+    judgement = judge(pool((run_of(3.0),)))
+    slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
+    faster = replace(slow, label=slow.label.replace("in place", "pipelined"), model_ratio=2.0, text="")
+    found = answer_of(replace(judgement, verdicts=(slow, faster)))
+    assert "worst all_reduce in place (" in found.answer

@@ -132,9 +132,9 @@ def test_a_rank_that_is_late_in_some_samples_is_named_alone(ranks: int, rank: in
 
 def test_the_words_name_rank_host_share_lateness_and_cost() -> None:
     text = said(arriving(delayed(3, share=0.95), launches=6, hosts=("n3", "n4")))
-    begin = r"Rank 3 \(host n4\) arrives late in 9\d% of samples \(\d\d% to \d\d% by launch\), median 1\.\d\d ms; "
+    begin = r"Rank 3 \(host n4\) arrives late in 9\d% of samples \(\d\d% to \d\d% by launch\), median 1\.\d\d ms\. "
     assert re.match(begin, text)
-    assert "of the others none comes more than" in text
+    assert "Of the others none comes more than" in text
     assert "in 4 of 5 samples. Waiting for it takes" in text
     assert "in 3 of 3 cases and 6 of 6 launches" in text
     assert "p < 10⁻¹²" in text

@@ -342,12 +342,20 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     parts = []
     if slower:
         worst = max(slower, key=lambda one: (one.model_ratio or 0.0, -(one.peak_share or 0.0)))
-        parts.append(f"{len(slower)} of {len(judged)} slower, worst {worst.op} ({worst.text})")
+        parts.append(f"{len(slower)} of {len(judged)} slower, worst {_name(worst, judged)} ({worst.text})")
     if fine == len(judged):
         parts.append("as expected")
     if undecided:
         parts.append(f"{undecided} of {len(judged)} undecided")
     return ", ".join(parts)
+
+
+def _name(of: Verdict, among: Sequence[Verdict]) -> str:
+    """The op of a verdict, with what tells its curve from others of the same op."""
+    others = [one.label.split(" · ") for one in among if one.op == of.op and one is not of]
+    return " ".join(
+        part for part in of.label.split(" · ") if part == of.op or any(part not in other for other in others)
+    )
 
 
 def scatter_of(judgement: Judgement) -> float | None:

@@ -100,10 +100,10 @@ def in_words(group: GroupLateness, member: RankLateness, case_names: Mapping[int
     chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
     if group.seen == "shortest time":
         what = "has the shortest time (usually the one that came last)"
-        usual = f"of the others none is ahead by more than {format_time(group.usual_ns)}"
+        usual = f"Of the others none is ahead by more than {format_time(group.usual_ns)}"
     else:
         what = "arrives late"
-        usual = f"of the others none comes more than {format_time(group.usual_ns)} after the rest"
+        usual = f"Of the others none comes more than {format_time(group.usual_ns)} after the rest"
     host = [other for other in group.members if other.host == member.host]
     together = (
         f" All ranks of host {member.host} are late."
@@ -111,7 +111,7 @@ def in_words(group: GroupLateness, member: RankLateness, case_names: Mapping[int
         else ""
     )
     return (
-        f"{who} {what} in {member.share:.0%} of samples{spread}, median {format_time(member.median_ns)}; {usual} in 4 "
+        f"{who} {what} in {member.share:.0%} of samples{spread}, median {format_time(member.median_ns)}. {usual} in 4 "
         f"of 5 samples. Waiting for it takes {member.cost:.0%} of the time of the calls. Among ranks "
         f"{rank_list(group.ranks)} it stands out in {member.cases} of {_counted(group.cases, 'case')} and "
         f"{member.launches} of {_counted(group.launches, 'launch', 'launches')}, most in {case_names[member.worst]}; "
