@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw_analysis.fitting.design import PARAMETERS, Floats, Parameter, amounts
-from busbw_analysis.fitting.identify import Mixed, Remedy, columns_of, identify, needs, told_by
+from busbw_analysis.fitting.identify import Mixed, Remedy, columns_of, determined_by, identify, needs
 from busbw_analysis.models.select import candidates
 
 TRUTH = np.asarray([20e-6, 1e-10, 0.0, 30e-6, 5e-11, 0.0, 0.0, 0.0])
@@ -116,9 +116,9 @@ def test_a_prediction_that_leans_on_what_is_unknown_is_seen() -> None:
     found = identify(*design(ring("all_reduce", 4)), WANTED)
     (gather,) = candidates("all_gather", "nobody", "ring")
     (reduce,) = candidates("all_reduce", "nobody", "ring")
-    assert told_by(np.asarray(amounts(reduce, 4, 1, 12345)), found.unknown)
-    assert not told_by(np.asarray(amounts(reduce, 8, 1, 8)), found.unknown)
-    assert not told_by(np.asarray(amounts(gather, 4, 1, 1 << 20)), found.unknown)
+    assert determined_by(np.asarray(amounts(reduce, 4, 1, 12345)), found.unknown)
+    assert not determined_by(np.asarray(amounts(reduce, 8, 1, 8)), found.unknown)
+    assert not determined_by(np.asarray(amounts(gather, 4, 1, 1 << 20)), found.unknown)
 
 
 def remedy(words: str, measured: Measured) -> Remedy:

@@ -166,10 +166,3 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
 
 def _flat(vectors: Iterable[Sequence[int]]) -> Integers:
     return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
-
-
-def _which(part: PairPart, named: Integers) -> Integers:
-    """Which of the two ranks of its pair each of ``named`` is, of every sample or of none."""
-    if not len(named):
-        return np.empty(0, dtype=np.int8)
-    return np.asarray(named != np.repeat(part.ranks[:, 0], part.length), dtype=np.int8)

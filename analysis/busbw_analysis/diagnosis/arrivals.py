@@ -1,4 +1,4 @@
-"""Who came when: the order of arrival in every block, and whom one case blames for the waiting.
+"""Who came when: the order of arrival in every block, and which rank was late in one case.
 
 This is the evidence; ``lateness`` weighs it over all cases of a group of ranks.
 """
@@ -47,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class LateCounts:
     """One case, seen with some suspects in mind. ``shares`` is launch → how often each place of the group was late,
     ``share`` the mean of that and ``cost`` of what it cost; ``late`` holds place and lateness (ns) of everybody who was
     late; ``duels`` is suspect → stretches that it won and lost.
@@ -117,7 +117,7 @@ def most_suspicious(cases: Sequence[Sequence[Part]], count: int) -> list[int]:
     return [int(place) for place in np.argsort(-mass, kind="stable")]
 
 
-def blamed(parts: Sequence[Part], suspects: Sequence[int], count: int) -> Blame:
+def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> LateCounts:
     """What one case says about everybody when ``suspects`` are not asked what is usual."""
     of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
     among = [_gap_among_others(part, suspects, fallback) for part, fallback in zip(parts, of_others, strict=True)]
@@ -149,7 +149,7 @@ def blamed(parts: Sequence[Part], suspects: Sequence[int], count: int) -> Blame:
         places.append(who)
         lateness.append(by)
     shares = {launch: counts[launch] / taken for launch, taken in samples.items()}
-    return Blame(
+    return LateCounts(
         usual_ns=usual,
         shares=shares,
         share=mean(shares.values()),
@@ -186,7 +186,7 @@ def _duels(was_late: npt.NDArray[np.bool_], at: Integers, who: Integers, count: 
     """In how many stretches of one block a rank was late more often, and less often, than the worst of the others.
 
     ``at`` are the samples in which another one, ``who``, was late. A stretch is twice as long as lateness knows of
-    itself, so that one spell of a busy core has one voice.
+    itself, so that one spell of a busy core counts once.
     """
     rare = was_late if was_late.mean() < 0.5 else ~was_late
     length = max(_SHORTEST_STRETCH, math.ceil(2 * autocorrelation_time(rare.astype(np.float64))))

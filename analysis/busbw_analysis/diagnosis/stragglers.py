@@ -15,7 +15,17 @@ from busbw.units import format_time
 from busbw_analysis.data.intervals import cluster_bootstrap
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary
-from busbw_analysis.diagnosis.arrivals import Blame, Floats, Part, Seen, blamed, mean, most_suspicious, part_of, seen_in
+from busbw_analysis.diagnosis.arrivals import (
+    Floats,
+    LateCounts,
+    Part,
+    Seen,
+    late_counts,
+    mean,
+    most_suspicious,
+    part_of,
+    seen_in,
+)
 
 LEAST_EXCESS = 0.1
 """In so much more of the samples than the next rank must a rank be late to be named."""
@@ -131,20 +141,20 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     # from whoever looks for one.
     order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
-    blames, judged = _trial(order[:1], parts, ranks, hosts, seen)
+    counts, judged = _trial(order[:1], parts, ranks, hosts, seen)
     for count in range(2, most + 1):
         more = _trial(order[:count], parts, ranks, hosts, seen)
         if all(member.flagged for member in more[1].values()):
-            blames, judged = more
+            counts, judged = more
     return GroupLateness(
         ranks=ranks,
         seen=seen,
-        usual_ns=float(np.median([blame.usual_ns for blame in blames.values()])),
+        usual_ns=float(np.median([one.usual_ns for one in counts.values()])),
         cases=len(cases),
         launches=len({part.launch for members in parts.values() for part in members}),
         samples=sum(len(part.slowest) for members in parts.values() for part in members),
         members=tuple(
-            judged.get(place) or _judged(place, (), blames, ranks, hosts, seen) for place in range(len(ranks))
+            judged.get(place) or _judged(place, (), counts, ranks, hosts, seen) for place in range(len(ranks))
         ),
     )
 
@@ -155,16 +165,16 @@ def _trial(
     ranks: tuple[int, ...],
     hosts: Sequence[str],
     seen: Seen,
-) -> tuple[dict[int, Blame], dict[int, RankLateness]]:
+) -> tuple[dict[int, LateCounts], dict[int, RankLateness]]:
     """What every case says when these are suspected, and what that makes of each of them."""
-    blames = {case: blamed(members, suspects, len(ranks)) for case, members in parts.items()}
-    return blames, {place: _judged(place, suspects, blames, ranks, hosts, seen) for place in suspects}
+    counts = {case: late_counts(members, suspects, len(ranks)) for case, members in parts.items()}
+    return counts, {place: _judged(place, suspects, counts, ranks, hosts, seen) for place in suspects}
 
 
 def _judged(
     place: int,
     suspects: Sequence[int],
-    blames: Mapping[int, Blame],
+    counts: Mapping[int, LateCounts],
     ranks: tuple[int, ...],
     hosts: Sequence[str],
     seen: Seen,
@@ -172,20 +182,20 @@ def _judged(
     """One rank over all cases; it can be flagged only when it is among ``suspects``."""
     aside = suspects if place in suspects else (place,)
     others = np.setdiff1d(np.arange(len(ranks)), aside)
-    excess = {case: float(blame.share[place] - blame.share[others].max()) for case, blame in blames.items()}
-    share = float(np.mean([blame.share[place] for blame in blames.values()]))
-    cost = float(np.mean([blame.cost[place] for blame in blames.values()]))
-    won, lost = (sum(blame.duels.get(place, (0, 0))[side] for blame in blames.values()) for side in (0, 1))
+    excess = {case: float(one.share[place] - one.share[others].max()) for case, one in counts.items()}
+    share = float(np.mean([one.share[place] for one in counts.values()]))
+    cost = float(np.mean([one.cost[place] for one in counts.values()]))
+    won, lost = (sum(one.duels.get(place, (0, 0))[side] for one in counts.values()) for side in (0, 1))
     # Among equals the one that was late most often is each with the same chance, and ties are left out.
     p_value = min(1.0, len(ranks) * float(binom.sf(won - 1, won + lost, 1 / (1 + len(others)))))
     by_launch: dict[tuple[int, int], list[Floats]] = {}
-    for blame in blames.values():
-        for launch, shares in blame.shares.items():
+    for one in counts.values():
+        for launch, shares in one.shares.items():
             by_launch.setdefault(launch, []).append(shares)
     means = [mean(shares) for shares in by_launch.values()]
     launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in means)
     low, high = _over_launches([float(one[place]) for one in means])
-    own = np.concatenate([blame.late[1][blame.late[0] == place] for blame in blames.values()])
+    own = np.concatenate([one.late[1][one.late[0] == place] for one in counts.values()])
     rank = ranks[place]
     return RankLateness(
         rank=rank,

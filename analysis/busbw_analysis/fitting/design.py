@@ -111,12 +111,12 @@ def possible_for(model: CostModel, observations: Sequence[Observation], wanted: 
     costs is known in ``wanted`` parameters.
     """
     return all(
-        model.possible(*where) and told_in(model, wanted, *where)
+        model.possible(*where) and known_in(model, wanted, *where)
         for where in ((one.ranks, one.hosts, one.size_bytes) for one in observations)
     )
 
 
-def told_in(model: CostModel, wanted: Sequence[Parameter], ranks: int, hosts: int, size_bytes: float) -> bool:
+def known_in(model: CostModel, wanted: Sequence[Parameter], ranks: int, hosts: int, size_bytes: float) -> bool:
     """Whether what a call costs is known in ``wanted`` parameters: of few flat algorithms is it known what all ranks of
     a host send through one card.
     """
@@ -145,7 +145,7 @@ def amounts(model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tupl
 
 
 def branches(model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tuple[tuple[float, ...], ...]:
-    """What each of PARAMETERS is multiplied by in one call; that of ``card`` is right where ``told_in`` says so. Of an
+    """What each of PARAMETERS is multiplied by in one call; that of ``card`` is right where ``known_in`` says so. Of an
     algorithm that is under way inside hosts and between them at once, first between and then inside: the longer counts.
     """
     where = (ranks, hosts, size_bytes)

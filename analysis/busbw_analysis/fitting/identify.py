@@ -202,7 +202,7 @@ def directions_of(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], .
     return tuple(_direction(columns_of(PARAMETERS), {column: 1.0}) for column in columns_of(parameters))
 
 
-def told_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
+def determined_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
     """Whether ``row`` (PARAMETERS) stays where it is when coefficients move in the ``unknown`` directions, as every
     observation does; else its time depends on what is not known.
     """

@@ -28,25 +28,25 @@ from busbw_analysis.fitting.design import (
     amounts,
     branches,
     branches_of,
+    known_in,
     resampled_times,
     solve,
     times_of,
-    told_in,
     unknown_choices,
 )
 from busbw_analysis.fitting.identify import (
     Remedy,
     Separation,
     columns_of,
+    determined_by,
     directions_of,
     identify,
     needs,
     settled,
-    told_by,
 )
 from busbw_analysis.fitting.score import Validation
 from busbw_analysis.fitting.selection import Candidate, Curve, compete
-from busbw_analysis.fitting.sharing import INNER, by_cards, link_sharing, through_one_card, untold
+from busbw_analysis.fitting.sharing import INNER, by_cards, link_sharing, through_one_card, unknown_by_card
 from busbw_analysis.fitting.validation import OfCurve, by_curve, validations
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel
 from busbw_analysis.models.select import candidates
@@ -132,12 +132,14 @@ class JointFit:
         cannot separate, on whether the ranks of a host share a card where they do not tell that, or on what goes
         through one card and is not known of ``model``.
         """
-        if not told_in(model, self.wanted, ranks, hosts, size_bytes):
-            message = f"{untold(model)}, and these data say that they share one; ask for a ring or for two levels"
+        if not known_in(model, self.wanted, ranks, hosts, size_bytes):
+            message = (
+                f"{unknown_by_card(model)}, and these data say that they share one; ask for a ring or for two levels"
+            )
             raise AnalysisError(message)
         branched = np.asarray(branches(model, ranks, hosts, size_bytes))
         row, inside = branched[0], branched[-1]
-        if not told_by(row, self.unknown):
+        if not determined_by(row, self.unknown):
             nothing = set(directions_of(INNER)) <= set(self.unknown) and any(row[columns_of(INNER)])
             said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.not_separated]
             reasons = "; ".join(said)
@@ -154,7 +156,7 @@ class JointFit:
                     f"{ranks // hosts} ranks each"
                 )
                 raise AnalysisError(message)
-        if not told_by(inside, self.unknown):
+        if not determined_by(inside, self.unknown):
             self._refuse_more_inside(model, ranks, hosts, size_bytes)
         return float((branched @ np.asarray(self.coefficients)).max())
 

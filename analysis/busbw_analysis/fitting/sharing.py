@@ -12,9 +12,9 @@ from busbw_analysis.fitting.design import (
     Parameter,
     branches_of,
     candidates_of,
+    known_in,
     possible_for,
     times_of,
-    told_in,
 )
 from busbw_analysis.fitting.identify import columns_of, settled
 from busbw_analysis.fitting.selection import Curve, chosen_models
@@ -95,7 +95,7 @@ def _cards(observations: Sequence[Observation]) -> LinkSharing:
     return LinkSharing(_OWN_CARDS, (f"each rank has a way of its own to other hosts: {told}",), cards_told=True)
 
 
-def untold(model: CostModel) -> str:
+def unknown_by_card(model: CostModel) -> str:
     """Why ``model`` has no part in a fit with one card for a host, and no answer from it."""
     return (
         f"{model.op} by {model.algorithm}: what the ranks of a host send through one card is not known of this formula"
@@ -111,7 +111,7 @@ def through_one_card(observations: Sequence[Observation]) -> tuple[tuple[Observa
         own = [one for one in observations if one.curve == curve]
         first = next((model for model in candidates_of(own) if possible_for(model, own, ())), None)
         if first is not None and not possible_for(first, own, _ONE_CARD):
-            out[curve] = f"left out: {untold(first)}"
+            out[curve] = f"left out: {unknown_by_card(first)}"
     return tuple(one for one in observations if one.curve not in out), list(out.values())
 
 
@@ -119,7 +119,7 @@ def by_cards(observations: Sequence[Observation], models: Models) -> tuple[tuple
     """The coefficients (in the order of PARAMETERS) of a fit with a card for each rank and of one with one card for a
     host. Both are to the same: that of which it is known what goes through one card, or all where that sends nothing.
     """
-    told = [one for one in observations if told_in(models[one.curve], _ONE_CARD, one.ranks, one.hosts, one.size_bytes)]
+    told = [one for one in observations if known_in(models[one.curve], _ONE_CARD, one.ranks, one.hosts, one.size_bytes)]
     branched, times = branches_of(told, models), times_of(told)
     if not branched[:, 0, columns_of(("card",))].any():
         branched, times = branches_of(observations, models), times_of(observations)

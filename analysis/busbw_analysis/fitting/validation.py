@@ -18,7 +18,7 @@ from busbw_analysis.fitting.design import (
     relative_errors,
     times_of,
 )
-from busbw_analysis.fitting.identify import identify, settled, told_by
+from busbw_analysis.fitting.identify import determined_by, identify, settled
 from busbw_analysis.fitting.score import Validation, validation
 from busbw_analysis.fitting.selection import LEAST_RANK_COUNTS, Curve, chosen_models
 from busbw_analysis.models.costs import CostModel
@@ -112,7 +112,7 @@ def _errors(
     rows, coefficients = settled(branches_of(seen, models), times_of(seen), wanted)
     unknown = identify(rows, times_of(seen), wanted).unknown
     asked = longer_of(branches_of(tested, models), coefficients)
-    if not all(told_by(row, unknown) for row in asked):
+    if not all(determined_by(row, unknown) for row in asked):
         return None
     return relative_errors(asked, times_of(tested), coefficients)
 

@@ -90,7 +90,7 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     def lost(error: Exception) -> None:
         """From the thread of a backend that watches its calls: this one will not return to where it was called."""
         remove_files(folder)
-        world.lost(_blame(there[0], place, error) if there else LaunchError(f"rank {world.rank}: {error}"))
+        world.lost(_failure_of(there[0], place, error) if there else LaunchError(f"rank {world.rank}: {error}"))
 
     # Not called ``world``, too: ``lost`` hands over to what that one does.
     watched = dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, folder=folder, lost=lost)
@@ -101,7 +101,7 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
         place.words = "the end of the launch"
         backend.close()
     except BackendError as error:
-        raise _blame(backend, place, error) from error
+        raise _failure_of(backend, place, error) from error
     finally:
         remove_files(folder)
     return outcome
@@ -344,7 +344,7 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
 
 
-def _blame(backend: Backend, place: _Place, error: Exception) -> RankFailure:
+def _failure_of(backend: Backend, place: _Place, error: Exception) -> RankFailure:
     """Who is to blame: the ranks that do not answer any more, or else what the backend said."""
     heard = backend.fail(str(error))
     silent = tuple(sorted(set(range(backend.size)) - set(heard)))
