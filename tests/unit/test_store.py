@@ -222,9 +222,9 @@ def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, d
     [
         (
             b"NaN",
-            r"NaN at `\$\.groups\[0\]\.slowest_ns\[0\]` is no number; .* times are whole ns above 0",
+            "NaN is no number; .* times are whole ns above 0",
         ),
-        (b"-Infinity", r"-Infinity at `\$\.groups\[0\]\.slowest_ns\[0\]` is no number"),
+        (b"-Infinity", "-Infinity is no number"),
         (b"0", r"slowest_ns has a sample of 0 ns, and a time is above 0: the clock is broken \(busbw selftest tells\)"),
         (b"-5", "slowest_ns has a sample of -5 ns, and a time is above 0"),
         (b"null", r"Expected `int`, got `null` - at `\$\.groups\[0\]\.slowest_ns\[0\]`"),

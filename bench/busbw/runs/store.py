@@ -545,31 +545,12 @@ def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
 
 def _damage(content: bytes, error: Exception) -> str:
     """What is wrong with a record. Writers that do not know JSON well put NaN and Infinity where a number was lost."""
-    try:
-        found = _first_constant(json.loads(content, parse_constant=_Constant), "$")
-    except (ValueError, RecursionError):
-        found = None
-    if found is None:
-        return str(error)
-    return f"{found} is no number; numbers are finite, and times are whole ns above 0"
-
-
-class _Constant(str):
-    """``NaN``, ``Infinity`` or ``-Infinity``, which JSON does not have."""
-
-    __slots__ = ()
-
-
-def _first_constant(value: JSON, at: str) -> str | None:
-    """The first one in ``value`` and where it stands, as msgspec writes it."""
-    if isinstance(value, _Constant):
-        return f"{value} at `{at}`"
-    inside: Iterable[tuple[JSON, str]] = ()
-    if isinstance(value, dict):
-        inside = ((item, f"{at}.{key}") for key, item in value.items())
-    elif isinstance(value, list):
-        inside = ((item, f"{at}[{index}]") for index, item in enumerate(value))
-    return next((found for item, where in inside if (found := _first_constant(item, where)) is not None), None)
+    with contextlib.suppress(ValueError, RecursionError):
+        constants: list[str] = []
+        json.loads(content, parse_constant=constants.append)
+        if constants:
+            return f"{constants[0]} is no number; numbers are finite, and times are whole ns above 0"
+    return str(error)
 
 
 def _case_of(torn: bytes) -> str:
