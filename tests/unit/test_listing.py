@@ -83,7 +83,7 @@ FACTS = {
     "versions": {"busbw": "0.1.0"},
     "nics": [{"name": "lo", "kind": "loopback", "up": True, "speed_bytes_per_second": None, "mtu": 65536}],
     "thp": None,
-    "clock": {"implementation": "clock_gettime(CLOCK_MONOTONIC)", "source": None, "tick_hz": 100},
+    "clock": {"implementation": "clock_gettime(CLOCK_MONOTONIC)", "source": None},
     "variables": {},
 }
 

@@ -1,6 +1,5 @@
 """What machine is this: the facts that decide whether two runs may be compared, from allow-lists only."""
 
-import gzip
 import math
 import os
 import platform
@@ -70,7 +69,6 @@ def host_facts() -> dict[str, JSON]:
         "clock": {
             "implementation": time.get_clock_info("perf_counter").implementation,
             "source": text_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-            "tick_hz": _tick_hz(),
         },
         "variables": recorded(),
     }
@@ -263,18 +261,6 @@ def _selected(choices: str | None) -> str | None:
     if choices is None or "[" not in choices:
         return choices
     return choices.partition("[")[2].partition("]")[0]
-
-
-def _tick_hz() -> int | None:
-    """Ticks of the kernel's scheduler a second, as it was built (SC_CLK_TCK is 100 everywhere, whatever they are)."""
-    built = text_of(f"/boot/config-{platform.release()}")
-    if built is None:
-        try:
-            built = gzip.decompress(Path("/proc/config.gz").read_bytes()).decode()
-        except OSError:
-            return None
-    told = re.search(r"^CONFIG_HZ=(\d+)$", built, re.MULTILINE)
-    return int(told[1]) if told else None
 
 
 def _cpu_model() -> str | None:
