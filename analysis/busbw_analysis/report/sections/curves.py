@@ -40,6 +40,7 @@ _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
 """So many curves of a figure are told in its caption."""
 _MOST_IN_OVERVIEW = 12
+_READABLE = 1.3
 _LIMITED = (
     "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
     "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
@@ -170,9 +171,12 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     sizes = [float(point.size_bytes) for one in series for point in one.points]
     if not plots.drawable(series):
         return None
-    lines = [
-        Line("peak", ((min(sizes), peak), (max(sizes), peak)), None, f"peak {format_rate(peak)}") for peak in peaks
-    ]
+    lines: list[Line] = []
+    for peak in sorted(peaks):
+        # Peaks of two runs may lie so close to each other that their names would lie on one another.
+        apart = not lines or peak > _READABLE * lines[-1].vertices[0][1]
+        note = f"peak {format_rate(peak)}" if apart else ""
+        lines.append(Line("peak", ((min(sizes), peak), (max(sizes), peak)), None, note))
     lines += _reference_lines(references, "rate")
     legend += [
         LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(peak)}: {what.partition(',')[0]}")
