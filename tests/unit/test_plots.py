@@ -46,6 +46,10 @@ def test_every_point_has_the_words_of_its_data_escaped() -> None:
     assert across == sorted(across)
 
 
+def test_a_point_without_words_has_no_empty_ones() -> None:
+    assert "data-tip" not in draw(panel(), "a", "title", "text")
+
+
 def test_a_drawing_refers_to_nothing_outside_and_its_ids_are_its_own() -> None:
     svg = draw(panel(), "fig-1", "title", "text")
     assert "http" not in svg

@@ -83,7 +83,7 @@ def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
     for group in [element for element in root.iter("g") if element.attrib.get("id") in tips]:
         markers = list(group.iter("use"))
         for marker, tip in zip(markers, tips[group.attrib["id"]], strict=True):
-            marker.attrib["data-tip"] = tip
+            marker.attrib |= {"data-tip": tip} if tip else {}
             group.attrib["style"] = marker.attrib.pop("style", "")
         group.attrib["class"] = f"series {group.attrib['id']}"
 
