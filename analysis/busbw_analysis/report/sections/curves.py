@@ -351,7 +351,8 @@ def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
     return f"{label} · {format_size(point.size_bytes)}\n{value}\n{spread}"
 
 
-def _time_points(curve: Curve, label: str = "") -> Iterator[plots.Point]:
+def time_points(curve: Curve, label: str = "") -> Iterator[plots.Point]:
+    """The times of ``curve`` with their ends, and what is said of each to who points at it."""
     for point in curve.series.points:
         low, high = point.interval.low_ns, point.interval.high_ns
         ends = [format_time(end) for end in (low, high) if end is not None]
@@ -377,7 +378,7 @@ def _rate_points(curve: Curve, label: str = "") -> Iterator[plots.Point]:
 
 def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity) -> Iterator[Line]:
     for slot, one in references:
-        points = _time_points(one.curve) if quantity == "time" else _rate_points(one.curve)
+        points = time_points(one.curve) if quantity == "time" else _rate_points(one.curve)
         yield Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
 
 
@@ -391,7 +392,7 @@ def _time_panel(curves: Sequence[Curve], labels: Sequence[str], references: Sequ
     lines = list(_reference_lines(references, "time"))
     breaks: set[float] = set()
     for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
-        series.append(plots.Series(slot, tuple(_time_points(curve, label))))
+        series.append(plots.Series(slot, tuple(time_points(curve, label))))
         if isinstance(curve.fit, Fit):
             lines += [Line("fit", tuple(_vertices(segment)), slot) for segment in curve.fit.segments]
             breaks.update(curve.fit.breaks_bytes)

@@ -14,7 +14,7 @@ from busbw_analysis.report.document import MISSING, Cell, Column, Figure, Legend
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.plots.models import Part, Ratios
-from busbw_analysis.report.sections.curves import ends_in_words
+from busbw_analysis.report.sections.curves import ends_in_words, time_points
 
 _MOST_OTHERS: Final = 6
 _SIZES_IN_TABLE: Final = 4
@@ -23,11 +23,7 @@ _SIZES_IN_TABLE: Final = 4
 def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
     """Pictures, legend and numbers of one curve; the numbers alone where nothing is to be or can be drawn."""
     curve = one.curve
-    points = tuple(
-        curves.Point(point.size_bytes, point.time_ns, point.interval.low_ns, point.interval.high_ns)
-        for point in curve.series.points
-    )
-    series = (curves.Series(0, points),)
+    series = (curves.Series(0, tuple(time_points(curve, "measured"))),)
     if not draw or not curves.drawable(series):
         return Figure(words, (), (), _numbers(one))
     others = _distinct(one)
