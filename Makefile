@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 RANKS ?=
+RUN ?= latest
 ROUNDS ?= 5
 SELECT ?=
 MINUTES ?= 10
@@ -19,7 +20,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
+.PHONY: help venv demo readme-picture test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,10 +44,13 @@ $(developed): $(installed)
 # A self-test that finds the machine too noisy is no failure of the demonstration: the report says it.
 demo: $(installed) ## test the instrument, measure RANKS local ranks (one a core, at least 2) and write a report: about three minutes
 	$(venv)/bin/busbw selftest $(addprefix --ranks ,$(RANKS)) --results-dir results || test $$? -eq 1
-	$(venv)/bin/busbw run --suite quick $(addprefix --ranks ,$(RANKS)) --results-dir results
-	$(venv)/bin/busbw show latest --results-dir results
-	$(venv)/bin/busbw fit latest --results-dir results
+	@echo "Measuring the quick suite: one to two minutes."
+	$(venv)/bin/busbw run --suite quick --quiet $(addprefix --ranks ,$(RANKS)) --results-dir results
 	$(venv)/bin/busbw report latest --results-dir results
+
+readme-picture: $(installed) ## docs/report.png: the first screen of the report of RUN (latest), by Chromium
+	page=$$(realpath "$$($(venv)/bin/busbw report $(RUN) --results-dir results 2>/dev/null)") && chromium --headless --no-sandbox \
+		--hide-scrollbars --window-size=1280,1450 --screenshot=docs/report.png "file://$$page"
 
 test: unit-test integration-test ## unit tests, and those with real ranks that matter most: six minutes on two cores
 
