@@ -19,6 +19,8 @@ from typing import Final
 from fuzz_outcome import Outcome
 
 from busbw.errors import LogError
+from busbw_analysis.data.imported import LogFacts, run_of
+from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.lines import clean
 from busbw_analysis.data.readers.log import ForeignLog
 from busbw_analysis.data.readers.logs import read_log
@@ -185,6 +187,8 @@ def attempt(path: Path, content: bytes) -> str | None:
     path.write_bytes(content)
     try:
         log = read_log(path)
+        with contextlib.suppress(LogError):  # too little for a case; what is read is held against the log all the same
+            pool([run_of(log, "0" * 64, 0.0, LogFacts(), path)])
     except LogError as error:
         said = str(error)
         return None if path.name in said and "\n" not in said else f"no sentence with the file: {said[:80]!r}"

@@ -221,6 +221,14 @@ def test_columns_that_fit_several_operations_leave_it_to_the_name_of_the_file() 
     assert deduce.hinted("x.log", found) is None
 
 
+def test_more_ranks_than_there_may_be_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log().replace("Rank  7", "Rank 70000000"), encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        find(tmp_path, str(path)).read()
+    assert refused.value.code == "too-large"
+
+
 def test_a_format_may_be_named(log: Path) -> None:
     assert run("show", str(log), "--format", "nccl-tests")[0] == 0
     status, told = run("show", str(log), "--format", "perftest")

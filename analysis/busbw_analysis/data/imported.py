@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import msgspec
 
 from busbw import __version__
 from busbw.errors import LogError, UsageError
-from busbw.ops import OPS, PAIRED, TO_THE_HOST, op_named
+from busbw.ops import OPS, PAIRED, TO_THE_HOST, limits, op_named
 from busbw.runs.records import (
     DTYPE_BYTES,
     JSON,
@@ -227,6 +228,9 @@ class _World:
         best = max(tables, key=lambda table: len(table.places))
         ranks = max([1, *(_last_rank(row) + 1 for table in tables for row in table.rows)])
         ranks = max(ranks, len(best.places)) if tool.one_host else ranks
+        if ranks > limits.MOST_RANKS:
+            message = f"{log.source}: {ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}"
+            raise LogError(message, code="too-large")
         hosts = _hosts(log, best, ranks, tool, facts)
         known = hosts is not None
         hosts = hosts or (_UNKNOWN,) * ranks
@@ -245,7 +249,8 @@ class _World:
 
 
 def _last_rank(row: Aggregate) -> int:
-    return max([(row.ranks or 1) - 1, *(_group(row) or ())])
+    local = row.op is not None and (OPS[row.op].local or row.op in PAIRED)
+    return max([(row.ranks or 1) - 1, *((_group(row) or ()) if local else ())])
 
 
 def _hosts(log: ForeignLog, table: Table, ranks: int, tool: _Tool, facts: LogFacts) -> tuple[str, ...] | None:
@@ -272,11 +277,12 @@ def _gpus(places: Sequence[Place], hosts: Sequence[str], facts: LogFacts) -> dic
     """The GPU of every rank whose name is known: its place with a number that is its own on the host."""
     told = {place.device if place.rank is None else place.rank: place for place in places if place.name}
     found: dict[int, Place] = {}
-    for rank in range(len(hosts)):
+    numbers: Counter[str] = Counter()
+    for rank, host in enumerate(hosts):
         place = told.get(rank) or Place(name=facts.gpu)
         if place.name is not None:
-            number = sum(hosts[other] == hosts[rank] for other in range(rank))
-            found[rank] = msgspec.structs.replace(place, device=number)
+            found[rank] = msgspec.structs.replace(place, device=numbers[host])
+        numbers[host] += 1
     return found
 
 
@@ -410,7 +416,13 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
         ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
         gpu = next((found for end in ends if (found := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
         return None if gpu is None else (int(gpu[1]),)
-    return None if row.ranks is None else tuple(range(row.ranks))
+    return None if row.ranks is None else _first_ranks(row.ranks)
+
+
+@cache
+def _first_ranks(count: int) -> tuple[int, ...]:
+    """Shared by the rows of a log, which may be many."""
+    return tuple(range(count))
 
 
 def _case(row: Aggregate, size: int, table: Table, tool: _Tool, world: _World) -> tuple[Case, tuple[int, ...]]:
