@@ -73,7 +73,7 @@ def _first(step: Step) -> torch.nn.Parameter:
 
 @contextmanager
 def _silent(step: Step) -> Iterator[None]:
-    with step.silence():
+    with Observer(silent=True), step.silence():
         yield
 
 

@@ -38,6 +38,7 @@ ONE = Trained(
     time_ns=100.0,
     low_ns=None,
     high_ns=None,
+    step_ns=100.0,
     compute_ns=80.0,
     communication_ns=50.0,
     sent=(),
@@ -56,7 +57,7 @@ def test_what_is_not_computation_is_exposed() -> None:
 
 @given(st.floats(1, 1e12), st.floats(1, 1e12), st.floats(0, 1e12))
 def test_shares_are_shares(time_ns: float, compute_ns: float, communication_ns: float) -> None:
-    one = replace(ONE, time_ns=time_ns, compute_ns=compute_ns, communication_ns=communication_ns)
+    one = replace(ONE, step_ns=time_ns, compute_ns=compute_ns, communication_ns=communication_ns)
     assert 0 <= one.exposed_share <= 1
     assert one.hidden is None or 0 <= one.hidden <= 1
 

@@ -1,7 +1,7 @@
 """Steps of training: what of a step is computation, what is communication that it does not hide, and what is waiting.
 
-Exposed is the step less its computation alone; hidden is the share of communication alone that is not exposed. What is
-computed and communicated alone is measured behind the samples of a block (``records.StepParts``), on the same ranks.
+Exposed is the step less its computation alone; hidden is the share of communication alone that is not exposed. All are
+measured behind the samples of a block (``records.StepParts``), in turns and watched alike, on the same ranks.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from busbw_analysis.data.summary import CaseSummary, GroupSummary
 class Trained:
     """One measured case. Times are ns of a step, medians; rates are of all ranks together.
 
-    interval: of the time, as of every case. compute_ns, communication_ns: the two alone.
+    step_ns: the step when it is watched, as computation and communication alone are.
     product_rate: FLOP/s of matrix products that all ranks reached in the same run; None where none were measured.
     """
 
@@ -30,6 +30,7 @@ class Trained:
     time_ns: float
     low_ns: float | None
     high_ns: float | None
+    step_ns: float
     compute_ns: float
     communication_ns: float
     sent: tuple[Sent, ...]
@@ -42,7 +43,7 @@ class Trained:
     @property
     def exposed_ns(self) -> float:
         """What of the step is not computation: communication that is not hidden, and waiting."""
-        return max(0.0, self.time_ns - self.compute_ns)
+        return max(0.0, self.step_ns - self.compute_ns)
 
     @property
     def hidden(self) -> float | None:
@@ -56,7 +57,7 @@ class Trained:
     @property
     def exposed_share(self) -> float:
         """Of the step."""
-        return self.exposed_ns / self.time_ns
+        return self.exposed_ns / self.step_ns
 
     @property
     def bubble(self) -> float | None:
@@ -131,6 +132,7 @@ def _trained(
         time_ns=group.time_ns,
         low_ns=group.interval.low_ns,
         high_ns=group.interval.high_ns,
+        step_ns=median(ns for one in parts for ns in one.step_ns),
         compute_ns=median(ns for one in parts for ns in one.compute_ns),
         communication_ns=median(ns for one in parts for ns in one.communication_ns),
         sent=last.sent,

@@ -33,10 +33,14 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A step of training taken apart: the same without what is sent, and what is sent without the rest. All ranks call
-    them together. ``sent``: op, ranks of the group and S → calls of this rank. The rest as in ``records.StepParts``.
+    """A step of training taken apart: the whole of it, the same without what is sent, and what is sent without the
+    rest. All ranks call them together, and ``prepare`` before each, outside of its time.
+
+    sent: op, ranks of the group and S → calls of this rank. The rest as in ``records.StepParts``.
     """
 
+    prepare: Call
+    step: Call
     compute: Call
     communicate: Call
     sent: dict[tuple[str, int, int], int]

@@ -181,15 +181,18 @@ def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
     with _in_words(bench):
         parts = taken()
         # In turns, so that what changes on the machine changes both.
-        tries = [(_once(bench, parts.compute), _once(bench, parts.communicate)) for _ in range(_TRIES)]
+        calls = (parts.step, parts.compute, parts.communicate)
+        tries = [tuple(_once(bench, parts.prepare, call) for call in calls) for _ in range(_TRIES)]
+    step, compute, communication = zip(*tries, strict=True)
     told = bench.backend.share(msgspec.json.encode([(*kind, calls) for kind, calls in parts.sent.items()]).decode())
     ranks: dict[tuple[str, int, int, int], list[int]] = {}
     for rank, text in enumerate(told):
         for kind in msgspec.json.decode(text, type=list[tuple[str, int, int, int]]):
             ranks.setdefault(kind, []).append(rank)
     return StepParts(
-        compute_ns=tuple(compute for compute, _ in tries),
-        communication_ns=tuple(communication for _, communication in tries),
+        step_ns=step,
+        compute_ns=compute,
+        communication_ns=communication,
         sent=tuple(
             Sent(op=name, group=group, size_bytes=size, calls=calls, ranks=tuple(found))
             for (name, group, size, calls), found in ranks.items()
@@ -200,8 +203,9 @@ def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
     )
 
 
-def _once(bench: Bench, call: Call) -> int:
+def _once(bench: Bench, prepare: Call, call: Call) -> int:
     """How long ``call`` takes on the slowest rank when all begin together, ns."""
+    prepare()
     bench.backend.barrier()
     before = bench.clock.now_ns()
     call()

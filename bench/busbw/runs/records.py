@@ -397,12 +397,14 @@ class StepParts(Record, frozen=True, kw_only=True):
     """A step of training taken apart, behind the samples of its block; vectors have one entry a try, ns of the slowest
     rank.
 
+    step_ns: the whole step, watched as the next one is, which takes a little time.
     compute_ns: the same step on all ranks at once, in which nothing is sent.
     communication_ns: the same collectives in the order of the step, without anything else.
     sent: what was sent in a step, counted where torch.distributed hands it over.
     parameters: of the whole model. flop: of a step of all ranks together, of matrix products alone. tokens: of a step.
     """
 
+    step_ns: tuple[int, ...]
     compute_ns: tuple[int, ...]
     communication_ns: tuple[int, ...]
     sent: tuple[Sent, ...]

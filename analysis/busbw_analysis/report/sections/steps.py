@@ -42,7 +42,7 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
 
 
 def _bar(one: Trained, part_ns: float) -> Cell:
-    return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.time_ns))
+    return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.step_ns))
 
 
 def steps(judgement: Judgement) -> Section | None:

@@ -43,7 +43,7 @@ class Bucketed(Step):
             return super().pass_of(given, wanted, pieces, last=last)
 
     def silence(self) -> AbstractContextManager[Any]:
-        """The library's own way: what it makes of a collective that was left out is an error."""
+        """The library's own way: it would take a collective that was left out for an error."""
         quiet: AbstractContextManager[Any] = self._wrapped.no_sync()
         return quiet
 

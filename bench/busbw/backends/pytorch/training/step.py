@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Final
@@ -141,8 +141,8 @@ class Step(ABC):
                 parameter.copy_(initial)
 
     def silence(self) -> AbstractContextManager[Any]:
-        """Within it, a step tells the other ranks nothing."""
-        return Observer(silent=True)
+        """Within it, a step tells the other ranks nothing, beside an observer that is silent."""
+        return nullcontext()
 
     def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
         """What this rank has of each gradient, and what it ought to be."""
@@ -263,10 +263,14 @@ class BoundStep:
             self.step.run()
         self.calls = seen.calls
 
+    def watched(self) -> None:
+        """The step as an observer slows it, which ``compute`` has as well."""
+        with Observer():
+            self.call()
+
     def compute(self) -> None:
         """The step without its collectives."""
-        self.step.reset()
-        with self.step.silence():
+        with Observer(silent=True), self.step.silence():
             self.call()
 
     def communicate(self) -> None:
@@ -308,8 +312,7 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
 
     def parts() -> Parts:
         one.count()
-        return Parts(
-            one.compute, one.communicate, counted(one.calls), parameters(shape.model), shape.flop, shape.tokens
-        )
+        calls = (one.step.reset, one.watched, one.compute, one.communicate)
+        return Parts(*calls, counted(one.calls), parameters(shape.model), shape.flop, shape.tokens)
 
     return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)
