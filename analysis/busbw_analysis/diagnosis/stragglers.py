@@ -146,6 +146,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
         more = _trial(order[:count], parts, ranks, hosts, seen)
         if all(member.flagged for member in more[1].values()):
             counts, judged = more
+    means = _of_launches(counts)
     return GroupLateness(
         ranks=ranks,
         seen=seen,
@@ -154,7 +155,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
         launches=len({part.launch for members in parts.values() for part in members}),
         samples=sum(len(part.slowest) for members in parts.values() for part in members),
         members=tuple(
-            judged.get(place) or _judged(place, (), counts, ranks, hosts, seen) for place in range(len(ranks))
+            judged.get(place) or _judged(place, (), counts, means, ranks, hosts, seen) for place in range(len(ranks))
         ),
     )
 
@@ -168,31 +169,37 @@ def _trial(
 ) -> tuple[dict[int, LateCounts], dict[int, RankLateness]]:
     """What every case says when these are suspected, and what that makes of each of them."""
     counts = {case: late_counts(members, suspects, len(ranks)) for case, members in parts.items()}
-    return counts, {place: _judged(place, suspects, counts, ranks, hosts, seen) for place in suspects}
+    means = _of_launches(counts)
+    return counts, {place: _judged(place, suspects, counts, means, ranks, hosts, seen) for place in suspects}
+
+
+def _of_launches(counts: Mapping[int, LateCounts]) -> list[Floats]:
+    """The share of every rank in every launch, over all cases."""
+    by_launch: dict[tuple[int, int], list[Floats]] = {}
+    for one in counts.values():
+        for launch, shares in one.shares.items():
+            by_launch.setdefault(launch, []).append(shares)
+    return [mean(shares) for shares in by_launch.values()]
 
 
 def _judged(
     place: int,
     suspects: Sequence[int],
     counts: Mapping[int, LateCounts],
+    means: Sequence[Floats],
     ranks: tuple[int, ...],
     hosts: Sequence[str],
     seen: Seen,
 ) -> RankLateness:
     """One rank over all cases; it can be flagged only when it is among ``suspects``."""
     aside = suspects if place in suspects else (place,)
-    others = np.setdiff1d(np.arange(len(ranks)), aside)
+    others = np.delete(np.arange(len(ranks)), aside)  # of 10,000 ranks each comes here: setdiff1d would sort them
     excess = {case: float(one.share[place] - one.share[others].max()) for case, one in counts.items()}
     share = float(np.mean([one.share[place] for one in counts.values()]))
     cost = float(np.mean([one.cost[place] for one in counts.values()]))
     won, lost = (sum(one.duels.get(place, (0, 0))[side] for one in counts.values()) for side in (0, 1))
     # Among equals the one that was late most often is each with the same chance, and ties are left out.
     p_value = min(1.0, len(ranks) * float(binom.sf(won - 1, won + lost, 1 / (1 + len(others)))))
-    by_launch: dict[tuple[int, int], list[Floats]] = {}
-    for one in counts.values():
-        for launch, shares in one.shares.items():
-            by_launch.setdefault(launch, []).append(shares)
-    means = [mean(shares) for shares in by_launch.values()]
     launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in means)
     low, high = _over_launches([float(one[place]) for one in means])
     own = np.concatenate([one.late[1][one.late[0] == place] for one in counts.values()])
