@@ -18,6 +18,7 @@ import msgspec
 from busbw.errors import UsageError
 from busbw.ops import limits
 from busbw.runs.records import Record
+from busbw.runs.sourced import URL, SourcedRow, refuse
 from busbw.units import format_rate
 
 VARIABLE = "BUSBW_PEAKS"
@@ -49,28 +50,9 @@ _PLAUSIBLE_FLOPS = (1e12, 1e18)
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int8")
 LANES = (1, 2, 4, 8, 12, 16, 32)
 """How many lanes a link of PCI Express can have (PCI Express Base Specification, Max Link Width)."""
-_MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
-_URL = re.compile(r"https?://[^\s/]+\.[^\s/]+\S*")
 
 
-class _Row(Record, frozen=True, kw_only=True):
-    """What every row has: a ``name``, the ``source`` (URL) of its nominal values, the month ``looked_up`` (YYYY-MM)."""
-
-    name: str
-    source: str
-    looked_up: str
-    note: str = ""
-
-    def _check(self) -> None:
-        if not self.name.strip():
-            _refuse("name", self.name, "a name")
-        if not _URL.fullmatch(self.source):
-            _refuse("source", self.source, "a URL; a row without a source does not get in")
-        if not _MONTH.fullmatch(self.looked_up):
-            _refuse("looked_up", self.looked_up, "the month in which the source was read: 2026-11")
-
-
-class Rate(_Row, frozen=True, kw_only=True):
+class Rate(SourcedRow, frozen=True, kw_only=True):
     """What one unit (``per``: lane, link, channel, port …) of a link, memory or drive carries, in B/s.
 
     ``practical_bytes_per_second`` is what good measurements reach, by ``practical_source``; None where none was found.
@@ -88,11 +70,11 @@ class Rate(_Row, frozen=True, kw_only=True):
     ports: int | None = None
 
     def __post_init__(self) -> None:
-        self._check()
+        self.check_source()
         if self.over is not None and (self.kind not in _NETWORKS or self.practical_bytes_per_second is None):
-            _refuse("over", self.over, f"it with a practical value of {', '.join(_NETWORKS)}")
+            refuse("over", self.over, f"it with a practical value of {', '.join(_NETWORKS)}")
         if self.ports is not None and (self.kind != "efa" or self.ports < 1):
-            _refuse("ports", self.ports, "1 or more ports, in rows of kind efa")
+            refuse("ports", self.ports, "1 or more ports, in rows of kind efa")
         _believe("bytes_per_second", self.bytes_per_second, PLAUSIBLE[self.kind], "B/s")
         _check_practical(
             "practical_bytes_per_second", self.practical_bytes_per_second, self.bytes_per_second, self.practical_source
@@ -118,7 +100,7 @@ class Rate(_Row, frozen=True, kw_only=True):
         )
 
 
-class Gpu(_Row, frozen=True, kw_only=True):
+class Gpu(SourcedRow, frozen=True, kw_only=True):
     """One GPU as a device of the system. ``names`` are what NVML and drivers call it and ``pci`` its PCI identities
     (``10de:2335``). ``memory_bytes_per_second`` counts reads and writes together, ``flops`` are dense FLOP/s by data
     type. ``link`` is the row of its links to other GPUs and ``links`` how many it has; ``pcie`` and ``lanes`` its way
@@ -139,11 +121,11 @@ class Gpu(_Row, frozen=True, kw_only=True):
     lanes: int = 16
 
     def __post_init__(self) -> None:
-        self._check()
+        self.check_source()
         if not self.names and not self.pci:
-            _refuse("names", self.names, "at least one name or PCI identity, or the row can never be found")
+            refuse("names", self.names, "at least one name or PCI identity, or the row can never be found")
         if strange := [one for one in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", one)]:
-            _refuse("pci", strange, "vendor:device in lower case, as in 10de:2335")
+            refuse("pci", strange, "vendor:device in lower case, as in 10de:2335")
         _believe("memory_bytes_per_second", self.memory_bytes_per_second, _PLAUSIBLE_MEMORY, "B/s")
         _check_practical(
             "practical_memory_bytes_per_second",
@@ -152,36 +134,31 @@ class Gpu(_Row, frozen=True, kw_only=True):
             self.practical_source,
         )
         if strangers := sorted(set(self.flops) - set(DTYPES)):
-            _refuse("flops", ", ".join(strangers), f"the data types {', '.join(DTYPES)}")
+            refuse("flops", ", ".join(strangers), f"the data types {', '.join(DTYPES)}")
         for dtype, value in self.flops.items():
             _believe(f"flops.{dtype}", value, _PLAUSIBLE_FLOPS, "FLOP/s")
         if (self.link is None) != (self.links is None):
-            _refuse("links", self.links, "link and links together, or neither")
+            refuse("links", self.links, "link and links together, or neither")
         if self.links is not None and self.links < 1:
-            _refuse("links", self.links, "1 or more links")
+            refuse("links", self.links, "1 or more links")
         if self.lanes not in LANES:
-            _refuse("lanes", self.lanes, f"one of {', '.join(map(str, LANES))}")
-
-
-def _refuse(key: str, given: object, allowed: str) -> None:
-    message = f"key '{key}': {given!r} is not allowed; want {allowed}"
-    raise UsageError(message)
+            refuse("lanes", self.lanes, f"one of {', '.join(map(str, LANES))}")
 
 
 def _believe(key: str, value: float, limits: tuple[float, float], unit: str) -> None:
     if not (math.isfinite(value) and limits[0] <= value <= limits[1]):
-        _refuse(key, value, f"{limits[0]:g} to {limits[1]:g} {unit} (plain {unit}, no prefix; one direction)")
+        refuse(key, value, f"{limits[0]:g} to {limits[1]:g} {unit} (plain {unit}, no prefix; one direction)")
 
 
 def _check_practical(key: str, practical: float | None, nominal: float, source: str | None) -> None:
     if practical is None:
         if source is not None:
-            _refuse("practical_source", source, f"it together with {key}")
+            refuse("practical_source", source, f"it together with {key}")
         return
     if not (math.isfinite(practical) and 0 < practical <= nominal):
-        _refuse(key, practical, f"above 0 and at most the nominal {nominal:g}")
-    if source is None or not _URL.fullmatch(source):
-        _refuse("practical_source", source, "a URL, as there is a practical value")
+        refuse(key, practical, f"above 0 and at most the nominal {nominal:g}")
+    if source is None or not URL.fullmatch(source):
+        refuse("practical_source", source, "a URL, as there is a practical value")
 
 
 class _File(Record, frozen=True, kw_only=True):
@@ -214,7 +191,7 @@ class HardwarePeak:
     @property
     def in_words(self) -> str:
         """``nominal (source: …), 392 GB/s in practice (source: …)``: what follows the nominal rate."""
-        by = f"source: {self.source}" if _URL.fullmatch(self.source) else f"as {self.source}"
+        by = f"source: {self.source}" if URL.fullmatch(self.source) else f"as {self.source}"
         if self.practical is None:
             return f"nominal ({by})"
         source = "" if self.practical_source is None else f" (source: {self.practical_source})"
@@ -254,7 +231,7 @@ class Catalogue:
         return self.origins.get(_key(row))
 
 
-def _key(row: _Row) -> tuple[str, str]:
+def _key(row: SourcedRow) -> tuple[str, str]:
     return (row.kind if isinstance(row, Rate) else "gpu", row.name)
 
 

@@ -16,43 +16,27 @@ import msgspec
 from busbw.errors import UsageError
 from busbw.ops import limits
 from busbw.runs.records import DTYPE_BYTES, Record
+from busbw.runs.sourced import SourcedRow, refuse
 
 Norm = Literal["rms", "layer", "none"]
 
-_URL: Final = re.compile(r"https?://[^\s/]+\.[^\s/]+\S*")
-_MONTH: Final = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 _LARGEST: Final = 10**9
 
 
-class _Row(Record, frozen=True, kw_only=True):
-    name: str
-    source: str
-    looked_up: str
-    note: str = ""
-
-    def _check(self) -> None:
-        if not self.name.strip():
-            _refuse("name", self.name, "a name")
-        if not _URL.fullmatch(self.source):
-            _refuse("source", self.source, "a URL; a row without a source does not get in")
-        if not _MONTH.fullmatch(self.looked_up):
-            _refuse("looked_up", self.looked_up, "the month in which the source was read: 2026-11")
-
-
-class Sample(_Row, frozen=True, kw_only=True):
+class Sample(SourcedRow, frozen=True, kw_only=True):
     """What is read to train on one example: ``bytes`` as stored, ``flop`` of its forward and backward pass."""
 
     bytes: int
     flop: int
 
     def __post_init__(self) -> None:
-        self._check()
+        self.check_source()
         for key in ("bytes", "flop"):
             if not 1 <= getattr(self, key) <= limits.LARGEST_SEED:
-                _refuse(key, getattr(self, key), "1 or more")
+                refuse(key, getattr(self, key), "1 or more")
 
 
-class Model(_Row, frozen=True, kw_only=True):
+class Model(SourcedRow, frozen=True, kw_only=True):
     """A transformer, or with ``heads = 0`` layers without attention.
 
     heads, kv_heads, head_dim: of the attention; fewer kv_heads than heads is grouped-query attention.
@@ -96,33 +80,31 @@ class Model(_Row, frozen=True, kw_only=True):
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        self._check()
+        self.check_source()
         for key in ("layers", "hidden", "sequence", "batch"):
             if not 1 <= getattr(self, key) <= _LARGEST:
-                _refuse(key, getattr(self, key), f"1 to {_LARGEST}")
+                refuse(key, getattr(self, key), f"1 to {_LARGEST}")
         for key in self.__struct_fields__:
             value = getattr(self, key)
             if isinstance(value, int) and not 0 <= value <= _LARGEST:
-                _refuse(key, value, f"0 to {_LARGEST}")
+                refuse(key, value, f"0 to {_LARGEST}")
         self._check_parts()
 
     def _check_parts(self) -> None:
         if self.dtype not in DTYPE_BYTES:
-            _refuse("dtype", self.dtype, ", ".join(DTYPE_BYTES))
+            refuse("dtype", self.dtype, ", ".join(DTYPE_BYTES))
         if self.heads and not (self.kv_heads and self.head_dim and self.heads % self.kv_heads == 0):
-            _refuse("kv_heads", self.kv_heads, f"kv_heads that divides {self.heads} heads, and head_dim")
+            refuse("kv_heads", self.kv_heads, f"kv_heads that divides {self.heads} heads, and head_dim")
         if self.kv_rank and not (self.heads and self.value_dim):
-            _refuse("kv_rank", self.kv_rank, "it with heads and value_dim")
+            refuse("kv_rank", self.kv_rank, "it with heads and value_dim")
         if self.experts and not (self.expert_ffn and 1 <= self.top_k <= self.experts):
-            _refuse("experts", self.experts, f"them with expert_ffn and top_k of 1 to {self.experts}")
+            refuse("experts", self.experts, f"them with expert_ffn and top_k of 1 to {self.experts}")
         if not self.experts and (self.top_k or self.shared_experts or self.expert_ffn or self.nodes_per_token):
-            _refuse(
-                "experts", self.experts, "1 or more of them with top_k, shared_experts, expert_ffn, nodes_per_token"
-            )
+            refuse("experts", self.experts, "1 or more of them with top_k, shared_experts, expert_ffn, nodes_per_token")
         if self.dense_layers > self.layers:
-            _refuse("dense_layers", self.dense_layers, f"at most {self.layers}")
+            refuse("dense_layers", self.dense_layers, f"at most {self.layers}")
         if not self.ffn and not self.experts:
-            _refuse("ffn", self.ffn, "1 or more, or experts")
+            refuse("ffn", self.ffn, "1 or more, or experts")
 
     @property
     def width_bytes(self) -> int:
@@ -143,11 +125,6 @@ class Model(_Row, frozen=True, kw_only=True):
     def head_value_dim(self) -> int:
         """Width of one head's value."""
         return self.value_dim or self.head_dim
-
-
-def _refuse(key: str, given: object, allowed: str) -> None:
-    message = f"key '{key}': {given!r} is not allowed; want {allowed}"
-    raise UsageError(message, code="model")
 
 
 # --- what follows from a row -------------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""Rows of TOML that say where their numbers are from."""
+
+import re
+from typing import Final
+
+from busbw.errors import UsageError
+from busbw.runs.records import Record
+
+URL: Final = re.compile(r"https?://[^\s/]+\.[^\s/]+\S*")
+_MONTH: Final = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
+
+
+class SourcedRow(Record, frozen=True, kw_only=True):
+    """What every row has: a ``name``, the ``source`` (URL) of its values, the month ``looked_up`` (YYYY-MM)."""
+
+    name: str
+    source: str
+    looked_up: str
+    note: str = ""
+
+    def check_source(self) -> None:
+        """Raise UsageError where one of them is not what it should be."""
+        if not self.name.strip():
+            refuse("name", self.name, "a name")
+        if not URL.fullmatch(self.source):
+            refuse("source", self.source, "a URL; a row without a source does not get in")
+        if not _MONTH.fullmatch(self.looked_up):
+            refuse("looked_up", self.looked_up, "the month in which the source was read: 2026-11")
+
+
+def refuse(key: str, given: object, allowed: str) -> None:
+    """Raise UsageError for a key of a row."""
+    message = f"key '{key}': {given!r} is not allowed; want {allowed}"
+    raise UsageError(message, code="row")
