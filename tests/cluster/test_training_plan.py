@@ -41,12 +41,12 @@ STEPS = (("train_ddp", "train_fsdp_kept", "train_fsdp"), 1), (("train_tensor", "
 CALLS = """
 [[sweep]]
 ops = ["all_reduce", "all_gather", "reduce_scatter"]
-sizes = "1KiB..1MiB*8"
+sizes = "1KiB..1MiB*4"
 """
 MESSAGES = """
 [[sweep]]
 ops = ["ping_pong"]
-sizes = "1KiB..1MiB*8"
+sizes = "1KiB..1MiB*4"
 """
 
 

@@ -10,6 +10,7 @@ from busbw.errors import UsageError
 from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
+from busbw.workloads import model_rows
 from busbw_analysis.cli.options import (
     as_json_option,
     log_facts,
@@ -260,6 +261,12 @@ def run_names(judgement: Judgement) -> list[str]:
     shell_complete=names_of_runs,
     help="Draw the curves of this run as thin lines; may be given again.",
 )
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help="Plan its training on these ranks; one of busbw training models, may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON summary, not the path of the page.")
 def report(
     *,
@@ -269,6 +276,7 @@ def report(
     force: bool,
     output: Path | None,
     references: tuple[str, ...],
+    models: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Write report.html, report.md and report.json for RUN... and say where they are.
@@ -285,12 +293,14 @@ def report(
     rows = catalogue(peaks_file)
     stored = [read_run(results_dir, run) for run in runs]
     datasets = (pool(stored, force=True),) if force else pool_alike(stored)
-    if len(datasets) > 1 and references:
-        message = f"--reference is for one kind of runs; these are {len(datasets)} that stand beside each other already"
+    wanted = [model_rows.named(model_rows.models(), name) for name in models]
+    if len(datasets) > 1 and (references or wanted):
+        name = "--reference" if references else "--model"
+        message = f"{name} is for one kind of runs; these are {len(datasets)} that stand beside each other already"
         raise UsageError(message)
     judgements = [judge_with_selftest(dataset, rows) for dataset in datasets]
     thin = [judge_with_selftest(pool([read_run(results_dir, run)]), rows) for run in references]
-    written = rooms.compose(judgements[0], thin) if len(judgements) == 1 else rooms.compose_beside(judgements)
+    written = rooms.compose(judgements[0], thin, wanted) if len(judgements) == 1 else rooms.compose_beside(judgements)
     path = rooms.write(written, folder)
     for name, answer in written.answers.items():
         echo("\n".join(filter(None, (name, render_answer(answer)))), err=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from busbw.errors import StoreError, UsageError
 from busbw.runs.store import StoredRun
+from busbw.workloads.model_rows import Model
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
@@ -26,6 +27,7 @@ from busbw_analysis.report.sections.run import environment, glossary, missing_ca
 from busbw_analysis.report.sections.selftest import overlaps, trust
 from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
+from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
 from busbw_analysis.report.tables.compare import bands_table, compare_table
 
@@ -47,12 +49,12 @@ class Report:
         return next(iter(self.answers.values()))
 
 
-def compose(judgement: Judgement, references: Sequence[Judgement] = ()) -> Report:
-    """The report of ``judgement``, with the curves of ``references`` as thin lines in its figures. The same judgement
-    gives the same bytes.
+def compose(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Report:
+    """The report of ``judgement``, with the curves of ``references`` as thin lines in its figures, and with plans of
+    ``models``. The same judgement gives the same bytes.
     """
     (judgement,) = with_joint_fits([judgement])
-    page = page_of(judgement, references)
+    page = page_of(judgement, references, models)
     answers = _by_name(page)
     machines = to_json.render(judgement, answers[""])
     return Report(answers, to_html.render(page), to_markdown.render(page), machines)
@@ -118,7 +120,7 @@ def write_text(path: Path, text: str) -> None:
         raise StoreError(message, code="not-writable") from error
 
 
-def page_of(judgement: Judgement, references: Sequence[Judgement] = ()) -> Page:
+def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Page:
     """The page, in the order in which one should read it."""
     dataset = judgement.dataset
     answer = answer_of(judgement)
@@ -129,7 +131,7 @@ def page_of(judgement: Judgement, references: Sequence[Judgement] = ()) -> Page:
         subtitle=_subtitle(dataset.runs),
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
-        sections=tuple(_folded(sides, answer)),
+        sections=tuple(_folded(sides, answer, models)),
     )
 
 
@@ -171,11 +173,13 @@ def run_names(dataset: Dataset) -> str:
     return ", ".join(stored.run.id for stored in dataset.runs)
 
 
-def _folded(sides: Sequence[Side], answer: Answer) -> Iterator[Section]:
+def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
     """The sections that have something to say. What most readers do not need waits for a click."""
     judgement = sides[0].judgement
     shown = _SHOWN if any(verdict.busbw is not None for verdict in judgement.verdicts) else _SHOWN | _SHOWN_ALONE
     yield operations(sides, reasons(answer))
+    if (of_training := training(judgement, models)) is not None:
+        yield of_training
     for write_section in _SECTIONS:
         if (section := write_section(judgement)) is not None:
             bad = section.anchor == "missing" and any(row.state == "failed" for row in judgement.dataset.cases)

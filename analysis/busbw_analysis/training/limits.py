@@ -267,6 +267,7 @@ def variants(constants: Constants) -> dict[str, Constants]:
         "latency / 4": replace(
             c, kernel_seconds=c.kernel_seconds / 4, reduce_seconds=c.reduce_seconds / 4, hop_seconds=c.hop_seconds / 4
         ),
+        "layers / 2": replace(c, layers=c.layers / 2),
         "batch × 4": replace(c, batch_tokens=4 * c.batch_tokens),
         "5 µs more for each doubling of nodes": replace(c, hop_seconds=c.hop_seconds + 5e-6),
         "a year": replace(c, days=365.0),

@@ -1,0 +1,84 @@
+"""What a run's measurements mean for training: steps that it has measured beside the plan's, and plans of models."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.units import format_time
+from busbw.workloads.model_rows import Model
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.predict import Questions
+from busbw_analysis.report.document import Block, Column, Paragraph, Section, table
+from busbw_analysis.report.tables.training_plan import change_tables, plan_tables
+from busbw_analysis.training.held import Held, held, order_kept
+from busbw_analysis.training.layout import Layout
+from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
+from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.step_time import Machine
+
+_TOP: Final = 5
+_OVERLAP: Final = 0.8
+"""Share of a call that computation beside it hides, where the run has not measured it."""
+
+
+def training(judgement: Judgement, models: Sequence[Model]) -> Section | None:
+    """Of the ``models`` that were asked for; None where there are none and no step was measured."""
+    questions = Questions([judgement.dataset], [judgement.cases])
+    blocks = [*_measured(questions), *(block for model in models for block in _planned(questions, model))]
+    if not blocks:
+        return None
+    gist = "The time of steps by the measurements of this run, its parts, and what would change it."
+    return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
+
+
+def _measured(questions: Questions) -> Iterator[Block]:
+    """Steps that were measured, with the errors of the plan by part."""
+    if not any(row.case.workload for dataset in questions.datasets for row in dataset.cases):
+        return
+    found = held(questions)
+    told = [one for one in found if one.predicted is not None]
+    columns: tuple[Column[Held], ...] = (
+        Column("Step", lambda one: one.what),
+        Column("Measured", lambda one: one.seconds, _seconds),
+        Column("Predicted", lambda one: None if one.predicted is None else one.predicted.total, _seconds),
+        Column("Error", lambda one: one.error, "{:+.1%}".format),
+        Column("of compute", lambda one: one.compute_error, "{:+.1%}".format),
+        Column("of the rest", lambda one: one.rest_error, "{:+.1%}".format),
+    )
+    order = f"Kendall's τ of both orders: {order_kept(told):.2f}." if len(told) > 2 else ""
+    note = (
+        "Predicted from the curves of calls in this run; errors as shares of the measured step; the rest is bubble and "
+        f"exposed communication together. {order}"
+    )
+    reasons = dict.fromkeys(one.refused for one in found if one.refused)
+    if found:
+        yield table("Steps of training, measured and predicted", columns, found, note, *reasons, row_headers=1)
+
+
+def _seconds(seconds: float) -> str:
+    return format_time(seconds * 1e9)
+
+
+def _planned(questions: Questions, model: Model) -> Iterator[Block]:
+    """The fastest layouts of a model on as many ranks as the run had."""
+    prices = Measured(questions)
+    ranks = max(len(one.runs[0].run.hosts) for one in questions.datasets)
+    rate = prices.flop_per_second(model.dtype) or prices.flop_per_second("float32")
+    if rate is None:
+        yield Paragraph(
+            f"{model.name}: no product of matrices was measured, so nothing tells how long its computation takes: add "
+            "matmul to the run, or name a rate with busbw training plan --achieved."
+        )
+        return
+    overlap, how = prices.overlap() or (_OVERLAP, "assumed")
+    machine = Machine(rate[0], prices.per_host, prices, overlap)
+    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {})
+    try:
+        found = plan(wanted, machine)
+    except (AnalysisError, UsageError) as error:
+        yield Paragraph(f"{model.name}: {error}.")
+        return
+    kept, best = found.layouts[:_TOP], found.layouts[0]
+    assumed = {"compute": rate[1], "overlap": f"{overlap:.0%} of a call, {how}", "memory": "not looked at"}
+    yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
+    yield from change_tables(sensitivity(best, machine), scaling(best, machine), best)

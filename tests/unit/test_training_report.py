@@ -1,0 +1,54 @@
+"""What a report says of training: steps beside the plan's, and plans of the models that are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from testing.synthetic import World, case, synthetic_run
+
+from busbw.workloads.model_rows import Model, models
+from busbw_analysis.data.load import load, pool
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.report.document import Paragraph, Table
+from busbw_analysis.report.sections.training import training
+
+STORED = Path(__file__).parents[1] / "data" / "schema-7"
+TOY = msgspec.structs.replace(
+    models()["Llama 3 8B"], layers=8, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=128, vocabulary=128, sequence=64
+)
+SIZES = tuple(1 << power for power in range(10, 25, 2))
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "send_recv", "ping_pong")
+
+
+@pytest.fixture(scope="module")
+def small() -> Model:
+    return msgspec.structs.replace(TOY, batch=16, dtype="float32")
+
+
+def test_measured_steps_are_shown_folded() -> None:
+    section = training(judge(load([STORED])), ())
+    assert section is not None
+    assert section.folded
+    (shown,) = section.blocks
+    assert isinstance(shown, Table)
+
+
+def test_without_steps_and_models_there_is_nothing_to_say(small: Model) -> None:
+    judgement = judge(pool([synthetic_run([case("all_reduce", size, 4) for size in SIZES], World())]))
+    assert training(judgement, ()) is None
+    section = training(judgement, (small,))
+    assert section is not None
+    assert isinstance(section.blocks[0], Paragraph), "nothing tells how long computation takes"
+
+
+def test_a_model_is_planned_on_the_ranks_of_the_run(small: Model) -> None:
+    cases = [case(op, size, 2 if op == "ping_pong" else 4) for op in OPS for size in SIZES]
+    products = [case("matmul", 1 << 20, 4)]
+    section = training(judge(pool([synthetic_run([*cases, *products], World())])), (small,))
+    assert section is not None
+    assert not section.folded
+    layouts = section.blocks[0]
+    assert isinstance(layouts, Table)
+    assert 1 <= len(layouts.rows) <= 5
