@@ -552,6 +552,15 @@ def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_a
     )
 
 
+def test_a_prediction_begins_with_whether_to_believe_it() -> None:
+    far = answer(evidence(), 16, MIB)
+    (one,) = far.forecasts
+    for passed in (True, False):
+        asked = replace(far, forecasts=(replace(one, held_out=replace(one.held_out, passed=passed)),))
+        assert predict_tables.document(asked)["validated"] is passed
+        assert predict_tables.headline(asked).startswith("NOT VALIDATED") is not passed
+
+
 def test_a_host_says_nothing_of_a_network() -> None:
     with refused(AnalysisError, "between-hosts-not-measured"):
         query(evidence(), 8, [MIB], hosts=2)
