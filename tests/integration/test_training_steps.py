@@ -20,7 +20,8 @@ from busbw_analysis.training.layout import Layout, Step
 
 WORKER: Final = Path(training_ranks.__file__)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.alone]
+"""Alone, and so in one process: what the ranks say is asked for once."""
 
 
 def heard(ranks: int) -> list[dict[str, Any]]:
@@ -46,13 +47,13 @@ def replicated() -> list[dict[str, Any]]:
     return heard(2 * RANKS)
 
 
-@pytest.mark.parametrize("op", TRAINED)
+@pytest.mark.parametrize("op", sorted(TRAINED))
 @pytest.mark.parametrize("model", MODELS)
 def test_loss_gradients_and_weights_are_those_of_one_process(told: list[dict[str, Any]], model: str, op: str) -> None:
     assert [rank[model][op]["wrong"] for rank in told] == [0, 0]
 
 
-@pytest.mark.parametrize("op", TRAINED)
+@pytest.mark.parametrize("op", sorted(TRAINED))
 @pytest.mark.parametrize("model", MODELS)
 def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, Any]], model: str, op: str) -> None:
     for rank, found in enumerate(told):
@@ -100,18 +101,18 @@ def formula(op: str, one: Workload, stage: int) -> dict[str, int]:
     return expected
 
 
-@pytest.mark.parametrize("op", TRAINED)
+@pytest.mark.parametrize("op", sorted(TRAINED))
 def test_products_are_those_of_the_formula(told: list[dict[str, Any]], op: str) -> None:
     shape = StepShape(workload(op, "Llama 3 8B"))
     assert sum(rank["Llama 3 8B"][op]["flop"] for rank in told) == shape.flop
 
 
-@pytest.mark.parametrize("op", TRAINED)
+@pytest.mark.parametrize("op", sorted(TRAINED))
 def test_parts_leave_the_step_as_it_was(told: list[dict[str, Any]], op: str) -> None:
     assert [rank["MLP 1024"][op]["wrong_after_parts"] for rank in told] == [0, 0]
 
 
-@pytest.mark.parametrize("op", TRAINED)
+@pytest.mark.parametrize("op", sorted(TRAINED))
 def test_a_waiting_step_lasts_as_long_as_was_said(told: list[dict[str, Any]], op: str) -> None:
     assert all(rank["MLP 1024"][op]["waited"] >= 0.9 for rank in told)
 
