@@ -158,7 +158,8 @@ _ONLY_CASE = msgspec.json.Decoder(_OnlyCase)
 
 def row_as_now(line: bytes, schema: int) -> bytes:
     """A row of ``schema`` as one of this schema; raises what decoding it would. All but its case is passed over."""
-    if schema == SCHEMA or not (case := bytes(_ONLY_CASE.decode(line).case)):
+    same = all(UPGRADES[step][1] is _as_it_is for step in range(schema, SCHEMA))
+    if same or not (case := bytes(_ONLY_CASE.decode(line).case)):
         return line
     return line.replace(case, case_as_now(case, schema), 1)
 
