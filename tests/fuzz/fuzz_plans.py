@@ -589,7 +589,11 @@ def campaign(seed: int, seconds: float | None, count: int | None) -> Outcome:
         while now < last and time.monotonic() < until:
             left = [str(now), str(last - now if last < math.inf else -1), str(until - time.monotonic())]
             with subprocess.Popen(
-                [sys.executable, __file__, *left], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [sys.executable, __file__, *left],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             ) as worker:
                 assert worker.stdout is not None
                 assert worker.stderr is not None

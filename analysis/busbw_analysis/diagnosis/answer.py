@@ -339,15 +339,18 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     slower = [one for one in judged if one.status == "slower"]
     undecided = sum(one.status == "undecided" for one in judged)
     fine = len(judged) - len(slower) - undecided
+    if fine == len(judged):
+        return "as expected"
     parts = []
     if slower:
         worst = max(slower, key=lambda one: (one.model_ratio or 0.0, -(one.peak_share or 0.0)))
-        parts.append(f"{len(slower)} of {len(judged)} slower, worst {_name(worst, judged)} ({worst.text})")
-    if fine == len(judged):
-        parts.append("as expected")
+        parts.append(f"{len(slower)} slower, worst {_name(worst, judged)} ({worst.text})")
     if undecided:
-        parts.append(f"{undecided} of {len(judged)} undecided")
-    return ", ".join(parts)
+        parts.append(f"{undecided} undecided")
+    if fine:
+        parts.append(f"{fine} as expected")
+    number, _, rest = ", ".join(parts).partition(" ")
+    return f"{number} of {len(judged)} {rest}"
 
 
 def _name(of: Verdict, among: Sequence[Verdict]) -> str:
@@ -414,7 +417,7 @@ def _advice(scatter: float | None, launches: int) -> str:
     for target in _TARGETS:
         needed = launches_needed(math.log1p(scatter), target)
         if needed is not None and needed <= _MOST_LAUNCHES:
-            return f"--launches {needed} would show {_percent(target)}" if needed > launches else ""
+            return f"--launches {needed} would show differences of {_percent(target)}" if needed > launches else ""
     return ""
 
 

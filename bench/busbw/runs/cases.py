@@ -212,11 +212,15 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
 
 
 def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
-    """What is trained, on all ranks. Raises UsageError for replicas that ranks cannot be divided into."""
-    for model, replicas in product(sweep.models, sweep.replicas if op.splits != "dp" else (ranks,)):
-        if ranks % replicas:
-            message = f"key 'replicas': {replicas} do not divide {ranks} ranks; want a divisor"
-            raise UsageError(message)
+    """What is trained, on all ranks. Of several numbers of replicas, those count that divide ranks.
+
+    Raises UsageError where none does.
+    """
+    dividing = [replicas for replicas in sweep.replicas if ranks % replicas == 0]
+    if not dividing:
+        message = f"key 'replicas': {', '.join(map(str, sweep.replicas))} do not divide {ranks} ranks; want a divisor"
+        raise UsageError(message)
+    for model, replicas in product(sweep.models, dividing if op.splits != "dp" else (ranks,)):
         sharing = ranks // replicas
         usual = (2 * sharing if op.splits == "pp" else 1,)
         for micro_batches in usual if sweep.micro_batches is None else sweep.micro_batches:

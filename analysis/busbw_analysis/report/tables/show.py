@@ -256,7 +256,7 @@ def _peaks(rows: Sequence[Row]) -> str:
         f"{format_rate((row['algbw'] if row['busbw'] is None else row['busbw']) / row['peak_share'])}, "
         f"{row['denominator'].partition(',')[0]}": None
         for row in rows
-        if row["peak_share"]
+        if row["peak_share"] and row["denominator"]
     }
     return "" if not found else f"100 % of the peak: {'; '.join(found)}"
 
