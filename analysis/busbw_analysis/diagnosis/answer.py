@@ -115,14 +115,15 @@ def answer_of(judgement: Judgement) -> Answer:
     """The answer to ``judgement``."""
     causes, verdicts = _causes(judgement)
     status = _status(judgement, verdicts)
-    confidence, trust = _trust(judgement)
+    action = _sentence(*dict.fromkeys(cause.action for cause in causes))
+    confidence, trust = _trust(judgement, action)
     findings = ranked(judgement.findings)
     known = {code for cause in causes for code in (cause.code, *_FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
         answer=_sentence(*_by_band(verdicts)) or _unjudged(judgement),
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
-        action=_sentence(*dict.fromkeys(cause.action for cause in causes)),
+        action=action,
         trust=trust,
         measured=_measured(judgement),
         confidence=confidence,
@@ -169,7 +170,8 @@ def _scatter_words(judgement: Judgement) -> str:
 
 
 def _more_launches(judgement: Judgement) -> str:
-    return _advice(scatter_of(judgement), 0) or "measure when the machine is quieter: more launches would not help"
+    advice = _advice(scatter_of(judgement), 0)
+    return f"measure again: {advice}" if advice else "measure when the machine is quieter: more launches would not help"
 
 
 def _fewer_ranks(judgement: Judgement) -> str:
@@ -375,8 +377,8 @@ def scatter_of(judgement: Judgement) -> float | None:
     return math.expm1(median(found)) if found else None
 
 
-def _trust(judgement: Judgement) -> tuple[int, str]:
-    """Points of confidence, and the sentence."""
+def _trust(judgement: Judgement, action: str) -> tuple[int, str]:
+    """Points of confidence, and the sentence, without what ``action`` says already."""
     dataset = judgement.dataset
     counts = [len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]]
     if not counts:
@@ -398,7 +400,8 @@ def _trust(judgement: Judgement) -> tuple[int, str]:
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
         text = f"{many}{where}: differences below {_percent(visible)} are not visible"
-    return sum(points), _sentence(text, _advice(scatter, launches), _tested(judgement))
+    advice = _advice(scatter, launches)
+    return sum(points), _sentence(text, advice if advice not in action else "", _tested(judgement))
 
 
 def _tested(judgement: Judgement) -> str:
