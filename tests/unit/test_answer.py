@@ -119,10 +119,17 @@ def test_wrong_data_come_first_whatever_else_there_is() -> None:
 
 
 def test_launches_that_leave_verdicts_open_are_the_cause_and_more_of_them_the_action() -> None:
-    found = answer(run_of(1.25, noise=0.1))
+    found = answer(run_of(1.25, noise=0.2, launches=5))
     assert found.status == "undecided"
     assert codes(found) == ["noise"]
     assert "--launches" in found.action
+    assert "--launches" not in answer(run_of(1.25, noise=0.1, launches=20)).action, "so many were taken already"
+
+
+def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_praised() -> None:
+    found = answer(run_of(0.2))
+    assert found.status == "undecided"
+    assert "slow-model" in codes(found)
 
 
 @pytest.mark.parametrize(("launches", "points"), [(1, 2), (3, 3), (4, 4)])

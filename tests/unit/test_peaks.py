@@ -91,6 +91,10 @@ def test_ranks_over_sockets_are_held_against_plain_sockets(
     series = series_of(dataset, summaries)[0]
     assert len(series.key.ranks) == ranks_of_op
     found = peak_of(dataset, series, host_copies(dataset, summaries), ROWS, streams=socket_streams(dataset, summaries))
+    if (op, busbw) == ("ping_pong", None):
+        assert isinstance(found, Unavailable)
+        assert found.code == "stream-shared-cores"
+        return
     assert isinstance(found, Peak)
     assert (found.level == "sockets of a host") == (busbw is not None)
     if busbw is not None:

@@ -170,13 +170,30 @@ def _scatter_words(judgement: Judgement) -> str:
 
 
 def _more_launches(judgement: Judgement) -> str:
-    advice = _advice(scatter_of(judgement), 0)
-    return f"measure again: {advice}" if advice else "measure when the machine is quieter: more launches would not help"
+    made = min((len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]), default=0)
+    advice = _advice(scatter_of(judgement), made)
+    return f"measure again: {advice}" if advice else "measure when the machine is quieter: launches show little more"
 
 
 def _fewer_ranks(judgement: Judgement) -> str:
     ranks, cores = max(judgement.dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
-    return f"--ranks {cores} a host, or a host with {ranks} cores" if cores > 1 else f"a host with {ranks} cores"
+    where = "" if len(judgement.dataset.oversubscribed_hosts) == 1 else " a host"
+    return f"--ranks {cores}{where}, or a host with {ranks} cores" if cores > 1 else f"a host with {ranks} cores"
+
+
+def _slow_model(judgement: Judgement) -> str:
+    """Where most operations beat their model by far, it is the model that is wrong."""
+    ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
+    if len(ratios) < _LEAST_RATIOS or median(ratios) >= _BEATEN:
+        return ""
+    return (
+        f"the model is too slow: half of the operations take less than {median(ratios):.2g} of its time, so its α and "
+        "β were measured while the machine was busy"
+    )
+
+
+_LEAST_RATIOS: Final = 3
+_BEATEN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +228,7 @@ def _nothing(_judgement: Judgement, _verdict: Verdict) -> bool:
     return False
 
 
+_ALONE: Final = "measure again when nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
     _Rule("wrong-data", _said("wrong-data"), "do not use this library or machine before the data are right", _nothing),
     _Rule(
@@ -236,10 +254,11 @@ _RULES: Final = (
     _Rule(
         "disturbed",
         _said("disturbed"),
-        "measure again when nothing else runs on the machine (Slurm: --exclusive)",
+        _ALONE,
         lambda judgement, verdict: (verdict.label, verdict.size_bytes) in _disturbed(judgement),
         always=False,
     ),
+    _Rule("slow-model", _slow_model, _ALONE, _nothing),
     _Rule(
         "moved-factor",
         _moved,
@@ -278,6 +297,7 @@ _MOST_CAUSES: Final = 2
 def _causes(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, ...]]:
     """The causes that are named, and every verdict with the first of them that explains it."""
     verdicts = list(judgement.verdicts)
+    slower = any(verdict.status == "slower" for verdict in verdicts)
     causes: list[Cause] = []
     for rule in (*_RULES, _NOISE):
         text = rule.text(judgement)
@@ -290,7 +310,9 @@ def _causes(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, ...
             and verdict.explained_by is None
             and rule.explains(judgement, verdict)
         ]
-        if explained or rule.always:
+        # What explains undecided verdicts alone is no answer to why others are slower.
+        answers = not slower or rule is _NOISE or any(verdicts[place].status == "slower" for place in explained)
+        if (explained and answers) or rule.always:
             action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
             causes.append(Cause(rule.code, text, action))
             for place in explained:
@@ -306,7 +328,7 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
         return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
-    if "undecided" in found:
+    if "undecided" in found or _slow_model(judgement):
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
@@ -340,7 +362,8 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         return judged[0].text if judged[0].status != "as expected" else f"as expected ({judged[0].text})"
     slower = [one for one in judged if one.status == "slower"]
     undecided = sum(one.status == "undecided" for one in judged)
-    fine = len(judged) - len(slower) - undecided
+    faster = [one for one in judged if one.status == "faster" and (one.model_ratio or 1.0) < _BEATEN]
+    fine = len(judged) - len(slower) - undecided - len(faster)
     if fine == len(judged):
         return "as expected"
     parts = []
@@ -349,6 +372,9 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         parts.append(f"{len(slower)} slower, worst {_name(worst, judged)} ({worst.text})")
     if undecided:
         parts.append(f"{undecided} undecided")
+    if faster:
+        most = min(faster, key=lambda one: (one.model_ratio or 1.0, -(one.peak_share or 0.0)))
+        parts.append(f"{len(faster)} faster, most {_name(most, judged)} ({most.text})")
     if fine:
         parts.append(f"{fine} as expected")
     number, _, rest = ", ".join(parts).partition(" ")
@@ -455,6 +481,8 @@ def _best(judgement: Judgement) -> Iterator[str]:
     if best.peak is not None and best.denominator is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
         text += f", {share} ({best.denominator.partition(',')[0].rstrip('.')})"
+        if best.busbw > best.peak and best.denominator.startswith("memory copy"):
+            text += ", above it because parts of a message stay in a cache"
     yield text
 
 

@@ -270,7 +270,10 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
             yield f"run {one.unknown_in} did not record {one.key!r}, so it could not be compared"
     unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
     if unlike and not force:
-        message = f"these runs may not be compared: {'; '.join(unlike)}. Overrule it with --force"
+        message = (
+            f"these runs may not be compared: {'; '.join(unlike)}. busbw report A B draws them in one figure; --force "
+            "compares what both measured alike"
+        )
         raise UnlikeRuns(message)
     yield from (f"compared although {text}" for text in unlike)
 

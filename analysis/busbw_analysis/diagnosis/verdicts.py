@@ -125,7 +125,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         )
         for end in ends
     )
-    if not best[0] == status == worst[0]:
+    found = {best[0], status, worst[0]}
+    if len(found) > 1 and not found <= {"as expected", "faster"}:
         reasons.insert(
             0,
             f"the {point.interval.kind} lies on both sides of a limit: {format_time(ends[0])} is {best[1]}, "
@@ -160,10 +161,15 @@ def _judged(peak_share: float | None, model_ratio: float | None, *, latent: bool
     if model_ratio is None:
         return ("not judged", "nothing to compare with") if peak_share is None else ("slower", reached)
     if model_ratio > MODEL_TOLERANCE:
-        return "slower", f"{model_ratio:.2g}× slower than the model"
+        return "slower", f"{times(model_ratio)} slower than the model"
     if model_ratio < 1 / MODEL_TOLERANCE:
-        return "faster", f"{1 / model_ratio:.2g}× faster than the model"
+        return "faster", f"{times(1 / model_ratio)} faster than the model"
     return "as expected", f"{model_ratio:.2g}× the model's time"
+
+
+def times(ratio: float) -> str:
+    """A ratio in words, without an exponent: 1.4×, 140×."""
+    return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
 
 
 def latency_bound(curve: Curve, point: Point) -> bool:

@@ -159,9 +159,7 @@ def peak_of(
     if series.key.hosts > 1:
         return _network_peak(dataset, series, rows)
     if on_host:
-        stream = _comparable(dataset, series, streams or {})
-        of_memory = _memory_peak(dataset, series, copies, concurrent_wire or 1.0)
-        return of_memory if stream is None else _socket_peak(dataset, series, stream, copies)
+        return _peak_in_host(dataset, series, copies, concurrent_wire or 1.0, streams or {})
     return _link_peak(dataset, series, rows)
 
 
@@ -314,14 +312,36 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
     return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
 
 
-def _comparable(dataset: Dataset, series: Series, streams: Mapping[str, SocketStream]) -> SocketStream | None:
-    """The stream that is a peak of ``series``, on one host: over sockets, too, and fewer ranks had no more cores."""
+def _peak_in_host(
+    dataset: Dataset,
+    series: Series,
+    copies: Mapping[str, HostCopy],
+    concurrent_wire: float,
+    streams: Mapping[str, SocketStream],
+) -> Peak | Unavailable:
+    stream = _comparable(dataset, series, streams)
+    if isinstance(stream, SocketStream):
+        return _socket_peak(dataset, series, stream, copies)
+    return stream or _memory_peak(dataset, series, copies, concurrent_wire)
+
+
+def _comparable(
+    dataset: Dataset, series: Series, streams: Mapping[str, SocketStream]
+) -> SocketStream | Unavailable | None:
+    """The stream that is a peak of ``series``, on one host: over sockets, too, and fewer ranks had no more cores. None
+    where no stream tells of it.
+    """
     host = dataset.hosts_of(series.key.ranks)[0]
     stream, cores = streams.get(host), fact(dataset.environment(host), "cpu.usable_cores")
     if stream is None or dataset.backend.transport != "gloo-tcp" or series.key.op == TCP_STREAM:
         return None
     enough = isinstance(cores, int) and len(stream.ranks) <= cores
-    return stream if series.key.ranks == stream.ranks or enough else None
+    if series.key.ranks == stream.ranks or enough:
+        return stream
+    return Unavailable(
+        "stream-shared-cores",
+        f"plain TCP was measured on {len(stream.ranks)} ranks at once, which shared cores: fewer ranks may send faster",
+    )
 
 
 def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream, copies: Mapping[str, HostCopy]) -> Peak:
