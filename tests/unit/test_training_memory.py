@@ -19,6 +19,7 @@ from busbw_analysis.training.memory import (
     under_way,
     what_fits,
 )
+from busbw_analysis.training.traffic import traffic
 
 GPT = models()["GPT-3 175B"]
 S, B, H, A = 2048, 1, 12288, 96
@@ -199,3 +200,23 @@ def test_experts_are_divided_among_their_own_ranks() -> None:
     one = memory(Step(model, Layout(dp=8, ep=4, zero=1), 8, 64))
     assert one.weights == 2 * ((parameters(model) - experts) + experts / 4)
     assert one.optimizer == pytest.approx(12 * ((parameters(model) - experts) / 8 + experts / 4 / 2))
+
+
+def test_stages_of_a_mixture_with_experts_decide() -> None:
+    """DeepSeek-V3 on 32 stages: (1, 0), (2, 0), 28 times (0, 2), twice (0, 1) layers without and with experts."""
+    one = Step(models()["DeepSeek-V3"], Layout(dp=32, pp=32, cp=2, ep=2, micro_batches=8, uneven=True), 256, 4096)
+    assert one.kinds == {0: 1, 1: 1, 2: 28, 30: 1, 31: 1}
+    assert one.middle == 2
+    found = memory(one)
+    assert found.stage == 2
+    assert found.weights == 2 * sum(unit.total for unit in one.units(2))
+    assert "ep" in {row.dimension for row in traffic(one)}
+
+
+@pytest.mark.parametrize(("pp", "interleave"), [(1, 1), (2, 1), (3, 1), (7, 1), (8, 2), (61, 1)])
+def test_every_stage_is_of_a_kind(pp: int, interleave: int) -> None:
+    layout = Layout(pp=pp, interleave=interleave, micro_batches=pp, uneven=True)
+    one = Step(models()["DeepSeek-V3"], layout, pp, 4096)
+    assert sum(one.kinds.values()) == pp
+    assert sum(count * sum(one.layers_of(stage)) for stage, count in one.kinds.items()) == one.model.layers
+    assert {one.units(stage) for stage in range(pp)} == {one.units(stage) for stage in one.kinds}

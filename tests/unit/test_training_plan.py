@@ -202,6 +202,13 @@ def test_gradients_hide_beside_the_last_backward_pass(seconds: float, overlap: f
     assert found.total == pytest.approx(found.compute + seconds - hidden)
 
 
+def test_the_bubble_is_that_of_all_stages_of_a_mixture() -> None:
+    """Its first two stages are dense, those behind them have experts, the last a head."""
+    found = step_time(Step(MIXED, Layout(pp=8, micro_batches=8), 8, 16), machine())
+    works = flop_per_token(MIXED, 16, causal=True) * 16 / 1e9
+    assert found.parts["bubble"] == pytest.approx(works - found.compute / 8)
+
+
 def test_recomputation_adds_a_forward_pass() -> None:
     plain, again = (step_time(Step(TOY, Layout(recompute=how), 1, 16), machine()).total for how in ("none", "full"))
     assert again == pytest.approx(plain * 4 / 3)

@@ -168,7 +168,7 @@ def models(*, own: Path | None, as_json: bool) -> None:
 
 @training.command()
 @_step_options
-@click.option("--stage", type=int, help="Of the pipeline.  [default: the second of three or more, else the first]")
+@click.option("--stage", type=int, help="Of the pipeline.  [default: one inside, with experts if any, else the first]")
 @click.option("--explain", is_flag=True, help="Put what is often said beside what holds.")
 @as_json_option
 def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> None:

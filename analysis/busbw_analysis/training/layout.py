@@ -6,7 +6,8 @@ parallelism within data parallelism: Rajbhandari et al. 2022, https://arxiv.org/
 """
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal, get_args
@@ -253,8 +254,17 @@ class Step:
 
     @property
     def middle(self) -> int:
-        """The stage that speaks for all: the second of three or more, which sends both ways; else the first."""
-        return 1 if self.layout.pp > 2 else 0
+        """The stage that speaks for all: the first of those that send both ways and have experts, if the model has
+        any; the first of all where there are no such.
+        """
+        inner = [stage for stage in self.kinds if 0 < stage < self.layout.pp - 1] or [0]
+        return next((stage for stage in inner if self.layers_of(stage)[1]), inner[0])
+
+    @property
+    def kinds(self) -> Mapping[int, int]:
+        """The first stage of every kind, by its layers and whether it is the first or the last → how many there are."""
+        layout, model = self.layout, self.model
+        return _kinds(model.layers, model.layers - model.expert_layers, layout.pp, layout.interleave)
 
     def check_stage(self, stage: int) -> int:
         """``stage``, if there is such a one."""
@@ -315,6 +325,14 @@ def _layers_of(layers: int, dense_layers: int, pp: int, interleave: int, stage: 
     parts = [_part(layers, pp * interleave, number * pp + stage) for number in range(interleave)]
     dense = sum(max(0, min(length, dense_layers - first)) for first, length in parts)
     return dense, sum(length for _, length in parts) - dense
+
+
+@lru_cache(maxsize=1 << 14)
+def _kinds(layers: int, dense_layers: int, pp: int, interleave: int) -> Mapping[int, int]:
+    all_of_it = [
+        (*_layers_of(layers, dense_layers, pp, interleave, stage), stage == 0, stage == pp - 1) for stage in range(pp)
+    ]
+    return {all_of_it.index(kind): count for kind, count in Counter(all_of_it).items()}
 
 
 @lru_cache(maxsize=1 << 14)

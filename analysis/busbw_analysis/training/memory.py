@@ -68,12 +68,12 @@ class Memory:
 
 
 def memory(step: Step, optimizer: Optimizer = "adam", attention: Attention | None = None) -> Memory:
-    """Of the rank that needs most. ``attention``: scores are kept, or recomputed block by block (flash); by default
-    kept for models with dropout, whose training was described so, and not for others.
+    """Of the rank that needs most; of stages of a kind the first has most under way. ``attention``: scores are kept, or
+    recomputed block by block (flash); by default kept for models with dropout, whose training was described so, and not
+    for others.
     """
     kept: Attention = ("scores" if step.model.dropout else "flash") if attention is None else attention
-    ends = sorted({0, step.middle, step.layout.pp - 1})
-    return max((_of_stage(step, stage, optimizer, kept) for stage in ends), key=lambda one: one.total)
+    return max((_of_stage(step, stage, optimizer, kept) for stage in step.kinds), key=lambda one: one.total)
 
 
 def _of_stage(step: Step, stage: int, optimizer: Optimizer, attention: Attention) -> Memory:

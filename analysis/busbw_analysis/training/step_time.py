@@ -139,18 +139,11 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     def seconds(row: Traffic) -> float:
         return scenario.seconds(price(row), row.dimension)
 
-    ends = sorted({0, step.middle, max(0, layout.pp - 2), layout.pp - 1})
-    rows = {stage: traffic(step, stage) for stage in ends}
-    stages = {stage: _stage(step, stage, machine, scenario, rows[stage], seconds) for stage in ends}
-    slowest = max(ends, key=lambda stage: stages[stage].seconds)
+    rows = {stage: traffic(step, stage) for stage in step.kinds}
+    stages = {stage: _stage(step, stage, machine, scenario, rows[stage], seconds) for stage in rows}
+    slowest = max(stages, key=lambda stage: stages[stage].seconds)
     busy = stages[slowest]
-    outer = {0, layout.pp - 1}
-    inner = [stage for stage in ends if stage not in outer]
-    together = sum(stages[stage].seconds for stage in outer)
-    if inner:  # of those between the ends a few stand for all, by their layers
-        layers = {stage: sum(step.layers_of(stage)) for stage in ends}
-        between = step.model.layers - sum(layers[stage] for stage in outer)
-        together += between * sum(stages[stage].seconds for stage in inner) / sum(layers[stage] for stage in inner)
+    together = sum(count * stages[stage].seconds for stage, count in step.kinds.items())
     bubble = max(0.0, together - busy.seconds) / layout.interleave
     exposed = {one: m * taken for one, taken in busy.waits.items()}
     messages = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
