@@ -220,3 +220,24 @@ def test_every_stage_is_of_a_kind(pp: int, interleave: int) -> None:
     assert sum(one.kinds.values()) == pp
     assert sum(count * sum(one.layers_of(stage)) for stage, count in one.kinds.items()) == one.model.layers
     assert {one.units(stage) for stage in range(pp)} == {one.units(stage) for stage in one.kinds}
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_gradients_are_whole_until_the_last_micro_batch(zero: int) -> None:
+    """2 bytes of 8 ranks: of each gradient, unless every micro-batch reduces them, or there is one alone."""
+    model = models()["Llama 3 8B"]
+    every, last = (
+        memory(Step(model, Layout(dp=8, zero=zero, micro_batches=4, sync=sync), 32, 512)) for sync in ("every", "last")
+    )
+    alone = memory(Step(model, Layout(dp=8, zero=zero, sync="last"), 8, 512))
+    assert last.gradients == 2 * parameters(model)
+    assert every.gradients == alone.gradients == pytest.approx(2 * parameters(model) / 8)
+    assert last.weights == every.weights
+
+
+def test_without_resharding_weights_stay_whole() -> None:
+    model = models()["Llama 3 8B"]
+    again, kept = (memory(Step(model, Layout(dp=8, zero=3, reshard=reshard), 8, 512)) for reshard in (True, False))
+    assert again.weights == pytest.approx(2 * parameters(model) / 8)
+    assert kept.weights == pytest.approx(again.weights + 2 * parameters(model))
+    assert kept.buffers == pytest.approx(again.buffers / 3), "two units of weights, one of gradients"

@@ -277,6 +277,13 @@ def test_the_plan_is_what_a_search_through_everything_finds(model: Model, room: 
     assert [one.time.total for one in found.layouts] == sorted(one.time.total for one in found.layouts)
 
 
+def test_zero_is_tried_as_the_optimizer_takes_time_too() -> None:
+    on = machine(Described(RATES), memory_bytes_per_second=1e3)
+    for replicas, zero in ((1, 0), (4, 1)):
+        (one,) = plans.plan(wanted(gpus=replicas * 2, fixed={"dp": replicas, "tp": 2, "pp": 1, "cp": 1}), on).layouts
+        assert one.step.layout.zero == zero
+
+
 def key_of(one: plans.Planned) -> tuple[int, ...]:
     layout = one.step.layout
     return layout.dp, layout.tp, layout.pp, layout.cp, layout.ep

@@ -77,15 +77,25 @@ def memory(step: Step, optimizer: Optimizer = "adam", attention: Attention | Non
 
 
 def _of_stage(step: Step, stage: int, optimizer: Optimizer, attention: Attention) -> Memory:
+    """Without resharding a rank has whole weights beside its part of them; where only the last micro-batch reduces
+    gradients, they are whole until then.
+    """
     layout, width = step.layout, step.model.width_bytes
     sums = [0.0, 0.0, 0.0]
     for unit in step.units(stage):
         each = per_parameter(width, step.gradient_bytes, optimizer, layout.zero, step.shards(unit))
-        for index, bytes_ in enumerate((each.weights, each.gradients, each.optimizer)):
+        weights = each.weights + width * (layout.zero == 3 and not layout.reshard)
+        gradients = float(step.gradient_bytes) if _late(layout) else each.gradients
+        for index, bytes_ in enumerate((weights, gradients, each.optimizer)):
             sums[index] += bytes_ * unit.total
     count = under_way(layout, stage)
     kept = count * sum(_kept_layers(step, stage, attention)) + _ends(step, stage, count)
     return Memory(stage, sums[0], sums[1], sums[2], kept, _buffers(step, stage, attention), count)
+
+
+def _late(layout: Layout) -> bool:
+    """Whether gradients are added up over several micro-batches before they are reduced."""
+    return layout.reduces < layout.micro_batches
 
 
 def under_way(layout: Layout, stage: int) -> float:
@@ -163,14 +173,15 @@ def _ends(step: Step, stage: int, count: float) -> float:
 
 def _buffers(step: Step, stage: int, attention: Attention) -> float:
     """What lives for a moment: with zero 3 the weights of two units, one at work and one on its way, and the gradients
-    of one before they are divided (arXiv:2304.11277, section 3.4); with everything recomputed the activations of a
-    layer.
+    of one before they are divided (arXiv:2304.11277, section 3.4), where they are not kept whole; with everything
+    recomputed the activations of a layer.
     """
     layout, units = step.layout, step.units(stage)
     total = 0.0
     if layout.zero == 3:
         largest = max(_parameters_together(units))
-        total += largest * (2 * step.model.width_bytes + step.gradient_bytes)
+        total += largest * 2 * step.model.width_bytes * layout.reshard
+        total += largest * step.gradient_bytes * (not _late(layout))
     if layout.recompute == "full":
         dense, expert = step.layers_of(stage)
         kinds = [experts for count, experts in ((dense, False), (expert, True)) if count]

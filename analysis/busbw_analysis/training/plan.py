@@ -128,8 +128,8 @@ class _Search:
             key = layout.dp, layout.tp, layout.pp, layout.cp, layout.ep
             if key not in self.best or found.time.total < self.best[key].time.total:
                 self.best[key] = found
-            if layout.zero < 2:  # neither more zero nor more recomputation makes it faster
-                return
+            if layout.zero == 1 or (layout.zero == 0 and layout.replicas == 1):
+                return  # more zero sends more, and the optimizer has no less to do; more recomputation computes more
 
 
 def plan(wanted: Wanted, machine: Machine) -> Plan:
