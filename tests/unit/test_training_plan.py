@@ -284,6 +284,16 @@ def test_zero_is_tried_as_the_optimizer_takes_time_too() -> None:
         assert one.step.layout.zero == zero
 
 
+@pytest.mark.parametrize(("per_host", "words"), [(4, ("between", "inside")), (3, ())])
+def test_a_plan_limits_nodes_of_a_token_where_hosts_have_whole_groups(per_host: int, words: tuple[str, ...]) -> None:
+    model = msgspec.structs.replace(MIXED, nodes_per_token=1)
+    fixed = {"dp": 8, "ep": 8, "tp": 1}
+    (one,) = plans.plan(wanted(model, fixed=fixed), machine(Described(RATES), per_host=per_host)).layouts
+    rows = [each for each in traffic(one.step) if each.dimension == "ep"]
+    assert rows
+    assert {each.what.split()[1] for each in rows if " " in each.what} == set(words)
+
+
 def key_of(one: plans.Planned) -> tuple[int, ...]:
     layout = one.step.layout
     return layout.dp, layout.tp, layout.pp, layout.cp, layout.ep

@@ -225,6 +225,18 @@ def test_limited_nodes_get_each_token_once() -> None:
     assert row(step(MIXED, dp=8, ep=8, batch=8, ranks_per_host=2), "dispatch", "forward").ranks == 8
 
 
+def test_ranks_of_tp_take_places_of_a_host_from_experts() -> None:
+    one = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=4, nodes_per_token=2)
+    assert row(one, "dispatch between nodes", "forward").ranks == 4
+    assert row(one, "dispatch inside a node", "forward").ranks == 2
+    alone = step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=2, nodes_per_token=2)
+    assert [(each.what, each.ranks) for each in traffic(alone) if each.dimension == "ep"] == [
+        (f"{what} between nodes", 8) for what in ("dispatch", "dispatch", "combine", "combine")
+    ]
+    with pytest.raises(UsageError, match="ranks-per-host"):
+        step(MIXED, dp=8, ep=8, tp=2, batch=8, ranks_per_host=6)
+
+
 def test_the_ends_of_the_pipeline_have_their_vocabulary() -> None:
     one = step(tp=2, pp=2, batch=2, micro_batches=2)
     assert row(one, "embedding", "forward", stage=0).messages == row(one, "head", "backward", stage=1).messages == 2

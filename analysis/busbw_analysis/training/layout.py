@@ -158,7 +158,7 @@ class Step:
 
     gradients: type in which gradients are kept and reduced (None: as the weights).
     imbalance: tokens of the busiest rank's experts over the mean, 1 (even) to ep.
-    ranks_per_host: with it, and a limit on the nodes of a token, expert traffic is split by hosts.
+    ranks_per_host: GPUs of a host; with it, and a limit on the nodes of a token, expert traffic is split by hosts.
     nodes_per_token: on how many nodes the experts of a token are at most (0: no limit).
     """
 
@@ -193,8 +193,7 @@ class Step:
             _refuse(f"batch {self.batch} is not cut evenly by dp · micro-batches = {pieces}; want {hint}", "divides")
         if not 1 <= self.imbalance <= layout.ep:
             _refuse(f"imbalance {self.imbalance:g}: want 1 (even) to ep = {layout.ep}")
-        if self.ranks_per_host is not None and (layout.ep > self.ranks_per_host or self.ranks_per_host < 1):
-            _divides("ranks-per-host", self.ranks_per_host, layout.ep, f"ep = {layout.ep} ranks")
+        self._check_hosts()
 
     def _check_parts(self) -> None:
         model, parts = self.model, self.layout.pp * self.layout.interleave
@@ -204,6 +203,12 @@ class Step:
         if not self.layout.uneven and model.layers % parts:
             fit = ", ".join(map(str, divisors(model.layers)))
             _refuse(f"pp · interleave {parts} does not divide {what}; want one of {fit}, or --uneven", "divides")
+
+    def _check_hosts(self) -> None:
+        if self.ranks_per_host is not None and self.ranks_per_host < 1:
+            _refuse(f"ranks-per-host {self.ranks_per_host}: want 1 or more")
+        if self.ep_per_host is not None and self.layout.ep > self.ep_per_host:
+            _divides("ranks-per-host / tp", self.ep_per_host, self.layout.ep, f"ep = {self.layout.ep} ranks")
 
     @staticmethod
     def _check_tensor(model: Model, tp: int) -> None:
@@ -251,6 +256,11 @@ class Step:
     def gradient_bytes(self) -> int:
         """Bytes of one gradient."""
         return self.model.width_bytes if self.gradients is None else DTYPE_BYTES[self.gradients]
+
+    @property
+    def ep_per_host(self) -> int | None:
+        """Ranks of a host that experts are split over: those of tp are beside each other (None: not said)."""
+        return None if self.ranks_per_host is None else max(1, self.ranks_per_host // self.layout.tp)
 
     @property
     def middle(self) -> int:

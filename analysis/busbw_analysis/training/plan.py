@@ -135,7 +135,7 @@ class _Search:
 def plan(wanted: Wanted, machine: Machine) -> Plan:
     """Time every layout. Raises UsageError when none divides, AnalysisError when none fits or none has a price."""
     search = _Search(wanted, machine)
-    for choices in _choices(wanted):
+    for choices in _choices(wanted, machine.per_host):
         search.among(choices)
     what = f"{wanted.model.name} on {wanted.gpus} GPUs"
     if search.least is None or search.smallest is None:
@@ -159,7 +159,7 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
     return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
 
 
-def _choices(wanted: Wanted) -> Iterator[list[Step]]:
+def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
     """For every choice of degrees, micro-batch and parts of a stage: the steps with more and more of recomputation and
     zero, which need less and less memory.
     """
@@ -172,7 +172,7 @@ def _choices(wanted: Wanted) -> Iterator[list[Step]]:
         for sequences in _given(wanted.fixed.get("micro_batch"), _SEQUENCES):
             if whole % sequences == 0:
                 for parts in _given(wanted.fixed.get("interleave"), _PARTS):
-                    if found := list(_steps(wanted, layout, whole // sequences, parts)):
+                    if found := list(_steps(wanted, layout, per_host, whole // sequences, parts)):
                         yield found
                         if found[0].layout.bubble_share < _SMALL_BUBBLE:
                             break
@@ -186,12 +186,13 @@ def _given(value: int | None, otherwise: Sequence[int]) -> Sequence[int]:
     return otherwise if value is None else (value,)
 
 
-def _steps(wanted: Wanted, layout: Layout, micro_batches: int, parts: int) -> Iterator[Step]:
+def _steps(wanted: Wanted, layout: Layout, per_host: int, micro_batches: int, parts: int) -> Iterator[Step]:
     model, pp = wanted.model, layout.pp
     if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers or layout.schedule == "gpipe"):
         return
     stages = ("none", "full") if wanted.like.recompute == "none" else (wanted.like.recompute,)
     split = wanted.sequence_parallel and layout.tp > 1 and wanted.sequence % (layout.tp * layout.cp) == 0
+    limited = layout.ep % max(1, per_host // layout.tp) == 0  # else hosts have parts of groups
     zeros = _given(wanted.fixed.get("zero"), (0, 1, 2, 3))
     for recompute in stages:
         for zero in zeros:
@@ -206,7 +207,15 @@ def _steps(wanted: Wanted, layout: Layout, micro_batches: int, parts: int) -> It
                 uneven=model.layers % (pp * parts) > 0,
             )
             with suppress(UsageError):
-                yield Step(model, made, wanted.batch, wanted.sequence, wanted.gradients)
+                yield Step(
+                    model,
+                    made,
+                    wanted.batch,
+                    wanted.sequence,
+                    wanted.gradients,
+                    ranks_per_host=per_host if limited else None,
+                    nodes_per_token=model.nodes_per_token,
+                )
 
 
 # --- what would change it ------------------------------------------------------------------------------------------

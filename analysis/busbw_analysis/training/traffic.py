@@ -264,7 +264,7 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
     calls = step.layers_of(stage)[1] * layout.micro_batches
     again = 2 if layout.recompute == "full" else 1
     token = step.own_tokens * model.hidden * model.width_bytes * step.imbalance
-    e, per_host = layout.ep, step.ranks_per_host
+    e, per_host = layout.ep, step.ep_per_host
     parts: tuple[tuple[str, int, int, str, str], ...] = (
         ("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS),
     )
