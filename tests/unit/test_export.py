@@ -16,8 +16,10 @@ from testing.synthetic import case, synthetic_run, write_synthetic
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.runs import store
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import nccl_text, osu
+from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.export import EXPORTERS
 from busbw_analysis.export.nccl_tests import _number
@@ -69,6 +71,36 @@ def test_the_table_of_nccl_tests_is_laid_out_as_its_own() -> None:
     assert all(len(line.split()) == 13 for line in rows)
     assert any(line.startswith("# Out of bounds values : 0 OK") for line in text)
     assert any(line.startswith("# Avg bus bandwidth    : ") for line in text)
+
+
+def test_one_wrong_case_reads_back_as_the_only_wrong_one(tmp_path: Path) -> None:
+    sizes = [f"  {1 << power} {1 << power - 2} float sum -1" for power in range(20, 28)]
+    head = "# nThread 1 nGpus 2 minBytes 1024\n# size count type redop root time algbw busbw #wrong "
+    rows = [f"{size} 9.1 9.1 9.1 {7 if row == 3 else 0} 9.1 9.1 9.1 0" for row, size in enumerate(sizes)]
+    log, again = tmp_path / "all_reduce.log", tmp_path / "again.log"
+    text = "\n".join([f"{head}time algbw busbw #wrong", *rows, "# Out of bounds values : 1 FAILED", ""])
+    log.write_text(text, encoding="utf-8")
+    facts = LogFacts(op="all_reduce", ranks=2)
+    first = judge(pool([find(tmp_path, str(log)).read(facts)]))
+    again.write_bytes(EXPORTERS["nccl-tests"].cases(first))
+    second = find(tmp_path, str(again)).read()
+    for stored in (first.dataset.runs[0], second):
+        wrong = [row for row in stored.imported if row.check.state == "wrong"]
+        assert [(row.case.size_bytes, row.case.in_place, row.check.wrong_elements) for row in wrong] == [
+            (1 << 23, False, 7)
+        ]
+        assert len(stored.imported) == 16
+
+
+def test_a_type_that_is_not_known_reads_back_as_unknown(tmp_path: Path) -> None:
+    text = "op,ranks,size_bytes,time_us\nall_reduce,8,1024,1000\nall_reduce,8,2048,2000\n"
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    first = judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))
+    again = tmp_path / "again.log"
+    again.write_bytes(EXPORTERS["nccl-tests"].cases(first))
+    log = nccl_text.read("log", iter(again.read_text(encoding="utf-8").splitlines(keepends=True)))
+    assert {(row.dtype, row.count) for row in log.rows} == {(None, None)}
+    assert [row.time_ns for row in find(tmp_path, str(again)).read().imported] == [1e6, 2e6]
 
 
 @pytest.mark.parametrize(

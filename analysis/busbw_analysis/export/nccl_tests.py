@@ -1,10 +1,13 @@
 """The tables of nccl-tests, in its columns and widths, so that what parses these parses ours.
 
 Source: ``writeBenchmarkLinePreamble``, ``writeBenchmarkLineBody`` and ``getFloatStr`` of ``src/util.cu``, the header of
-``src/common.cu`` (NVIDIA/nccl-tests 2.18). Sizes that were measured one way alone have ``nan`` the other way.
+``src/common.cu`` (NVIDIA/nccl-tests 2.18). Sizes that were measured one way alone have ``nan`` the other way. A type
+that is not known is ``none``, and has ``N/A`` elements.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -14,7 +17,7 @@ from busbw.errors import AnalysisError
 from busbw.runs.records import DTYPE_BYTES, Case, case_in_words
 from busbw.system.detect import gpus_of
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.data.summary import CaseSummary, GroupSummary, summarise
 from busbw_analysis.diagnosis.judge import Judgement
 
 OPS: Final = {
@@ -45,13 +48,11 @@ _Both = dict[bool, tuple[CaseSummary, GroupSummary]]
 def text(judgement: Judgement) -> bytes:
     """One table for each operation that its programs have, and way of measuring. Raises AnalysisError without any."""
     tables: dict[tuple[Case, tuple[int, ...]], dict[Case, _Both]] = {}
-    refused: dict[str, int] = {}
-    for summary in judgement.cases:
+    wrong = _wrong_elements(judgement.dataset)
+    for summary in _with_wrong(judgement, wrong):
         case = summary.case
         if case.op not in OPS:
             continue
-        if summary.state == "failed":
-            refused[case.op] = refused.get(case.op, 0) + summary.check.startswith("wrong")
         for group in summary.groups:
             row = msgspec.structs.replace(case, in_place=False)
             table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
@@ -59,22 +60,39 @@ def text(judgement: Judgement) -> bytes:
     if not tables:
         message = f"the run has no result of what nccl-tests measures; that is {', '.join(OPS)}"
         raise AnalysisError(message, code="nothing-to-export")
-    parts = [
-        _table(judgement.dataset, table, ranks, rows, refused.get(table.op, 0))
-        for (table, ranks), rows in tables.items()
-    ]
+    parts = [_table(judgement.dataset, table, ranks, rows, wrong) for (table, ranks), rows in tables.items()]
     return "".join(f"{line}\n" for part in parts for line in part).encode()
 
 
+def _wrong_elements(dataset: Dataset) -> dict[Case, int]:
+    """The cases whose data were wrong, and how many elements: at least one."""
+    found = Counter[Case]()
+    for run in dataset.runs:
+        for case, check in run.checks:
+            if check.state == "wrong":
+                found[case] += max(1, check.wrong_elements)
+    return found
+
+
+def _with_wrong(judgement: Judgement, wrong: Mapping[Case, int]) -> tuple[CaseSummary, ...]:
+    """All cases, and those with ``wrong`` data as if they had been right: nccl-tests prints their times, too."""
+    if not wrong:
+        return judgement.cases
+    dataset = judgement.dataset
+    rows = tuple(replace(row, state="measured") if row.case in wrong else row for row in dataset.cases)
+    return summarise(replace(dataset, cases=rows))
+
+
 def _table(
-    dataset: Dataset, table: Case, ranks: tuple[int, ...], rows: Mapping[Case, _Both], refused: int
+    dataset: Dataset, table: Case, ranks: tuple[int, ...], rows: Mapping[Case, _Both], wrong: Mapping[Case, int]
 ) -> Iterator[str]:
     program = f"{OPS[table.op]}_perf"
     told = " and ".join(dict.fromkeys(one.statistic or "median" for both in rows.values() for _, one in both.values()))
     sizes = [row.size_bytes for row in rows]
     every = [found for both in rows.values() for found in both.values()]
     calls = min(group.samples for _, group in every)
-    checked = all(summary.check == "verified" for summary, _ in every)
+    refused = sum(summary.case in wrong for summary, _ in every)
+    checked = all(summary.case in wrong or summary.check == "verified" for summary, _ in every)
     yield f"# busbw {__version__}: {' · '.join(case_in_words(table))}; times: {told}"
     yield f"# Collective test starting: {program}"
     yield (
@@ -83,7 +101,7 @@ def _table(
     )
     yield from ("#", "# Using devices", *_devices(dataset, ranks), "#", *_HEAD)
     for row, both in rows.items():
-        yield _preamble(row, len(ranks)) + "".join(_body(both.get(in_place)) for in_place in (False, True))
+        yield _preamble(row, len(ranks)) + "".join(_body(both.get(in_place), wrong) for in_place in (False, True))
     rates = [0.0 if group.busbw is None else group.busbw / 1e9 for _, group in every]
     yield f"# Out of bounds values : {refused} {'FAILED' if refused else 'OK'}"
     yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):g} "
@@ -103,19 +121,20 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
 
 
 def _preamble(row: Case, ranks: int) -> str:
-    count = row.size_bytes // DTYPE_BYTES.get(row.dtype or "", 1) // (ranks if row.op in _OF_BLOCKS else 1)
+    blocks = ranks if row.op in _OF_BLOCKS else 1
+    count = "N/A" if row.dtype is None else row.size_bytes // DTYPE_BYTES.get(row.dtype, 1) // blocks
     dtype, redop = _TYPES.get(row.dtype or "", row.dtype or "none"), _REDOPS.get(row.redop, row.redop)
     root = -1 if row.root is None else row.root
     return f"{row.size_bytes:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:6}"
 
 
-def _body(found: tuple[CaseSummary, GroupSummary] | None) -> str:
+def _body(found: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, int]) -> str:
     if found is None:
         return _NOTHING
     summary, group = found
     rates = (_number((rate or 0.0) / 1e9, 6) for rate in (group.algbw, group.busbw))
-    wrong = "0" if summary.check == "verified" else "N/A"
-    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}  {wrong:>6}"
+    count = wrong.get(summary.case, 0 if summary.check == "verified" else "N/A")
+    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}  {count:>6}"
 
 
 def _number(value: float, width: int) -> str:

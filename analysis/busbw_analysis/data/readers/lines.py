@@ -113,8 +113,8 @@ def op_named(name: str) -> str | None:
 
 
 def dtype_named(name: str | None) -> str | None:
-    """busbw's name of a type; the given one where it has none."""
-    return None if not name else _DTYPES.get(name.removeprefix("MPI_").lower(), name)
+    """busbw's name of a type; the given one where it has none; None for ``none``, which our own export writes."""
+    return None if name in {None, "", "none"} else _DTYPES.get(name.removeprefix("MPI_").lower(), name)
 
 
 def redop_named(name: str | None) -> str | None:

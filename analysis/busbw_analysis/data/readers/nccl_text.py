@@ -109,7 +109,7 @@ class _Reader:
                 self.draft.note("no-header", line.number, "rows without the header that names their columns")
                 return True
             return False
-        if whole(words[0]) is not None and len(words) > 2 and whole(words[1]) is not None and words[2][:1].isalpha():
+        if whole(words[0]) is not None and len(words) > 2 and _is_count(words[1]) and words[2][:1].isalpha():
             self.cut()
             self.part, self.part_line = words, line.number
         elif self.part and all(number(word) is not None or word in {"N/A", "inf", "nan", "-nan"} for word in words):
@@ -290,6 +290,11 @@ class _Reader:
     def _interleaved(self, line: int, why: str) -> None:
         message = f"{self.draft.source}:{line}: {why}: the outputs of several jobs, or of ranks without MPI, are mixed"
         raise LogError(message, code="interleaved-logs")
+
+
+def _is_count(word: str) -> bool:
+    """Whether it stands where elements are counted: ``N/A`` is what our own export writes where none are known."""
+    return word == "N/A" or whole(word) is not None
 
 
 def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
