@@ -176,6 +176,17 @@ def test_wrong_results_fail_their_cases(wrong: str, footer: str, tmp_path: Path)
     assert (judgement.curves, judgement.findings[0].code) == ((), "wrong-data")
 
 
+def test_a_last_line_without_its_end_is_a_caution_and_kept(tmp_path: Path) -> None:
+    whole = "op,ranks,size_bytes,time_us\nall_reduce,8,1024,1000\nall_reduce,8,2048,2000\n"
+    for encoding in ("utf-8", "utf-16"):
+        for cut, cautions in ((0, 0), (1, 1), (3, 1)):
+            path = tmp_path / "a.csv"
+            path.write_bytes(whole[: len(whole) - cut].encode(encoding))
+            judgement = judged(path)
+            found = [one.severity for one in judgement.findings if one.code == "unfinished-line"]
+            assert (found, len(judgement.cases)) == (["caution"] * cautions, 2)
+
+
 def test_what_contradicts_the_log_is_refused(log: Path) -> None:
     for facts in (LogFacts(ranks=4), LogFacts(op="broadcast"), LogFacts(hosts=2)):
         with pytest.raises(UsageError) as refused:

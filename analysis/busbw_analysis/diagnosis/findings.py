@@ -109,7 +109,8 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
 _DOUBTFUL: Final = frozenset(
     {
         *("gib-as-gb", "size-per-rank", "no-bus-factor", "rate-differs", "one-rank"),
-        *("wrong-results", "failed-test", "unfinished", "dropped", "repeated-header", "assumed-size", "deduced"),
+        *("wrong-results", "failed-test", "unfinished", "unfinished-line", "dropped", "repeated-header"),
+        *("assumed-size", "deduced"),
     }
 )
 """What readers find that should be known before a number is believed."""

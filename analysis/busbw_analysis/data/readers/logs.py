@@ -110,27 +110,39 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
     lines = _Lines(file, encoding)
     log = reader.read(name, iter(lines))
     words = "" if found is None else " ".join(found[0].decode("utf-8", "replace").split())
-    notes = log.notes if lines.undecoded is None else (*log.notes, lines.undecoded)
+    notes = (*log.notes, *(note for note in (lines.undecoded, lines.unfinished) if note is not None))
     return msgspec.structs.replace(log, recognised_by=words[:80], notes=notes)
 
 
 class _Lines:
-    """The lines of a file, with what is no text replaced, and a note about the first such line."""
+    """The lines of a file, with what is no text replaced, and notes about the first such line and a last one without
+    its end.
+    """
 
     def __init__(self, file: IO[bytes], encoding: str) -> None:
         self.file, self.encoding = file, encoding
         self.undecoded: Note | None = None
+        self.unfinished: Note | None = None
 
     def __iter__(self) -> Iterator[str]:
         if self.encoding != "utf-8":
-            yield from self.file.read(_MOST_HEAD).decode(self.encoding, "replace").splitlines(keepends=True)
+            lines = self.file.read(_MOST_HEAD).decode(self.encoding, "replace").splitlines(keepends=True)
+            yield from lines
+            self._ended(lines[-1] if lines else "", len(lines))
             return
-        number = 0
+        number, last = 0, ""
         while piece := self.file.readline(LONGEST_LINE):
             number += 1
             try:
-                yield piece.decode()
+                yield (last := piece.decode())
             except UnicodeDecodeError:
                 if self.undecoded is None:
                     self.undecoded = Note(code="encoding", line=number, text="bytes that are no UTF-8 are replaced")
-                yield piece.decode(errors="replace")
+                yield (last := piece.decode(errors="replace"))
+        self._ended(last, number)
+
+    def _ended(self, last: str, number: int) -> None:
+        """Note a ``last`` line without its end that ends with a digit: a cut number is another number."""
+        if last[-1:].isdigit():
+            text = "the last line has no end: its last number may be cut"
+            self.unfinished = Note(code="unfinished-line", line=number, text=text)
