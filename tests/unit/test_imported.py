@@ -21,6 +21,8 @@ from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.readers.logs import read_log
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import summarise
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.peaks.peaks import Peak
 
@@ -138,6 +140,37 @@ def test_the_peak_is_that_of_the_gpu_in_the_header(log: Path) -> None:
     assert isinstance(peak, Peak)
     assert peak.busbw == pytest.approx(450e9)
     assert judgement.verdicts[2].peak_share == pytest.approx(0.816, abs=0.01)
+
+
+@pytest.mark.parametrize("gpu", ["AMD Instinct MI300A", "AMD Instinct MI250"])
+def test_links_whose_rate_no_source_gives_are_not_those_to_the_host(gpu: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu=gpu, ranks=4), encoding="utf-8")
+    peak = judged(path).curves[0].peak
+    assert isinstance(peak, Unavailable)
+    assert peak.code == "links-not-known"
+
+
+@pytest.mark.parametrize(
+    ("op", "rate", "status"),
+    [
+        ("all_reduce", 470.0, "faster"),  # a switch that does the sums
+        ("all_reduce", 960.0, "undecided"),
+        ("all_gather", 455.0, "faster"),
+        ("all_gather", 480.0, "undecided"),
+    ],
+)
+def test_far_above_a_nominal_peak_nothing_is_as_expected(op: str, rate: float, status: str, tmp_path: Path) -> None:
+    size = 1 << 30
+    time = size * (bus_factor(op, 8) or 0) / rate / 1e3
+    ranks = [RANK.format(rank, 0, rank, "NVIDIA H100 80GB HBM3") for rank in range(8)]
+    row = f"  {size} {size // 4} float sum -1 {time:.2f} 0 0 0 {time:.2f} 0 0 0"
+    text = [f"# Collective test starting: {op}_perf", "# nThread 1 nGpus 1", *ranks, HEAD, row]
+    path = tmp_path / "log"
+    path.write_text("\n".join([*text, "# Out of bounds values : 0 OK", ""]), encoding="utf-8")
+    judgement = judged(path)
+    assert {one.status for one in judgement.verdicts} == {status}
+    assert (status == "undecided") == ("above-peak" in {cause.code for cause in answer_of(judgement).causes})
 
 
 def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launc
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.selftest import taken_in_words
+from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
 """Of a whole run. ``explained``: slower than expected, and the causes say why; ``slower``: for no cause that was found.
@@ -164,6 +165,11 @@ def _moved(judgement: Judgement) -> str:
     return ", ".join(f"{op} moves {factor:g} times the bytes it needs" for op, factor in factors.items())
 
 
+def _above_peak(judgement: Judgement) -> str:
+    ops = dict.fromkeys(one.op for one in judgement.verdicts if one.text.endswith(NOT_ITS_PEAK))
+    return f"{', '.join(ops)} above the nominal peak: {NOT_ITS_PEAK}" if ops else ""
+
+
 def _scatter_words(judgement: Judgement) -> str:
     scatter = scatter_of(judgement)
     return "" if scatter is None else f"launches of one case differ by ± {_percent(scatter)}"
@@ -267,6 +273,13 @@ _RULES: Final = (
             verdict.model_ratio is None
             and any(one.series.key.op == verdict.op and one.series.moved_factor > 1 for one in judgement.curves)
         ),
+        always=False,
+    ),
+    _Rule(
+        "above-peak",
+        _above_peak,
+        "give the right peak with --peaks (busbw peaks shows what is known)",
+        lambda _, verdict: verdict.text.endswith(NOT_ITS_PEAK),
         always=False,
     ),
     _Rule("throttled", _said("throttled"), "look at power limit and cooling of the GPUs", _everything),

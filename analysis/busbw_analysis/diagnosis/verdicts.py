@@ -1,10 +1,11 @@
 """The verdict on one curve: measured against peak and model, as direction and ratio per band of sizes."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from busbw.ops import LOCAL, STORING
+from busbw.ops import LOCAL, OPS, STORING
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.data.summary import Interval
@@ -32,6 +33,12 @@ BANDS: Final[tuple[tuple[Band, int, int | None], ...]] = (
 
 NEAR_PEAK = 0.8
 """Share of the peak from which on a rate is called near it."""
+
+ABOVE_PEAK = 1.05
+"""Share of a nominal peak above which the peak cannot be that of this machine; a switch that does the sums carries up
+to twice as much."""
+
+NOT_ITS_PEAK: Final = "the peak is not this machine's"
 
 MODEL_TOLERANCE = 1.25
 """So many times the model's time is still as the model says. Both limits are rules of thumb, not tests."""
@@ -66,7 +73,7 @@ class Verdict:
     peak_share: busbw over the peak; ``denominator`` says what 100 % is.
     model_ratio: measured time over predicted time.
     status: compares medians with fixed limits; ``undecided`` where the interval or range of the launches lies on both
-        sides of one.
+        sides of one, or the rate is so far above a nominal peak that it cannot be the machine's.
     text: direction and ratio, such as ``2.2× slower than the model`` or ``97 % of peak``.
     why: the numbers behind it.
     indicative: fewer than 4 launches, so another start of the program may well say something else.
@@ -111,7 +118,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     prediction = None if isinstance(curve.model, Unavailable) else curve.model[index]
     model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    status, text = _judged(peak_share, model_ratio, latent=latent)
+    most = _most_share(curve)
+    status, text = _judged(peak_share, model_ratio, most, latent=latent)
     reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
     reasons += published_words(curve.published, point)
     if latent:
@@ -121,6 +129,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         _judged(
             None if peak_share is None else peak_share * point.time_ns / end,
             None if model_ratio is None else model_ratio * end / point.time_ns,
+            most,
             latent=latent,
         )
         for end in ends
@@ -151,11 +160,20 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     )
 
 
-def _judged(peak_share: float | None, model_ratio: float | None, *, latent: bool) -> tuple[Status, str]:
+def _most_share(curve: Curve) -> float:
+    """The share of the peak that is still believed: any of one that was measured."""
+    if not isinstance(curve.peak, Peak) or curve.peak.measured:
+        return math.inf
+    summed = OPS[curve.series.key.op].reduces and curve.peak.level in {"links of GPUs", "network"}
+    return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
+
+
+def _judged(peak_share: float | None, model_ratio: float | None, most: float, *, latent: bool) -> tuple[Status, str]:
     """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says."""
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= NEAR_PEAK:
-        return "faster" if peak_share > 1 else "as expected", reached
+        believed: Status = "faster" if peak_share > 1 else "as expected"
+        return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
     if model_ratio is None and latent:
         return "not judged", "latency-bound"
     if model_ratio is None:

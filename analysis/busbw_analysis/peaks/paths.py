@@ -82,7 +82,7 @@ def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | 
 
 def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
     """The slowest way out of a GPU to those of the other ``ranks`` on the same host: its NVLinks that lead there, or
-    where NVML tells of none its link to the host.
+    where it has no links to others its link to the host.
     """
     gpus: dict[int, dict[str, JSON]] = {}
     for rank in ranks:
@@ -105,6 +105,8 @@ def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrow
 def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
     count = nvlinks(gpu, peers)
     row = row_of(gpu, rows)
+    if row is not None and not row.links_known:
+        return f"no source gives the rate of the links between GPUs of {row.name}"
     linked = row is not None and row.links is not None
     if count or (count is None and (linked or gpu.get("index") is None)):
         return nvlink_of(gpu, rows, peers)  # a reason, too, where it may have links of which nothing was told

@@ -104,7 +104,8 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
     """One GPU as a device of the system. ``names`` are what NVML and drivers call it and ``pci`` its PCI identities
     (``10de:2335``). ``memory_bytes_per_second`` counts reads and writes together, ``flops`` are dense FLOP/s by data
     type. ``link`` is the row of its links to other GPUs and ``links`` how many it has; ``pcie`` and ``lanes`` its way
-    to the host, or ``host_link`` the row of that way where it is not PCI Express.
+    to the host, or ``host_link`` the row of that way where it is not PCI Express. ``links_known`` is false where it has
+    links to other GPUs and no source gives their rate: PCI Express is not its way to them.
     """
 
     names: tuple[str, ...] = ()
@@ -116,6 +117,7 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
     flops: dict[str, float] = msgspec.field(default_factory=dict)
     link: str | None = None
     links: int | None = None
+    links_known: bool = True
     host_link: str | None = None
     pcie: str | None = None
     lanes: int = 16
