@@ -20,9 +20,11 @@ from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import nccl_text, osu
 from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.export import EXPORTERS
 from busbw_analysis.export.nccl_tests import _number
+from busbw_analysis.report.tables.show import about
 
 SIZES = (1024, 65536, 1 << 20)
 
@@ -165,6 +167,19 @@ def test_metrics_pass_both_parsers(judgement: Judgement) -> None:
     samples = families["busbw_time_seconds"].samples
     assert len({tuple(sorted(one.labels.items())) for one in samples}) == len(samples) == len(judgement.cases)
     assert families["busbw_failed_cases"].samples[0].value == 0
+
+
+def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("op,ranks,size_bytes,time_us\nall_reduce,128,1024,1000\n", encoding="utf-8")
+    for facts, hosts, label, words in ((LogFacts(), None, "", "unknown hosts"), (LogFacts(hosts=2), 2, "2", "2 hosts")):
+        found = judge(pool([find(tmp_path, str(path)).read(facts)]))
+        assert [json.loads(line)["hosts"] for line in EXPORTERS["json-lines"].cases(found).splitlines()] == [hosts]
+        metrics = text_string_to_metric_families(EXPORTERS["openmetrics"].cases(found).decode())
+        labels = {one.labels["hosts"] for family in metrics for one in family.samples if "hosts" in one.labels}
+        assert (labels, found.dataset.hosts_in_words) == ({label}, words)
+        assert words in about(found)[2]
+        assert words in answer_of(found).measured
 
 
 def test_a_run_without_collectives_has_no_table_of_nccl_tests() -> None:

@@ -85,6 +85,18 @@ class Dataset:
         hosts = self.runs[0].run.hosts
         return tuple(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
 
+    def host_count(self, ranks: Iterable[int]) -> int | None:
+        """How many hosts ``ranks`` ran on; None where the log of another tool does not tell."""
+        return None if _unknown(self.runs[0].run, "hosts") else len(self.hosts_of(ranks))
+
+    @property
+    def hosts_in_words(self) -> str:
+        """How many hosts all runs had: ``1 host``, ``2 hosts`` or ``unknown hosts``."""
+        if any(_unknown(stored.run, "hosts") for stored in self.runs):
+            return "unknown hosts"
+        hosts = len({host for stored in self.runs for host in stored.run.hosts})
+        return f"{hosts} host{'' if hosts == 1 else 's'}"
+
     @property
     def seats(self) -> tuple[RankPlacement, ...]:
         """Where every rank sits (in the first run)."""

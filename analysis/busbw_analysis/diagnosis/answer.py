@@ -468,14 +468,13 @@ def _measured(judgement: Judgement) -> str:
     states = Counter(row.state for row in dataset.cases)
     ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
     backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
-    hosts = len({host for stored in dataset.runs for host in stored.run.hosts})
     whole = [progress_of(stored) for stored in dataset.runs]
     complete, planned = sum(one.complete for one in whole), sum(one.planned for one in whole)
     checks = {one.check for one in judgement.cases if one.state == "measured" and one.case.size_bytes}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     parts = [
         f"{states['measured']} of {len(dataset.cases)} cases",
-        f"{world} on {hosts} host{'s' if hosts > 1 else ''}",
+        f"{world} on {dataset.hosts_in_words}",
         f"{complete} of {planned} launches" if complete < planned else "",
         "all data verified" if checks == {"verified"} else "",
     ]

@@ -74,13 +74,13 @@ class _Gauges(Collector):
 
     def _labels(self, summary: CaseSummary, group: GroupSummary) -> list[str]:
         case = summary.case
-        hosts = len(self._judgement.dataset.hosts_of(group.ranks))
+        hosts = self._judgement.dataset.host_count(group.ranks)
         return [
             self._machine,
             *(str(value) if value is not None else "" for value in (case.op, case.dtype, case.redop, case.size_bytes)),
             *(str(case.in_place).lower(), case.backend, case.device, case.mode),
             ", ".join(case_in_words(case, _SAID)),
-            *(rank_list(group.ranks), str(hosts)),
+            *(rank_list(group.ranks), "" if hosts is None else str(hosts)),
         ]
 
 

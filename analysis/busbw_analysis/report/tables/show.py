@@ -294,8 +294,8 @@ def _wrapped(text: str) -> list[str]:
 def about(judgement: Judgement) -> tuple[str, ...]:
     """What was run and where, in a few words each."""
     run = judgement.dataset.runs[0].run
-    hosts, ranks = len(set(run.hosts)), len(run.hosts)
-    of_hosts = f"{ranks} rank{'s' if ranks != 1 else ''} on {hosts} host{'s' if hosts != 1 else ''}"
+    ranks = len(run.hosts)
+    of_hosts = f"{ranks} rank{'s' if ranks != 1 else ''} on {judgement.dataset.hosts_in_words}"
     backends = dict.fromkeys(row.case.backend for row in judgement.dataset.cases)
     return str(run.plan.get("name", run.id)), f"{len(judgement.cases)} cases", of_hosts, *backends
 
