@@ -19,6 +19,7 @@ from busbw.runs import store
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import nccl_text, osu
+from busbw_analysis.data.readers.logs import recognise
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
@@ -167,6 +168,28 @@ def test_metrics_pass_both_parsers(judgement: Judgement) -> None:
     samples = families["busbw_time_seconds"].samples
     assert len({tuple(sorted(one.labels.items())) for one in samples}) == len(samples) == len(judgement.cases)
     assert families["busbw_failed_cases"].samples[0].value == 0
+
+
+def test_our_csv_reads_back_with_check_root_and_ranks(tmp_path: Path) -> None:
+    pairs = [case(op, 65536) for op in ("pair_matrix", "broadcast", "all_reduce")]
+    cases = [pairs[0], msgspec.structs.replace(pairs[1], root=2), pairs[2]]
+    first = judge(pool([synthetic_run(cases, launches=1, samples=10)]))
+    text = EXPORTERS["csv"].cases(first).decode()
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    second = find(tmp_path, str(tmp_path / "a.csv")).read().imported
+    expected = [(one.case.op, one.case.root, group.ranks) for one in first.cases for group in one.groups]
+    assert [(row.case.op, row.case.root, row.ranks) for row in second] == expected
+    assert {row.check.state for row in second} == {"verified"}
+    assert [row.time_ns for row in second] == pytest.approx(
+        [group.time_ns for one in first.cases for group in one.groups]
+    )
+
+
+def test_a_csv_is_one_whatever_its_cells_say() -> None:
+    head = b"op,size_bytes,time_us,settings\nping_pong,1,1,Send Latency Test\n"
+    found = recognise(head)
+    assert found is not None
+    assert found.name == "CSV"
 
 
 def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:

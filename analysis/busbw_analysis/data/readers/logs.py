@@ -54,11 +54,14 @@ READERS: Final = (
     Reader("nccl-tests", nccl_text.SIGN, nccl_text.read),
     Reader("CSV", named.CSV, named.read_csv),
 )
-"""The first whose sign is in a log reads it."""
+"""The first whose sign is in a log reads it; the last one if its sign is in the first line."""
 
 
 def recognise(head: bytes) -> Reader | None:
     """The reader of a log that begins like this; None: it is no log of a tool that busbw knows."""
+    first, csv = head.partition(b"\n")[0], READERS[-1]
+    if csv.sign.search(first) is not None:
+        return csv
     return next((reader for reader in READERS if reader.sign.search(head) is not None), None)
 
 

@@ -52,9 +52,14 @@ _WORDS: Final = (
     "statistic",
     "iterations",
     "wrong",
+    "check",
+    "group",
 )
 _NAMES: Final = frozenset({*_TIMES, *_BANDWIDTHS, *_WORDS, "source", "target"})
 _SIZES: Final = frozenset({"size", "size_bytes", "bytes"})
+_CHECK: Final = re.compile(r"verified|wrong|not checked")
+_PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
+"""A group of one rank, or of two."""
 _TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -121,6 +126,10 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
             others[str(heading)] = kept
     counts: dict[str, Any] = {name: whole(said[name]) for name in ("ranks", "count", "iterations") if name in said}
     counts |= verdict(said["wrong"]) if "wrong" in said else {}
+    if (check := _CHECK.match(said.get("check") or "")) is not None:
+        counts.setdefault("check", check[0])
+    group = _PAIR.fullmatch(said.get("group") or "")
+    source, target = (None, None) if group is None else group.groups()
     draft.collective(
         line,
         said.get("op"),
@@ -136,7 +145,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         statistic="mean" if rccl else said.get("statistic"),
         spread={name: said[name] for name in sorted(_TIMES - {"time"}) if said.get(name) is not None},
         others=others,
-        source=said.get("source"),
-        target=said.get("target"),
+        source=said.get("source", source),
+        target=said.get("target", target),
         **counts,
     )

@@ -16,8 +16,8 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.tables.show import share_of
 
-_IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "group", "device"})
-_OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "backend", "device", "mode", "in_place")
+_IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "group", "device", "root"})
+_OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "root", "backend", "device", "mode", "in_place")
 _OF_GROUP: Final = {
     **{name: name for name in ("launches", "samples", "time_ns", "fastest_ns", "p5_ns", "p95_ns")},
     "spread_share": "spread",
