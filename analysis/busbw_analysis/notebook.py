@@ -1,14 +1,17 @@
 """A judged run for notebooks and scripts: tidy data frames, a figure, and what a notebook shows of it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pandas as pd
 
 from busbw.errors import UsageError, refuse_unknown
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judgement_of
 from busbw_analysis.report.tables.frames import case_frame, sample_frame
@@ -80,9 +83,23 @@ class Run:
         return f"{answer}<pre>{escape(table)}</pre>"
 
 
-def judged(runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool) -> Run:
+def _facts(said: Mapping[str, str | int | None]) -> LogFacts:
+    """What is said of logs, by the names of the fields. Raises UsageError for another name or type."""
+    names = [field.name for field in fields(LogFacts)]
+    if unknown := next((name for name in said if name not in names), None):
+        refuse_unknown("fact of a log", unknown, names)
+    try:
+        return msgspec.convert(said, LogFacts)
+    except msgspec.ValidationError as error:
+        message = f"what is said of a log is wrong: {error}"
+        raise UsageError(message) from error
+
+
+def judged(
+    runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool, said: Mapping[str, str | int | None]
+) -> Run:
     """See ``busbw_analysis.load``."""
     if not runs:
         message = "no run was named; want a folder, the start or end of a name, or latest"
         raise UsageError(message)
-    return Run(judgement_of(runs, Path(results_dir), None, force=force))
+    return Run(judgement_of(runs, Path(results_dir), None, force=force, facts=_facts(said)))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+import busbw_analysis
 from busbw.cli.main import main
 from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, bus_factor
@@ -218,6 +219,33 @@ def test_a_last_line_without_its_end_is_a_caution_and_kept(tmp_path: Path) -> No
             judgement = judged(path)
             found = [one.severity for one in judgement.findings if one.code == "unfinished-line"]
             assert (found, len(judgement.cases)) == (["caution"] * cautions, 2)
+
+
+def test_a_log_that_failed_is_not_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(footer="node1: Test NCCL failure common.cu:958"), encoding="utf-8")
+    found = answer_of(judged(path))
+    assert found.status == "failed"
+    assert "failed" in {cause.code for cause in found.causes}
+    assert "--resume" not in found.action + found.cause
+
+
+def test_what_a_program_refused_names_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    wrong = nccl_log(op="all_gather", footer="# Out of bounds values : 3 FAILED", wrong="N/A")
+    path.write_text(nccl_log() + wrong, encoding="utf-8")
+    (text,) = [one.text for one in judged(path).findings if one.code == "wrong-results"]
+    assert "all_gather_perf" in text
+
+
+def test_python_says_of_a_log_what_it_does_not_say_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("size_bytes,time_us\n1024,1000\n", encoding="utf-8")
+    table = busbw_analysis.load(path, op="all_reduce", ranks=8, hosts=2).table()
+    assert table[["op", "ranks", "hosts"]].to_numpy().tolist() == [["all_reduce", 8, 2]]
+    for wrong in ({"rank": 8}, {"ranks": "eight"}):
+        with pytest.raises(UsageError):
+            busbw_analysis.load(path, op="all_reduce", **wrong)
 
 
 def test_what_contradicts_the_log_is_refused(log: Path) -> None:

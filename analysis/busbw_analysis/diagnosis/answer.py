@@ -165,6 +165,12 @@ def _moved(judgement: Judgement) -> str:
     return ", ".join(f"{op} moves {factor:g} times the bytes it needs" for op, factor in factors.items())
 
 
+def _again(judgement: Judgement, what: str) -> str:
+    """How to measure what is missing: another tool's run cannot be resumed."""
+    imported = all(stored.run.imported is not None for stored in judgement.dataset.runs)
+    return "run the tool again" if imported else f"{what} with busbw run --resume"
+
+
 def _above_peak(judgement: Judgement) -> str:
     ops = dict.fromkeys(one.op for one in judgement.verdicts if one.text.endswith(NOT_ITS_PEAK))
     return f"{', '.join(ops)} above the nominal peak: {NOT_ITS_PEAK}" if ops else ""
@@ -240,10 +246,10 @@ _RULES: Final = (
     _Rule(
         "failed",
         _said("failed"),
-        "read the error of each case (busbw show), and measure it again with busbw run --resume",
+        lambda judgement: f"read the error of each case (busbw show), and {_again(judgement, 'measure it again')}",
         _nothing,
     ),
-    _Rule("no-end", _said("no-end", "interrupted"), "measure the rest with busbw run --resume", _nothing),
+    _Rule("no-end", _said("no-end", "interrupted"), lambda judgement: _again(judgement, "measure the rest"), _nothing),
     _Rule("oversubscribed", _said("oversubscribed"), _fewer_ranks, _everything),
     _Rule(
         "late-rank",

@@ -258,7 +258,8 @@ class _Reader:
         if value is not None and found[1].startswith("Out"):
             self.draft.facts["out_of_bounds"] = int(value)
             if value:
-                self.draft.note("wrong-results", line.number, f"the tool found {value:.0f} results out of bounds")
+                program = "the tool" if self.op_hint is None else f"{self.op_hint}_perf"
+                self.draft.note("wrong-results", line.number, f"{program} found {value:.0f} results out of bounds")
         elif value is not None:
             self.draft.facts["average_busbw"] = value * RATES[self.rate_unit]
         self.done, self.columns = True, None
