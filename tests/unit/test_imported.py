@@ -248,6 +248,17 @@ def test_python_says_of_a_log_what_it_does_not_say_itself(tmp_path: Path) -> Non
             busbw_analysis.load(path, op="all_reduce", **wrong)
 
 
+def test_one_number_a_side_is_compared_without_a_test(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    other.write_text(nccl_log().replace("20.0", "21.0"), encoding="utf-8")
+    status, told = run("compare", str(log), str(other))
+    assert status == 0
+    assert "no test" in told
+    assert "launches a side" not in told
+    bands = json.loads(run("compare", str(log), str(other), "--json")[1])["bands"]
+    assert {one["statistic"] for band in bands for one in band["cases"]} == {"mean"}
+
+
 def test_what_contradicts_the_log_is_refused(log: Path) -> None:
     for facts in (LogFacts(ranks=4), LogFacts(op="broadcast"), LogFacts(hosts=2)):
         with pytest.raises(UsageError) as refused:

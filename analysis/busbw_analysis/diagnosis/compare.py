@@ -53,11 +53,12 @@ NO_SIZE: Final = "no size"
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
     """One case on both sides. ``first_ns`` and ``second_ns`` are the medians over launches of its ``statistic`` within
-    a launch, ns per call; that is the mean where either side has two modes, whose median may jump between them.
+    a launch, ns per call; that is the mean where either side has two modes, whose median may jump between them. Of logs
+    it is what their tools say that they print.
     """
 
     case: Case
-    statistic: Statistic
+    statistic: str
     first_ns: float
     second_ns: float
     estimate: Estimate
@@ -146,7 +147,9 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B held against A. ``within`` is the difference that is called equal, as a share; ``notices`` is what to know."""
+    """B held against A. ``within`` is the difference that is called equal, as a share; ``notices`` is what to know.
+    ``imported``: either side is of logs, which have one number a table and no launches.
+    """
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -157,6 +160,7 @@ class Comparison:
     left_out: tuple[LeftOut, ...]
     notices: tuple[str, ...]
     incomplete: tuple[Incomplete, ...] = ()
+    imported: bool = False
 
     def gate(self, fail_on: Sequence[str]) -> Gate:
         """What a gate in CI asks: whether one of ``fail_on`` (of ``FAILURES``) holds, and whether it could have."""
@@ -235,6 +239,7 @@ def compare(
         left_out=tuple(left_out),
         notices=tuple(dict.fromkeys(notices)),
         incomplete=(*_incomplete("A", first), *_incomplete("B", second)),
+        imported=any(stored.run.imported is not None for side in (first, second) for stored in side.runs),
     )
 
 
@@ -324,7 +329,7 @@ class _Material:
     """One case with one number a launch on each side."""
 
     case: Case
-    statistic: Statistic
+    statistic: str
     first: Launches
     second: Launches
 
@@ -332,7 +337,12 @@ class _Material:
     def of(cls, first: Dataset, one: CaseSummary, second: Dataset, two: CaseSummary) -> "_Material":
         bimodal = any(map(has_modes, (one.groups, two.groups)))
         statistic: Statistic = "mean" if bimodal else "median"
-        return cls(one.case, statistic, _launch_values(first, one, statistic), _launch_values(second, two, statistic))
+        groups = (
+            () if isinstance(one.groups, PairGroups) or isinstance(two.groups, PairGroups) else one.groups + two.groups
+        )
+        told = " and ".join(dict.fromkeys(group.statistic for group in groups if group.statistic is not None))
+        sides = (_launch_values(first, one, statistic), _launch_values(second, two, statistic))
+        return cls(one.case, told or statistic, *sides)
 
 
 def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic) -> Launches:
@@ -461,6 +471,8 @@ def too_few(comparison: Comparison) -> Iterator[str]:
     """What to say where there are too few launches for any verdict, so that not even the clearest difference would be
     found: below what an exact test needs, or after Holm among as many tests as are made.
     """
+    if comparison.imported:
+        return
     bands = [(band.estimate, band.verdict) for band in comparison.bands]
     sizes = [(one.estimate, one.verdict) for band in comparison.bands for one in band.cases]
     paired = comparison.paired

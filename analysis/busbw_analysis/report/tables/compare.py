@@ -134,7 +134,7 @@ def bands_table(comparison: Comparison) -> Table:
         Column("Case", _band_name),
         Column(
             "Verdict",
-            lambda band: Cell(words(band.verdict, band.estimate, comparison.within), _TONES[band.verdict.word]),
+            lambda band: Cell(words(band.verdict, band.estimate, comparison), _TONES[band.verdict.word]),
         ),
         Column("B/A", lambda band: band.estimate.ratio, "{:.3f}".format),
         Column("low", lambda band: band.estimate.low, "{:.3f}".format),
@@ -157,7 +157,7 @@ def compare_table(comparison: Comparison) -> Table:
         Column("high", lambda line: line.estimate.high, "{:.3f}".format),
         Column("p", lambda line: line.estimate.p_value, _p),
         Column("p adj", lambda line: line.verdict.adjusted_p, _p),
-        Column("verdict", lambda line: words(line.verdict, line.estimate, comparison.within)),
+        Column("verdict", lambda line: words(line.verdict, line.estimate, comparison)),
     )
     return table(
         "",
@@ -197,13 +197,14 @@ def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else "<0.001"
 
 
-def words(verdict: Verdict, estimate: Estimate, within: float) -> str:
+def words(verdict: Verdict, estimate: Estimate, comparison: Comparison) -> str:
     """The verdict for a narrow column."""
-    if verdict.word == "equal":
-        return f"equal within {within * 100:.3g} %"
+    within = comparison.within
     if verdict.word != "cannot tell":
-        return verdict.word
-    unit = "pairs" if estimate.paired else "launches a side"
+        return f"equal within {within * 100:.3g} %" if verdict.word == "equal" else verdict.word
+    if comparison.imported and 1 in estimate.launches:
+        return "one number a side: no test"
+    unit = "tables of logs" if comparison.imported else "pairs" if estimate.paired else "launches a side"
     if verdict.fewest is not None:
         return f"cannot tell; {verdict.fewest} {unit} are the least"
     if verdict.needed is None:
@@ -222,12 +223,14 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     over = "neighbouring launches" if comparison.paired else "launches"
     yield f"A: {_side(comparison.first, comparison.launches[0])}"
     yield f"B: {_side(comparison.second, comparison.launches[1])}"
-    yield (
-        "A, B: median over launches of the statistic of a launch's samples: their median, or their mean where they "
-        "have two modes; of groups at once the slowest, of pairs the geometric mean"
+    of_launches = (
+        "median over launches of the statistic of a launch's samples: their median, or their mean where they have two "
+        "modes"
     )
+    told = "of logs what the tool prints" if comparison.imported else of_launches
+    yield f"A, B: {told}; of groups at once the slowest, of pairs the geometric mean"
     means = sum(one.statistic == "mean" for band in comparison.bands for one in band.cases)
-    if means:
+    if means and not comparison.imported:
         yield f"sizes compared by their mean: {means}; busbw show prints the medians of all"
     yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1; low, high: exact 95 % interval"
     yield f"a band counts a launch with the geometric mean over its sizes; {bands}"
@@ -241,7 +244,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _side(runs: Sequence[str], launches: int) -> str:
-    return f"{', '.join(runs)} ({launches} launch{'es' if launches != 1 else ''})"
+    told = f" ({launches} launch{'es' if launches != 1 else ''})" if launches else ""
+    return f"{', '.join(runs)}{told}"
 
 
 def left_out_lines(comparison: Comparison) -> Iterator[str]:
