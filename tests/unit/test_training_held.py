@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -47,6 +48,14 @@ def test_the_plans_traffic_is_what_real_steps_were_counted_to_send(stored: Quest
     for row in traffic(step):
         found[row.op, row.size_bytes] += row.messages
     assert dict(found) == sent
+
+
+def test_steps_without_computation_alone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = Questions(read_groups([read(STORED)]))
+    (dataset,) = questions.datasets
+    assert held(questions)
+    monkeypatch.setattr(questions, "datasets", (replace(dataset, blocks=()),))
+    assert not held(questions)
 
 
 def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> None:

@@ -261,6 +261,25 @@ def test_the_known_case_of_seventy_billion() -> None:
     assert "TP > DP > PP" in said[""].holds
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("context", ["ring", "ulysses"])
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str, *, sequence_parallel: bool) -> None:
+    one = step(tp=2, cp=2, batch=2, context=context, recompute=recompute, sequence_parallel=sequence_parallel)
+    rows = traffic(one)
+    said = {each.dimension: each.holds for each in statements(one, rows)}
+    unit = one.tokens * one.model.width_bytes
+    hidden = sum(each.sent_bytes for each in rows if each.what.split(":")[0] in {"attention", "feed-forward"})
+    times = hidden / (unit * one.model.hidden / 2 * one.model.layers)
+    assert f"activations: {times:g} b s h (t−1)/t" in said["tp"]
+    keys = one.key_heads * 2 * one.model.head_dim
+    if context == "ring":
+        wide, words = keys, "(c−1) b s/c (h_k"
+    else:
+        wide, words = (keys + one.model.heads // 2 * 2 * one.model.head_dim) // 2, "(c−1)/c b s/c (h_q"
+    assert f"{sent(rows, 'cp') / (unit * wide * one.model.layers):g} {words}" in said["cp"]
+
+
 # --- layouts -------------------------------------------------------------------------------------------------------
 
 

@@ -86,7 +86,7 @@ def step_of(case: Case) -> Step:
 
 
 def held(questions: Questions) -> tuple[Held, ...]:
-    """Every step that was measured, beside the plan's."""
+    """Every step that was measured, beside the plan's; those whose computation alone was not are left out."""
     return tuple(_steps(questions))
 
 
@@ -101,7 +101,9 @@ def _steps(questions: Questions) -> Iterator[Held]:
             case = summary.case
             if case.workload is None or case.op not in _LAYOUTS or summary.state != "measured":
                 continue
-            compute = median(apart[summary.index]) / 1e9
+            if not (alone := apart.get(summary.index)):
+                continue
+            compute = median(alone) / 1e9
             seconds = summary.groups[0].time_ns / 1e9
             try:
                 predicted = _predicted(case, prices, compute)

@@ -25,6 +25,8 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
     layout, model = step.layout, step.model
     whole = 2.0 * parameters(model)
     tokens = step.batch // layout.dp * step.sequence
+    again = 2 if layout.recompute == "full" else 1
+    sums = (1 + (model.heads > 0)) * (2 * (1 + again) + layout.sequence_parallel)
     order = sorted(DIMENSIONS, key=lambda one: -sent(rows, one))
     found = [
         Statement(
@@ -38,7 +40,8 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
         Statement(
             "tp",
             "TP communicates parameters, 2θ forward and backward",
-            "activations: 8 b s h (t−1)/t w a layer and micro-batch; no parameter moves",
+            f"activations: {sums} b s h (t−1)/t w a {'dense ' if model.experts else ''}layer and micro-batch; no "
+            "parameter moves",
             2 * whole,
             sent(rows, "tp"),
         ),
@@ -52,7 +55,10 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
         Statement(
             "cp",
             "b s h / CP",
-            "3 (c−1) b s/c (h_k + h_v)/t w a layer: every hop, forward and backward, of keys and values only",
+            f"{2 + again} (c−1) b s/c (h_k + h_v)/t w a layer: every hop, forward and backward, of keys and values only"
+            if layout.context == "ring"
+            else f"{1 + again} (c−1)/c b s/c (h_q + h_k + h_v + h_r)/t w a layer: queries, keys, values and results, "
+            "forward and backward",
             step.tokens * model.hidden,
             sent(rows, "cp"),
         ),
