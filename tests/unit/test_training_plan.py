@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.workloads.model_rows import Model, flop_per_token, models
+from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
 from busbw_analysis.cli.training import training
 from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
@@ -339,6 +339,29 @@ def test_scaling_keeps_the_batch_of_a_rank_or_of_all() -> None:
     assert plans.scaling(one, slow)[0].takes_over == 2
 
 
+def test_scaling_leaves_out_what_does_not_fit() -> None:
+    on = machine(Described(RATES))
+    one = plans.plan(wanted(fixed={"dp": 8, "zero": 3, "micro_batch": 1}), on).layouts[0]
+    weak, strong = plans.scaling(one, on, one.memory.total)
+    assert [gpus for gpus, _ in weak.points] == [8 << power for power in range(14)]
+    assert [gpus for gpus, _ in strong.points] == [8, 16]
+
+
+def test_rules_on_one_dimension_say_nothing() -> None:
+    assert plans.Order("bytes", {"tp": 1.0}).holds is None
+    assert plans.Order("bytes", {}).holds is None
+    assert plans.Order("bytes", {"tp": 1.0, "dp": 2.0}).holds is False
+
+
+def test_the_busiest_experts_compute_more() -> None:
+    """Without a shared one and but for router and attention, x times as much."""
+    even, uneven = (
+        step_time(Step(MIXED, Layout(dp=4, ep=4), 4, 16, imbalance=x), machine()).compute for x in (1.0, 3.0)
+    )
+    chosen = MIXED.top_k * one_expert(MIXED) * MIXED.expert_layers
+    assert uneven - even == pytest.approx(2 * 6 * chosen * 16 / 1e9)
+
+
 def test_sixteen_thousand_gpus_are_few_thousand_steps() -> None:
     llama = models()["Llama 3 405B"]
     on = Machine(600e12, 8, Described(Rates(400e9, 47e9, 2e-6, 5e-6, 8)), 0.8)
@@ -415,6 +438,18 @@ def test_a_card_of_the_catalogue_is_a_network() -> None:
     assert document["flop_per_second"] == 0.5 * 989e12
     assert document["gpu_memory_bytes"] == 141e9
     assert document["overlap"] == 1
+
+
+def test_a_plan_for_one_gpu_sends_nothing(toy: str) -> None:
+    words = f"{toy} --gpus 1 {NETWORK} --efficiency 0.5 --gradients float32"
+    document = asked(f"{words} --compare-rules")
+    (one,) = document["layouts"]
+    assert one["layout"]["gpus"] == 1
+    assert one["calls"] == sum(one["parts"][name] for name in DIMENSIONS) == 0
+    assert one["low_seconds"] is None
+    assert {each["holds"] for each in document["rules"]["orders"]} == {None}
+    shown = CliRunner().invoke(main, ["training", "plan", *shlex.split(words)])
+    assert shown.exit_code == 0, shown.output
 
 
 def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:

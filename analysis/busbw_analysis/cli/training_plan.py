@@ -58,7 +58,7 @@ def _degree_options(command: _Command) -> _Command:
 @click.command("plan")
 @click.option("--model", required=True, help="One of busbw training models, such as 'Llama 3 70B'.")
 @click.option("--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows.")
-@click.option("--gpus", type=click.IntRange(2), required=True, help="How many.")
+@click.option("--gpus", type=click.IntRange(1), required=True, help="How many.")
 @click.option(
     "--from",
     "runs",
@@ -132,7 +132,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     )
     found = plan(wanted, machine)
     best, kept = found.layouts[0], found.layouts[:top]
-    grown = scaling(best, machine)
+    grown = scaling(best, machine, room, given["attention"])
     orders = compare_rules(compared := with_most_dimensions(found), machine) if rules else ()
     changes = sensitivity(best, machine)
     if plot is not None:

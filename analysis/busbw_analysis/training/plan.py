@@ -62,9 +62,9 @@ class Planned:
 
     def ends(self, machine: Machine) -> tuple[float, float] | None:
         """The interval of the step's time by those of its calls, all at their low or high end at once; None where one
-        has none.
+        has none, and without calls.
         """
-        if any(one.low is None or one.high is None for one in self.time.prices):
+        if not self.time.prices or any(one.low is None or one.high is None for one in self.time.prices):
             return None
         low, high = (step_time(self.step, machine, Scenario(end=end)).total for end in ("low", "high"))
         return low, high
@@ -250,10 +250,10 @@ class Order:
         return tuple(sorted(self.values, key=lambda one: -self.values[one]))
 
     @property
-    def holds(self) -> bool:
-        """Whether TP > CP > PP > DP is so for those that there are."""
+    def holds(self) -> bool | None:
+        """Whether TP > CP > PP > DP is so for those that there are; None for fewer than two."""
         there = [self.values[one] for one in _SAID_ORDER if one in self.values]
-        return all(one > other for one, other in pairwise(there))
+        return None if len(there) < 2 else all(one > other for one, other in pairwise(there))
 
 
 def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
@@ -302,9 +302,12 @@ class Scaled:
         return next((gpus for gpus, time in self.points if time.communication > time.compute), None)
 
 
-def scaling(planned: Planned, machine: Machine) -> tuple[Scaled, Scaled]:
+def scaling(
+    planned: Planned, machine: Machine, room: float | None = None, attention: Attention | None = None
+) -> tuple[Scaled, Scaled]:
     """Weak scaling, where the batch grows with the GPUs, and strong scaling, where it stays and micro-batches get fewer
-    until there is one; up to 65,536 GPUs, by doubling from one replica.
+    until there is one; up to 65,536 GPUs, by doubling from one replica. Steps that need more than ``room`` bytes are
+    left out (None: memory is not looked at).
     """
     step, layout = planned.step, planned.step.layout
     one_replica = layout.tp * layout.pp * layout.cp
@@ -322,7 +325,9 @@ def scaling(planned: Planned, machine: Machine) -> tuple[Scaled, Scaled]:
             tries.append((strong, replace(grown, micro_batches=whole, interleave=interleaved), step.batch))
         for points, made, batch in tries:
             with suppress(UsageError, AnalysisError):
-                points.append((gpus, step_time(replace(step, layout=made, batch=batch), machine)))
+                scaled = replace(step, layout=made, batch=batch)
+                if room is None or memory(scaled, attention=attention).total <= room:
+                    points.append((gpus, step_time(scaled, machine)))
         dp *= 2
     return Scaled("weak", tuple(weak)), Scaled("strong", tuple(strong))
 

@@ -114,18 +114,21 @@ def scores_of(step: Step, stage: int, *, causal: bool) -> float:
 
 
 def products_of(step: Step, stage: int) -> tuple[float, float]:
-    """Multiplications of a rank for one micro-batch, and elements that its products read and write."""
+    """Multiplications of a rank for one micro-batch, and elements that its products read and write; of the rank whose
+    experts are busiest.
+    """
     layout, model = step.layout, step.model
     dense, expert = step.layers_of(stage)
     t, tokens, h = layout.tp, step.tokens, model.hidden
     attention = model_rows.attention(model).products * (dense + expert)
     ffn = model_rows.dense_ffn(model).products * dense
-    routed = (model.top_k * model_rows.one_expert(model) + model_rows.around_experts(model).products) * expert
+    chosen = model.top_k * step.imbalance
+    routed = (chosen * model_rows.one_expert(model) + model_rows.around_experts(model).products) * expert
     head = model_rows.head(model).products if stage == layout.pp - 1 else 0
     pieces = 3 if model.gated else 2
     wide = 2 * h + model.heads * (model.key_dim + model.head_value_dim) / t * 2
     inside = 2 * h + pieces * model.ffn / t
-    used = model.top_k + model.shared_experts
+    used = chosen + model.shared_experts
     experts = used * (2 * h + pieces * model.expert_ffn / t)
     ends = h + model.vocabulary / t if head else 0
     moved = wide * (dense + expert) * bool(model.heads) + inside * dense + experts * expert + ends

@@ -26,7 +26,7 @@ def short_words(layout: Layout, micro_batch: int) -> str:
     parts = [f"in {layout.interleave} parts"] if layout.interleave > 1 else []
     zero = [f"zero {layout.zero}"] if layout.zero else []
     again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-    return f"{', '.join([*degrees, *parts, *zero, *again])}; {layout.micro_batches} × {micro_batch}"
+    return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {layout.micro_batches} × {micro_batch}"
 
 
 def plan_tables(
@@ -61,7 +61,9 @@ def plan_tables(
         *(f"left out, {count} times: {why}" for why, count in list(found.refused.items())[:_MOST_SAID]),
         f"dp to ep: exposed communication; of peak: model FLOP over what all GPUs could by {by_what}",
         *(f"{name}: {words}" for name, words in assumed.items()),
-        f"the first: {best.not_validated} of {len(best.time.prices)} kinds of calls are not validated; by {origins}",
+        f"the first: {best.not_validated} of {len(best.time.prices)} kinds of calls are not validated; by {origins}"
+        if origins
+        else "the first sends nothing",
         *(f"extrapolated: {words}" for words in guessed[:_MOST_SAID]),
         f"extrapolated: and {len(guessed) - _MOST_SAID} more" if len(guessed) > _MOST_SAID else "",
     ]
@@ -92,7 +94,13 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
         if one.points
     ]
     words = short_words(best.step.layout, best.step.micro_batch)
-    yield table("", points, rows, f"{words}, with other dp; weak: the batch grows along, strong: it stays", *takes)
+    yield table(
+        "",
+        points,
+        rows,
+        f"{words}, with other dp, where it fits; weak: the batch grows along, strong: it stays",
+        *takes,
+    )
 
 
 def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
@@ -100,7 +108,7 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
     columns: tuple[Column[Order], ...] = (
         Column("by", lambda one: one.by),
         Column("order", lambda one: " > ".join(name.upper() for name in one.dimensions)),
-        Column(SAID, lambda one: "holds" if one.holds else "no"),
+        Column(SAID, lambda one: {None: "–", True: "holds", False: "no"}[one.holds]),
         Column("values", lambda one: ", ".join(f"{name} {value:.3g}" for name, value in one.values.items())),
     )
     yield table(
