@@ -126,6 +126,11 @@ def test_what_cannot_be_is_refused_by_its_code(words: str, code: str) -> None:
     assert "\n" not in str(error)
 
 
+def test_a_sequence_beyond_all_reason_is_refused_before_anything_is_counted() -> None:
+    words = f"storage --model 'Llama 3 70B' --gpus 1 --achieved 1 --read-rate 1TB/s --seq {'9' * 400}"
+    assert CliRunner().invoke(main, ["training", *shlex.split(words)]).exit_code == 2
+
+
 def test_loading_the_commands_loads_no_picture() -> None:
     with patch.dict("sys.modules", {"matplotlib": None}):
         assert CliRunner().invoke(main, ["training", "--help"]).exit_code == 0

@@ -21,7 +21,7 @@ from busbw_analysis.report.tables import training as tables
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.layout import Context, Layout, Recompute, Schedule, Step, Sync
+from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
 from busbw_analysis.training.memory import (
     CHECKPOINT_BYTES,
     Attention,
@@ -98,8 +98,12 @@ def _step_options(command: _Command) -> _Command:
             *degrees,
             click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
             click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
-            click.option("--batch", type=click.IntRange(1), help="Sequences of a step.  [default: the row's]"),
-            click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.  [default: the row's]"),
+            click.option(
+                "--batch", type=click.IntRange(1, MOST_GPUS), help="Sequences of a step.  [default: the row's]"
+            ),
+            click.option(
+                "--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]"
+            ),
             *choices,
             click.option("--uneven", is_flag=True, help="Stages may differ by a layer; the ends are the shorter ones."),
             click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
@@ -352,13 +356,15 @@ def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: f
 @click.option("--model", help="One of busbw training models: its tokens are read, its checkpoints are written.")
 @click.option("--sample", help="A row of busbw/workloads/samples.toml: what is read in place of tokens.")
 @_own_models
-@click.option("--gpus", type=click.IntRange(1), required=True, help="How many read, and save.")
+@click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many read, and save.")
 @click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
-@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.  [default: the row's]")
+@click.option("--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]")
 @click.option("--read-rate", help="Of the storage, such as 1TB/s.")
 @click.option("--write-rate", help="Of the storage: checkpoints are described.")
 @click.option("--writer-rate", help="Of one GPU's writer.  [default: the storage decides]")
-@click.option("--bytes-per-parameter", type=click.IntRange(1), default=14, show_default=True, help="Of a checkpoint.")
+@click.option(
+    "--bytes-per-parameter", type=click.IntRange(1, MOST_GPUS), default=14, show_default=True, help="Of a checkpoint."
+)
 @click.option("--mtbf", type=float, help="Hours between failures of the whole job.")
 @click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds until it goes on after one.")
 @as_json_option

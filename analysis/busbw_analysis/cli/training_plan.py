@@ -19,7 +19,7 @@ from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
-from busbw_analysis.training.layout import Context, Layout, Recompute, Schedule
+from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule
 from busbw_analysis.training.memory import Attention
 from busbw_analysis.training.plan import (
     Planned,
@@ -58,7 +58,7 @@ def _degree_options(command: _Command) -> _Command:
 @click.command("plan")
 @click.option("--model", required=True, help="One of busbw training models, such as 'Llama 3 70B'.")
 @click.option("--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows.")
-@click.option("--gpus", type=click.IntRange(1), required=True, help="How many.")
+@click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many.")
 @click.option(
     "--from",
     "runs",
@@ -77,9 +77,11 @@ def _degree_options(command: _Command) -> _Command:
 @click.option("--efficiency", type=float, help="Of measured products, or of --gpu.  [default: 1, or 0.6]")
 @click.option("--overlap", type=float, help="Share of a call that is hidden.  [default: as measured, else 0.8]")
 @click.option("--cards", type=click.Choice(["shared", "own"]), help="Of ranks of a host.  [default: shared on CPUs]")
-@click.option("--ranks-per-host", type=click.IntRange(1), help="GPUs of a node.  [default: the run's, else 8]")
-@click.option("--batch", type=click.IntRange(1), help="Sequences of a step.  [default: the row's]")
-@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.  [default: the row's]")
+@click.option(
+    "--ranks-per-host", type=click.IntRange(1, MOST_GPUS), help="GPUs of a node.  [default: the run's, else 8]"
+)
+@click.option("--batch", type=click.IntRange(1, MOST_GPUS), help="Sequences of a step.  [default: the row's]")
+@click.option("--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]")
 @_degree_options
 @click.option(
     "--recompute",
@@ -94,7 +96,7 @@ def _degree_options(command: _Command) -> _Command:
 @click.option("--attention", type=click.Choice(get_args(Attention)), help="Scores are kept, or not (flash).")
 @click.option("--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']")
 @click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Layouts that are shown.")
+@click.option("--top", type=click.IntRange(1, MOST_GPUS), default=10, show_default=True, help="Layouts that are shown.")
 @click.option("--compare-rules", "rules", is_flag=True, help="Say for what TP > CP > PP > DP holds here.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
 @results_dir_option
