@@ -179,6 +179,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     if as_json:
         print_json(compare_tables.document(comparison, gate))
     else:
+        echo(f"# {compare_tables.gist(comparison)}")
         for notice in comparison.notices:
             echo(f"caution: {notice}", err=True)
         for line in compare_tables.incomplete_lines(comparison):

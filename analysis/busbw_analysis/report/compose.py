@@ -29,7 +29,7 @@ from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
 from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
-from busbw_analysis.report.tables.compare import bands_table, compare_table
+from busbw_analysis.report.tables.compare import bands_table, compare_table, gist
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
@@ -76,11 +76,10 @@ def _by_name(page: Page) -> dict[str, Answer]:
 def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str:
     """The page of a comparison: how the bands of sizes compare, and the curves of both sides in the same figures."""
     page = page_beside((first, second), ("A", "B"))
-    gist = "Every size of every band, with what the columns mean."
-    by_size = Section("sizes", "Comparison by size", (compare_table(comparison),), folded=True, gist=gist)
-    title = f"B against A: {', '.join(f'{count} {word}' for word, count in comparison.words().items())}"
+    behind = "Every size of every band, with what the columns mean."
+    by_size = Section("sizes", "Comparison by size", (compare_table(comparison),), folded=True, gist=behind)
     return to_html.render(
-        replace(page, title=title, comparison=bands_table(comparison), sections=(by_size, *page.sections))
+        replace(page, title=gist(comparison), comparison=bands_table(comparison), sections=(by_size, *page.sections))
     )
 
 

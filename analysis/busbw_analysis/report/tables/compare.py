@@ -1,5 +1,6 @@
 """What ``busbw compare`` prints: bands and beneath them their cases, as aligned columns and as JSON."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,7 @@ LAYOUT: Final = 1
 
 _TIME_WIDTH: Final = 12
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "quiet"}
+_DIFFERENT: Final[tuple[Label, ...]] = ("slower", "faster")
 _NAMED: Final = 3
 """So many cases of a kind are named; JSON has all of them."""
 _OVER_SIZES: Final = "geometric mean"
@@ -46,6 +48,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "confidence": CONFIDENCE,
         "power": POWER,
         "within": comparison.within,
+        "answer": gist(comparison),
         "words": dict(comparison.words()),
         "bands": [_band(band) for band in comparison.bands],
         "left_out": msgspec.to_builtins(comparison.left_out),
@@ -126,6 +129,25 @@ class _Line:
     one: ComparedCase | None
     estimate: Estimate
     verdict: Verdict
+
+
+def gist(comparison: Comparison) -> str:
+    """What the comparison says in one sentence: bands by verdict, with the strongest of those that differ."""
+    found: dict[Label, list[ComparedBand]] = {word: [] for word in _TONES}
+    for band in sorted(comparison.bands, key=lambda band: abs(math.log(band.estimate.ratio))):
+        found[band.verdict.word].append(band)
+    parts = [
+        f"{word} in {len(bands)}, most {_band_name(bands[-1])} ({bands[-1].estimate.ratio:.3g} × the time)"
+        for word in _DIFFERENT
+        if (bands := found[word])
+    ]
+    if found["equal"]:
+        parts.append(f"equal in {len(found['equal'])}")
+    if found["cannot tell"]:
+        needs = {words(band.verdict, band.estimate, comparison) for band in found["cannot tell"]}
+        why = needs.pop().removeprefix("cannot tell; ") if len(needs) == 1 else "each verdict says what it would take"
+        parts.append(f"cannot be told in {len(found['cannot tell'])} ({why})")
+    return f"B against A, of {len(comparison.bands)} bands of sizes: {'; '.join(parts)}"
 
 
 def bands_table(comparison: Comparison) -> Table:
