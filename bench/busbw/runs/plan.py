@@ -355,6 +355,7 @@ _OPTIONS = {
     "dtypes": "--dtype",
     "redops": "--redop",
     "modes": "--mode",
+    "models": "--model",
     "algorithms": "--algorithm",
     "numa_nodes": "--numa-node",
     "timeout_seconds": "--timeout",
