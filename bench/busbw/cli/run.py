@@ -345,7 +345,7 @@ def _print_dry_run(wanted: Any, beside: Collection[str], *, as_json: bool) -> No
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.launchers import launcher_here  # noqa: PLC0415
     from busbw.launch.observers import timing_in_words  # noqa: PLC0415
-    from busbw.launch.run_session import place_here, refuse_impossible, way_here  # noqa: PLC0415
+    from busbw.launch.run_session import place_here, refuse_crowd, refuse_impossible, way_here  # noqa: PLC0415
     from busbw.measure.unsupported import anywhere, unsuited  # noqa: PLC0415
     from busbw.runs import cases  # noqa: PLC0415
     from busbw.runs.plan import told_as_options  # noqa: PLC0415
@@ -358,6 +358,8 @@ def _print_dry_run(wanted: Any, beside: Collection[str], *, as_json: bool) -> No
     here = launcher_here(os.environ).name == "local"
     way = way_here(wanted, ranks) if here else "direct"
     with told_as_options():
+        if here:
+            refuse_crowd(ranks)
         refuse_impossible(wanted, ranks, on_one_host=here)
     planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
     place = place_here(ranks) if here else anywhere()
