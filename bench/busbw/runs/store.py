@@ -430,8 +430,8 @@ def find(results_dir: Path, selector: str) -> Path:
         message = f"run {selector!r} is ambiguous in {results_dir}: {', '.join(folder.name for folder in found)}"
     else:
         message = (
-            f"run {selector!r} not found: it is neither a run folder nor one of the {len(runs)} runs in {results_dir} "
-            "(busbw list runs)"
+            f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
+            f"{results_dir} (busbw list runs)"
         )
     raise StoreError(message)
 
