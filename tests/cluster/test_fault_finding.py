@@ -118,8 +118,8 @@ SLOW_UP = one_fault({"n3": Cable(up_mbit=100)})
 SLOW_DOWN = one_fault({"n2": Cable(down_mbit=100)})
 SLOW_PAIR = one_fault(paths=both_ways("n1", "n4", rate_mbit=100))
 SLOW_PATH = one_fault(paths=(Way("n2", "n3", rate_mbit=100),))
-FAR_PAIR = one_fault(paths=both_ways("n2", "n4", delay_ms=10))
-FAR_HOST = one_fault({"n4": Cable(delay_ms=10)})
+FAR_PAIR = one_fault(paths=both_ways("n2", "n4", delay_ms=3))
+FAR_HOST = one_fault({"n4": Cable(delay_ms=3)})
 
 
 FAULTS = [
