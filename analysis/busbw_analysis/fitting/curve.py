@@ -20,7 +20,7 @@ from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.checks import refuse_alone, refuse_curve
-from busbw_analysis.fitting.score import Validation, validation
+from busbw_analysis.fitting.score import VALID_LAUNCHES, VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
 
 LEAST_IN_A_PIECE: Final = 4
@@ -327,7 +327,8 @@ def _held_out_sizes(sizes: Floats, times: Floats, noise: float) -> Validation:
     if len(kept) >= LEAST_IN_A_PIECE and len(tested) > 1:
         core = _fit_core(sizes[kept], times[kept], noise)
         errors = np.abs(core.by_segments(sizes[tested]) / times[tested] - 1)
-    return validation("every second size", errors, "", f"{count} sizes leave too few when every second one is held out")
+    why_not = f"{count} sizes leave too few when every second one is held out"
+    return validation("every second size", errors, VALID_SIZES, why_not=why_not)
 
 
 def _held_out_launches(sizes: Floats, launches: Floats, pieces: int) -> Validation:
@@ -340,7 +341,7 @@ def _held_out_launches(sizes: Floats, launches: Floats, pieces: int) -> Validati
         predicted = np.stack([cuts.predict(everywhere, everywhere[:, place]) for place in range(len(sizes))], axis=1)
         errors = np.abs(predicted / launches - 1).ravel()
     why_not = "there is one launch" if count else "no launch measured all sizes"
-    return validation("each launch in turn", errors, "", why_not)
+    return validation("each launch in turn", errors, VALID_LAUNCHES, why_not=why_not)
 
 
 def _verdict(by_sizes: Validation, by_launches: Validation, mean_residual: float) -> tuple[bool | None, str]:

@@ -19,7 +19,7 @@ from busbw_analysis.fitting.design import (
     times_of,
 )
 from busbw_analysis.fitting.identify import determined_by, identify, settled
-from busbw_analysis.fitting.score import Validation, validation
+from busbw_analysis.fitting.score import VALID_LAUNCHES, VALID_RANKS, VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.selection import LEAST_RANK_COUNTS, Curve, chosen_models
 from busbw_analysis.models.costs import CostModel
 
@@ -169,14 +169,20 @@ def validations(
         validation(
             "every second size",
             _held_out_sizes(observations, models, wanted),
-            "",
-            "no size lies between two others that tell of it",
+            VALID_SIZES,
+            why_not="no size lies between two others that tell of it",
         ),
         validation(
             "the largest number of ranks",
             _held_out_ranks(observations, known, wanted),
+            VALID_RANKS,
             note,
             f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take",
         ),
-        validation("each launch in turn", _left_out_launches(observations, models, wanted), "", "there is one launch"),
+        validation(
+            "each launch in turn",
+            _left_out_launches(observations, models, wanted),
+            VALID_LAUNCHES,
+            why_not="there is one launch",
+        ),
     )

@@ -8,9 +8,8 @@ How wrong the same way of predicting was where the truth was kept from it stands
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median
 
 import numpy as np
 
@@ -28,10 +27,10 @@ from busbw_analysis.fitting.curve import (
     fit_points,
     fit_series,
 )
-from busbw_analysis.fitting.score import VALID_SIZES
+from busbw_analysis.fitting.score import VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
-from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, HeldOut, ScalingModel, Value, answering
+from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, ScalingModel, Value, answering
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""
@@ -59,7 +58,7 @@ class Forecast:
     parameters: str
     interval_note: str
     extrapolated: tuple[str, ...]
-    held_out: HeldOut
+    held_out: Validation
     measured: Point | None
     ties: tuple[tuple[str, float | None], ...] = ()
     notes: tuple[str, ...] = ()
@@ -204,27 +203,27 @@ def size_words(size_bytes: int, first: int, last: int) -> list[str]:
     return []
 
 
-def _between(fit: Fit) -> HeldOut:
+def _between(fit: Fit) -> Validation:
     checked = fit.held_out_sizes
     why = fit.validation_note.removeprefix("not validated: ")
     if checked.median_error is None:
-        return HeldOut(why, None, None, passed=False)
+        return replace(checked, held_out=why)
     how = f"{checked.count} held-out sizes"
     # Where those passed and the fit did not, it is for what else it was tried on.
     how = f"{why}; {how}" if checked.passed and not fit.validated else how
-    return HeldOut(how, checked.median_error, checked.worst_error, passed=bool(fit.validated))
+    return replace(checked, held_out=how, passed=fit.validated)
 
 
-def _beyond(curve: FittedCurve, reach: float) -> HeldOut:
+def _beyond(curve: FittedCurve, reach: float) -> Validation:
     """Hide the largest sizes, as far as the question reaches or as the data allow, and predict them from the others."""
     sizes, times = curve.fit.sizes_bytes, curve.fit.times_ns
     count = max(sum(1 for size in sizes if size * reach <= sizes[-1]), LEAST_SIZES)
     if count >= len(sizes):
-        return HeldOut(f"{len(sizes)} sizes leave none to be held out", None, None, passed=False)
+        return validation(f"{len(sizes)} sizes leave none to be held out", None, VALID_SIZES)
     try:
         fit = fit_points(sizes[:count], times[:count])
     except AnalysisError as error:
-        return HeldOut(f"without the largest sizes there is no fit: {error}", None, None, passed=False)
+        return validation(f"without the largest sizes there is no fit: {error}", None, VALID_SIZES)
     errors = [
         abs(_by_piece(fit.segments[-1], size) / (time / 1e9) - 1)
         for size, time in zip(sizes[count:], times[count:], strict=True)
@@ -235,8 +234,9 @@ def _beyond(curve: FittedCurve, reach: float) -> HeldOut:
     how = f"{largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g}),"
     if errors[-1] > VALID_SIZES:
         how += f" the farthest off by {errors[-1]:.1%},"
+    found = validation(how, errors, VALID_SIZES)
     # The nearer ones may be right by the same piece that the farthest has left.
-    found = HeldOut(how, median(errors), max(errors), max(median(errors), errors[-1]) <= VALID_SIZES)
+    found = replace(found, passed=found.passed and errors[-1] <= VALID_SIZES)
     return found if far else found.asked_for(f"× {reach:.3g}")
 
 

@@ -492,6 +492,6 @@ def _better(joint: Sequence[ScalingModel], messages: Sequence[ScalingModel]) -> 
     """
     known, other = (next(model for model in models if model.chosen) for models in (joint, messages))
     score, against = known.held_out.median_error, other.held_out.median_error
-    by_messages = other.held_out.passed if score is None else against is not None and against < score
+    by_messages = bool(other.held_out.passed) if score is None else against is not None and against < score
     left = known if by_messages else other
     return by_messages, f"{left.basis}, {left.held_out.words}"

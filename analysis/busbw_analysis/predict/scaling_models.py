@@ -14,41 +14,13 @@ from busbw_analysis.data.series import Series
 from busbw_analysis.fitting.design import PARAMETERS, candidates_of
 from busbw_analysis.fitting.identify import written
 from busbw_analysis.fitting.joint import JointFit
-from busbw_analysis.fitting.score import VALID_RANKS
+from busbw_analysis.fitting.score import VALID_RANKS, Validation, validation
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
 
 BY_CURVE = "the fit of the curve of these ranks"
 BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
 """What a prediction can rest on."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """How wrong the same way of predicting was on measurements that were kept from it. ``how`` says on which; errors
-    are relative, and None where nothing could be held out. ``no_test_of`` is what it was asked for and that says
-    nothing of: then it has not ``passed``, however small the errors.
-    """
-
-    how: str
-    median_error: float | None
-    worst_error: float | None
-    passed: bool
-    no_test_of: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> str:
-        """The whole as a line."""
-        verdict = "validated" if self.passed else "not validated"
-        if self.median_error is None or self.worst_error is None:
-            return f"{verdict}: {self.how}"
-        errors = f"were off by {self.median_error:.1%} (median) and {self.worst_error:.1%} (worst)"
-        beyond = f"; that is no test of {', nor of '.join(self.no_test_of)}" if self.no_test_of else ""
-        return f"{verdict}: {self.how} {errors}{beyond}"
-
-    def asked_for(self, *beyond: str) -> "HeldOut":
-        """The same for a question that goes ``beyond`` what was tested."""
-        return replace(self, no_test_of=(*self.no_test_of, *beyond), passed=self.passed and not beyond)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +118,7 @@ class ScalingModel:
     basis: str
     origin: str
     interval_note: str
-    held_out: HeldOut
+    held_out: Validation
     tested: ValidationRange | None
     chosen: bool = True
     tied: bool = False
@@ -167,7 +139,7 @@ class ScalingModel:
         except AnalysisError:
             return None
 
-    def held_out_for(self, ranks: int, hosts: int, size_bytes: int) -> HeldOut:
+    def held_out_for(self, ranks: int, hosts: int, size_bytes: int) -> Validation:
         """What was held out, for a question that may reach beyond it."""
         if self.tested is None:
             return self.held_out
@@ -175,7 +147,7 @@ class ScalingModel:
         found = self.held_out
         if found.passed and near > VALID_RANKS:
             where = f" the sizes around {about_size(size_bytes)} off by {near:.1%},"
-            found = replace(found, how=found.how + where, passed=False)
+            found = replace(found, held_out=found.held_out + where, passed=False)
         return found.asked_for(*self.tested.beyond(ranks, hosts, size_bytes))
 
 
@@ -207,7 +179,7 @@ def answering(
 
 def _scored(
     cost: CostModel, parameters: Parameters, curves: Sequence[Series]
-) -> tuple[HeldOut, ValidationRange | None]:
+) -> tuple[Validation, ValidationRange | None]:
     """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
     largest = max((len(one.key.ranks) for one in curves), default=0)
     tested = [
@@ -218,7 +190,7 @@ def _scored(
         if cost.possible(largest, one.key.hosts, point.size_bytes)
     ]
     if not tested:
-        return _unmeasured(cost.op, cost.algorithm), None
+        return validation(f"{cost.op} by {cost.algorithm} was not measured", None, VALID_RANKS), None
     how = f"measured times on {largest} ranks ({len(tested)}), which the parameters have not seen,"
     errors = [
         abs(parameters.seconds(cost, largest, hosts, point.size_bytes) / (point.time_ns / 1e9) - 1)
@@ -227,16 +199,9 @@ def _scored(
     # Two ranks said what so many take, and two hosts what so many take: as far as that, once more.
     pair = 2, 2 if tested[0][0] > 1 else 1
     by_size = zip([point.size_bytes for _, point in tested], errors, strict=True)
-    return _judged(how, errors), ValidationRange.of([(largest, hosts) for hosts, _ in tested], [pair], by_size)
-
-
-def _unmeasured(op: str, algorithm: str) -> HeldOut:
-    return HeldOut(f"{op} by {algorithm} was not measured", None, None, passed=False)
-
-
-def _judged(how: str, errors: Sequence[float]) -> HeldOut:
-    middle = median(errors)
-    return HeldOut(how, middle, max(errors), middle <= VALID_RANKS)
+    return validation(how, errors, VALID_RANKS), ValidationRange.of(
+        [(largest, hosts) for hosts, _ in tested], [pair], by_size
+    )
 
 
 def from_messages(
@@ -300,18 +265,18 @@ def from_joint(joint: JointFit, op: str, algorithm: str | None = None) -> tuple[
     return tuple(model(cost) for cost in sorted(costs, key=lambda cost: order.get(cost.algorithm, len(order))))
 
 
-def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> tuple[HeldOut, ValidationRange | None]:
+def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> tuple[Validation, ValidationRange | None]:
     """Of this op by this algorithm alone: that others are predicted well says nothing of it."""
     found = joint.of_curves.get((op, algorithm))
     if found is None:
-        return _unmeasured(op, algorithm or "the library"), None
+        return validation(f"{op} by {algorithm or 'the library'} was not measured", None, VALID_RANKS), None
     if not found.errors:
-        return HeldOut(found.note, None, None, passed=False), None
+        return validation(found.note, None, VALID_RANKS), None
     where = f"{op} on {found.tested[0].ranks} ranks ({len(found.errors)})"
     how = ", ".join(part for part in (f"times of {where}", "predicted from fewer ranks", found.note) if part)
     held_out, seen = ([(one.ranks, one.hosts) for one in part] for part in (found.tested, found.seen))
     by_size = zip([one.size_bytes for one in found.tested], found.errors, strict=True)
-    return _judged(f"{how},", found.errors), ValidationRange.of(held_out, seen, by_size)
+    return validation(f"{how},", found.errors, VALID_RANKS), ValidationRange.of(held_out, seen, by_size)
 
 
 def _in_words(joint: JointFit) -> str:

@@ -253,5 +253,5 @@ def _price(one: Forecast, share: float) -> Price:
         low=part(one.seconds.low),
         high=part(one.seconds.high),
         extrapolated=one.extrapolated,
-        validated=one.held_out.passed,
+        validated=bool(one.held_out.passed),
     )

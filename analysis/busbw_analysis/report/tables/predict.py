@@ -44,7 +44,7 @@ def _row(one: Forecast) -> dict[str, JSON]:
         "formula": one.formula,
         "parameters": one.parameters,
         "extrapolated": list(one.extrapolated),
-        "validated": one.held_out.passed,
+        "validated": bool(one.held_out.passed),
         "held_out_median_error": one.held_out.median_error,
         "held_out_worst_error": one.held_out.worst_error,
         "held_out_note": one.held_out.words,
