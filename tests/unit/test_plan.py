@@ -65,7 +65,7 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         (
             GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = ['isolated', 'fast']\n",
             7,
-            ["'modes'", "'fast'", "known: isolated, pipelined, persistent, graph, overlap"],
+            ["'modes'", "'fast'", "known: isolated, barriers, pipelined, persistent, graph, overlap"],
         ),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = []\n", 7, ["'modes'", "empty", "pipelined"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = 'isolated'\n", 7, ["'modes'", "array", "str"]),
@@ -367,7 +367,7 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
     [
         ("in_place", "sideways", "native, yes, no, both"),
         ("pairs", "apart", "together, alone"),
-        ("modes", ("fast",), "isolated, pipelined, persistent, graph, overlap"),
+        ("modes", ("fast",), "isolated, barriers, pipelined, persistent, graph, overlap"),
         ("sync", "clock", "none, barrier, dissemination, window"),
         ("cache", "cold", "warm, rotating, flushed"),
         ("redops", ("mul",), "sum, avg, min, max, product"),

@@ -10,6 +10,9 @@ from busbw.runs.records import SETTINGS, case_in_words
 from busbw_analysis.data.load import Dataset, rank_list
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
 
+_MORE = frozenset({"overlap", "barriers"})
+"""Modes whose samples hold more than the call."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
@@ -96,11 +99,11 @@ class Series:
 
 def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Series, ...]:
     """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other. Nor have
-    samples in which something else was computed, and steps of training: most of their time is not communication.
+    samples that hold something else as well, and steps of training: most of their time is not communication.
     """
     found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
     for summary in summaries:
-        if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode == "overlap":
+        if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode in _MORE:
             continue
         for group in summary.groups:
             found.setdefault(key_of(dataset, summary, group), []).append((_point(summary, group), group))

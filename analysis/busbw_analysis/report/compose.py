@@ -25,6 +25,7 @@ from busbw_analysis.report.sections.ranks import rank_views
 from busbw_analysis.report.sections.roofline import rooflines
 from busbw_analysis.report.sections.run import environment, glossary, missing_cases, timing
 from busbw_analysis.report.sections.selftest import overlaps, trust
+from busbw_analysis.report.sections.single_calls import one_call
 from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
 from busbw_analysis.report.sections.training import training
@@ -207,6 +208,7 @@ def _subtitle(runs: Sequence[StoredRun]) -> str:
 
 _SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
     steps,
+    one_call,
     lambda one: pairs(one.matrices, one.splits, one.dataset.seats, one.pair_shares),
     lambda one: rank_views(one.dataset, one.cases, one.lateness),
     lambda one: missing_cases(one.dataset),
@@ -225,6 +227,6 @@ _SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
 )
 """The sections of a report, in the order in which one should read them; a section without anything to say is None."""
 
-_SHOWN: Final = frozenset({"steps", "pairs", "ranks"})
+_SHOWN: Final = frozenset({"steps", "one-call", "pairs", "ranks"})
 _SHOWN_ALONE: Final = frozenset({"hierarchy", "memory", "storage", "roofline"})
 """Shown where no message was sent: what was asked for is here then."""

@@ -41,6 +41,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``storage``: every case on storage, as ``storage.Stored``
 - ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
   tokens_per_second, flop_per_second, product_share, sent_bytes
+- ``single_calls``: what was measured in modes isolated and barriers, as ``single_calls.SingleCall``, with ``printed``
+  by a script that takes one sample and says GB/s of GiB/s, and the factors ``unit``, ``barrier`` and ``one_call``
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups; of a
   pair matrix with more than 240 pairs the slowest 240, ``groups_left_out`` says how many more there are, and
@@ -66,6 +68,7 @@ from busbw_analysis.diagnosis.composition import compositions_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
+from busbw_analysis.diagnosis.single_calls import UNIT, single_calls
 from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.fitting.joint import OneRegime
 
@@ -110,6 +113,10 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
         "steps": [_step(one) for one in judgement.steps],
+        "single_calls": [
+            {**plain(one), "printed": one.printed, "unit": UNIT, "barrier": one.barrier, "one_call": one.one_call}
+            for one in single_calls(judgement.dataset, judgement.cases)
+        ],
         "storage": [{**plain(one), "peak": plain(one.peak)} for one in judgement.files],
         "hierarchy": [{**plain(level), "share": level.share} for level in judgement.levels],
         "cases": [_case(summary) for summary in judgement.cases],

@@ -72,7 +72,8 @@ def _op_of(given: str) -> str | None:
 @click.option("--redop", help="Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]")
 @click.option(
     "--mode",
-    help="How calls are timed, by commas: isolated, pipelined, persistent, graph, overlap.  [default: isolated]",
+    help="How calls are timed, by commas: isolated, barriers, pipelined, persistent, graph, overlap.  "
+    "[default: isolated]",
 )
 @click.option(
     "--algorithm",

@@ -311,8 +311,9 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
         for one in bound:
             one.operation.free()
         raise
-    # What is posted is posted by Python, and what is handed to a device is between marks of Python's.
-    hosts = case.mode != "overlap" and bench.backend.device is None
+    # What is posted is posted by Python, a barrier is the backend's, and what is handed to a device is between marks of
+    # Python's.
+    hosts = case.mode not in {"overlap", "barriers"} and bench.backend.device is None
     row = row_of([one.operation.native for one in bound]) if hosts else None
     return Part(group, layout, tuple(bound), made_of, row)
 

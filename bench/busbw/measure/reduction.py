@@ -30,7 +30,7 @@ def timed_by(case: Case) -> TimedBy:
     In rows and graphs the device has its next call before it has done the last, and beside a computation the parts can
     be told apart by the device alone; and where the stream was held, the host's time has that in it.
     """
-    return "host" if case.mode == "isolated" and not case.pre_enqueue else "device"
+    return "host" if case.mode in {"isolated", "barriers"} and not case.pre_enqueue else "device"
 
 
 def durations(samples: Samples, clock: TimedBy) -> Vector:

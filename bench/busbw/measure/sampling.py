@@ -162,8 +162,9 @@ class _Sampler:
             sit_out = idle if device is None else device_loops.idle
             return sit_out(self.start, self.flush, count, overlaps=self.computes)
         operations = [one.operation for one in part.sets]
+        each = [self._timed(one.call) for one in operations]
         # A round over one call would cost more than repeating it.
-        calls = repeat(operations[0].call) if len(operations) == 1 else cycle([one.call for one in operations])
+        calls = repeat(each[0]) if len(each) == 1 else cycle(each)
         compiled = part.row if self.compiled else None
         loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self._prepare, row, compiled)
         on_device = None if device is None else DeviceLoop(loop, device, self.hold)
@@ -193,6 +194,20 @@ class _Sampler:
             except self.bench.backend.raises as error:
                 return self.bench.backend.explain(error)
         return ""
+
+    def _timed(self, call: Call) -> Call:
+        """What is between two reads of the clock: the call, and in mode barriers the barrier behind it."""
+        if self.case.mode != "barriers":
+            return call
+        backend = self.bench.backend
+
+        def enclosed() -> None:
+            call()
+            if backend.device is not None:
+                backend.device.synchronise()
+            backend.barrier()
+
+        return enclosed
 
     def missed(self, samples: Samples) -> Vector:
         """Which ``samples``, those of the last batch, began too late on this rank, or on its device too early (1)."""

@@ -142,6 +142,10 @@ def _mode_conflict(case: Case, place: Place) -> str | None:
             case.cache == "flushed" and rowed,
             f"mode {case.mode} is calls in a row, of which only the first would find flushed caches",
         ),
+        (
+            case.mode == "barriers" and (case.group != "all" or OPS[case.op].members != "all" or case.pre_enqueue),
+            "mode barriers ends with a barrier of all ranks, which all have to come to from a call of their own",
+        ),
         (case.mode == "graph" and cpu, "a graph is captured on a GPU; there is none on a CPU"),
         (
             case.pre_enqueue and cpu,

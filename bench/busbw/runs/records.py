@@ -32,10 +32,10 @@ SCHEMA = 7
 JSON: TypeAlias = Any
 """A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
 
-Mode = Literal["isolated", "pipelined", "persistent", "graph", "overlap"]
-"""What a sample is: one call from a synchronised start; calls back to back; the same of calls that were prepared once,
-each started and waited for; a replay of a captured graph of calls; or a call that is posted, computed beside, and
-waited for. Never compared with each other."""
+Mode = Literal["isolated", "barriers", "pipelined", "persistent", "graph", "overlap"]
+"""What a sample is: one call from a synchronised start; the same with the barrier behind it; calls back to back; the
+same of calls that were prepared once, each started and waited for; a replay of a captured graph of calls; or a call
+that is posted, computed beside, and waited for. Never compared with each other."""
 
 Sync = Literal["none", "barrier", "dissemination", "window"]
 """How ranks start a sample together: not at all, by the library's barrier, by a dissemination barrier over

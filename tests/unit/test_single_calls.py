@@ -1,0 +1,57 @@
+"""One call between two barriers: timed with the barrier behind it, and divided into unit and method."""
+
+import math
+
+import pytest
+from testing.blocks import measured
+from testing.fakes import FakeWorld, Script
+from testing.synthetic import Piece, World, case, synthetic_run
+
+from busbw.measure.unsupported import Place, unsuited
+from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall, single_calls
+from busbw_analysis.report.sections.single_calls import one_call
+
+MIB = 1 << 20
+WORLD = World(pieces=(Piece(1e-3, 1e-9),), sample_noise=0.1)
+
+
+def test_the_barrier_behind_a_call_is_in_its_time() -> None:
+    world = FakeWorld(3, Script(barrier_ns=250))
+    assert set(measured(world, case("all_reduce", 48, 3, mode="barriers")).groups[0].slowest_ns) == {1_250}
+
+
+def test_the_barrier_waits_for_the_slowest() -> None:
+    script = Script(durations=lambda rank, _index, _case: 1_000 * (rank + 1), barrier_ns=250)
+    (group,) = measured(FakeWorld(3, script), case("broadcast", 48, 3, mode="barriers")).groups
+    assert set(group.slowest_ns) == set(group.fastest_ns) == {3_250}
+
+
+@pytest.mark.parametrize("changes", [{"group": "div:2"}, {"op": "ping_pong"}, {"pre_enqueue": True, "device": "cuda"}])
+def test_a_barrier_that_some_do_not_come_to_is_refused(changes: dict[str, object]) -> None:
+    one = case(str(changes.pop("op", "all_reduce")), 64, 4, mode="barriers", **changes)
+    assert unsuited(one, Place(oversubscribed=False, comparable=True)) is not None
+
+
+def test_what_is_printed_is_busbw_times_unit_barrier_and_one_call() -> None:
+    one = SingleCall("all_reduce", 4, 400 * MIB, 100.0, 3e9, 110.0, 132, 99, 150)
+    assert one.printed == pytest.approx(3e9 * 100 / 132 / 2**30)
+    assert one.barrier == pytest.approx(100 / 110)
+    assert one.one_call == pytest.approx(110 / 132)
+    assert one.whole == pytest.approx(UNIT * one.barrier * one.one_call)
+    assert math.isclose(1 / UNIT, 1.074, abs_tol=5e-4)
+
+
+def test_a_case_of_both_modes_is_in_the_report_and_is_no_curve_of_its_own() -> None:
+    cases = [case("all_reduce", MIB, mode=mode) for mode in ("barriers", "isolated")]
+    stored = synthetic_run([*cases, case("reduce_scatter", MIB, mode="barriers")], WORLD, launches=2)
+    judgement = judge(pool([stored]))
+    (found,) = single_calls(judgement.dataset, judgement.cases)
+    first = stored.measurements[0] if stored.measurements[0].case.mode == "barriers" else stored.measurements[1]
+    assert found.one_ns == first.groups[0].slowest_ns[0]
+    assert found.least_ns <= found.enclosed_ns <= found.most_ns
+    assert [curve.series.key.mode for curve in judgement.curves] == ["isolated"]
+    section = one_call(judgement)
+    assert section is not None
+    assert one_call(judge(pool([synthetic_run(cases[1:], WORLD, launches=2)]))) is None
