@@ -21,9 +21,9 @@ from busbw.backends import backend_named
 from busbw.runs import store
 from busbw.runs.records import Case
 from busbw.units import format_size
+from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import CaseSummary, summarise
-from busbw_analysis.diagnosis.compare import band_of
 from busbw_analysis.diagnosis.hypothesis_tests import estimate, launches_needed
 
 Floats = npt.NDArray[np.float64]
@@ -61,7 +61,7 @@ def judge(folder: Path) -> None:
     print("                               cv   B/A (interval)           5 % takes  neighbours  sizes")
     bands: dict[tuple[Case, str], list[CaseSummary]] = {}
     for summary in measured:
-        bands.setdefault((_without_size(summary.case), band_of(summary.case)), []).append(summary)
+        bands.setdefault((_without_size(summary.case), band_of(summary.case.size_bytes)), []).append(summary)
     for (case, band), members in bands.items():
         logs = np.asarray([_logs(summary, launches) for summary in members])
         if len(members) > 1:

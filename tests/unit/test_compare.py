@@ -15,12 +15,13 @@ from busbw.cli.main import main
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
+from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.compare import NO_SIZE, Comparison, band_of, compare
+from busbw_analysis.diagnosis.compare import Comparison, compare
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.to_terminal import render
 
-SIZES = (64, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20)
+SIZES = (64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
 STEADY = World(launch_noise=0.01)
 
 
@@ -65,15 +66,15 @@ def test_the_slow_op_is_slower_and_the_others_are_equal() -> None:
     words = {(band.case.op, band.band): band.verdict.word for band in found.bands}
     assert words == {
         ("all_reduce", "small"): "equal",
-        ("all_reduce", "medium"): "equal",
+        ("all_reduce", "middle"): "equal",
         ("all_reduce", "large"): "equal",
         ("all_gather", "small"): "slower",
-        ("all_gather", "medium"): "slower",
+        ("all_gather", "middle"): "slower",
         ("all_gather", "large"): "slower",
-        ("barrier", NO_SIZE): "equal",
+        ("barrier", "no size"): "equal",
     }
-    assert found.bands[3].sizes == (64, 1 << 10, 8 << 10)
-    assert [one.case.size_bytes for one in found.bands[3].cases] == [64, 1 << 10, 8 << 10]
+    assert found.bands[3].sizes == (64, 1 << 10, 4 << 10)
+    assert [one.case.size_bytes for one in found.bands[3].cases] == [64, 1 << 10, 4 << 10]
     assert all(one.estimate.ratio == pytest.approx(1.2, rel=0.02) for one in found.bands[3].cases)
     assert found.bands[3].estimate.ratio == pytest.approx(1.2, rel=0.02)
     assert found.left_out == ()
@@ -84,16 +85,16 @@ def test_the_slow_op_is_slower_and_the_others_are_equal() -> None:
 @pytest.mark.parametrize(
     ("size", "band"),
     [
-        (0, NO_SIZE),
+        (0, "no size"),
         (8, "small"),
-        ((16 << 10) - 4, "small"),
-        (16 << 10, "medium"),
-        ((1 << 20) - 4, "medium"),
+        (4 << 10, "small"),
+        ((4 << 10) + 4, "middle"),
+        ((1 << 20) - 4, "middle"),
         (1 << 20, "large"),
     ],
 )
 def test_the_bounds_of_the_bands(size: int, band: str) -> None:
-    assert band_of(case("barrier" if size == 0 else "all_reduce", size)) == band
+    assert band_of(size) == band
 
 
 def test_modes_are_never_compared_with_each_other() -> None:
@@ -295,7 +296,7 @@ def test_the_table_names_sides_correction_and_power(three: list[str]) -> None:
         "synthetic-2 (8 launches)",
         "Holm",
         "80%",
-        "below 16 KiB",
+        "up to 4 KiB",
         "± 5 %",
         "128 B",
     ):

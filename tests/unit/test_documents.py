@@ -33,7 +33,7 @@ from busbw.runs.records import (
     TimedBy,
 )
 from busbw.system.catalog import DTYPES, Gpu, Kind, Rate, parse
-from busbw_analysis.diagnosis.compare import band_of
+from busbw_analysis.data.bands import band_of
 from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_the_documents_agree_on_how_long_the_tests_take() -> None:
 def fewest_of(suite: str, *, paired: bool) -> int:
     """The launches a side (pairs) that a comparison of two runs of a suite takes at least."""
     cases = [case for case in expand(read_suite(suite), 4, 1, "cpu").cases if case.mode != "overlap"]
-    bands = {(msgspec.structs.replace(case, size_bytes=0), band_of(case)) for case in cases}
+    bands = {(msgspec.structs.replace(case, size_bytes=0), band_of(case.size_bytes)) for case in cases}
     return fewest_launches(len(bands), paired=paired)
 
 

@@ -13,6 +13,7 @@ from busbw.ops import PAIRED
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
+from busbw_analysis.data.bands import Band, band_of
 from busbw_analysis.data.load import CaseState, Dataset, differences
 from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
@@ -30,9 +31,6 @@ from busbw_analysis.diagnosis.hypothesis_tests import (
 Statistic = Literal["median", "mean"]
 Finding = Literal["slower", "cannot tell", "missing", "too few launches", "no result"]
 
-BANDS: Final = (("small", 0, 16 << 10), ("medium", 16 << 10, 1 << 20), ("large", 1 << 20, None))
-"""Name of a band, its first size, and the first size of the next one."""
-
 FAILURES: Final = ("slower", "cannot-tell", "missing")
 """What a comparison can be made to fail on; ``missing``: a case that A has a result of and B has not."""
 
@@ -45,9 +43,6 @@ _PART_COMPUTATION: Final = (
     "because a sample of mode overlap is computation in part, whose amount every block sets anew (the report of each "
     "side tells its overlap; another mode tells the time of the call)"
 )
-
-NO_SIZE: Final = "no size"
-"""The band of an op that moves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ class ComparedBand:
     """
 
     case: Case
-    band: str
+    band: Band
     sizes: tuple[int, ...]
     estimate: Estimate
     verdict: Verdict
@@ -393,10 +388,10 @@ def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> t
         one.case: ComparedCase(one.case, one.statistic, _middle(one.first), _middle(one.second), estimated, verdict)
         for one, estimated, verdict in zip(usable, found, verdicts(found, within), strict=True)
     }
-    groups: dict[tuple[Case, str], list[_Material]] = {}
+    groups: dict[tuple[Case, Band], list[_Material]] = {}
     for one in sorted(usable, key=lambda one: one.case.size_bytes):
         key = msgspec.structs.replace(one.case, size_bytes=0)
-        groups.setdefault((key, band_of(one.case)), []).append(one)
+        groups.setdefault((key, band_of(one.case.size_bytes)), []).append(one)
     # In the order of the plan, in which the ops were asked for; the sizes of one curve ascend.
     place = {msgspec.structs.replace(one.case, size_bytes=0): number for number, one in reversed([*enumerate(usable)])}
     ordered = sorted(groups.items(), key=lambda item: (place[item[0][0]], item[1][0].case.size_bytes))
@@ -416,15 +411,6 @@ def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> t
             cases=tuple(cases[one.case] for one in members),
         )
         for (band, members, _), estimated, verdict in zip(whole, estimates, verdicts(estimates, within), strict=True)
-    )
-
-
-def band_of(case: Case) -> str:
-    """The band of sizes that a case belongs to."""
-    if not case.size_bytes:
-        return NO_SIZE
-    return next(
-        name for name, low, high in BANDS if low <= case.size_bytes and (high is None or case.size_bytes < high)
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from busbw.ops import LOCAL, OPS, STORING
 from busbw.units import format_rate, format_time
+from busbw_analysis.data.bands import BANDS, Band, band_of
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.data.unavailable import Unavailable
@@ -21,15 +22,6 @@ Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
 
 LAUNCHES_FOR_A_VERDICT = 4
 """Below it no rank test on launches can reach 5 %, so a verdict only indicates."""
-
-Band = Literal["small", "middle", "large", "no size"]
-BANDS: Final[tuple[tuple[Band, int, int | None], ...]] = (
-    ("small", 1, (4 << 10) + 1),
-    ("middle", (4 << 10) + 1, 1 << 20),
-    ("large", 1 << 20, None),
-    ("no size", 0, 1),
-)
-"""Name of a band of sizes, its first size, and the first size that is too large for it."""
 
 NEAR_PEAK = 0.8
 """Share of the peak from which on a rate is called near it."""
@@ -67,7 +59,7 @@ class Verdict:
     """One op in one band of sizes: measured against peak and model, at the largest size of the band.
 
     label, op: the curve.
-    band: the band of sizes, as in ``BANDS``.
+    band: the band of sizes, as in ``bands.BANDS``.
     time_ns, interval: of a call, in ns.
     busbw: B/s; None where nothing crosses a wire.
     peak_share: busbw over the peak; ``denominator`` says what 100 % is.
@@ -104,11 +96,10 @@ def verdicts_on(curve: Curve) -> Iterator[Verdict]:
     """
     if curve.series.key.op in LOCAL | STORING | {TCP_STREAM}:
         return
-    sizes = [point.size_bytes for point in curve.series.points]
-    for band, low, high in BANDS:
-        inside = [place for place, size in enumerate(sizes) if low <= size and (high is None or size < high)]
-        if inside:
-            yield _verdict(curve, inside[-1], band)
+    last = {band_of(point.size_bytes): index for index, point in enumerate(curve.series.points)}
+    for band, _, _ in BANDS:
+        if band in last:
+            yield _verdict(curve, last[band], band)
 
 
 def _verdict(curve: Curve, index: int, band: Band) -> Verdict:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.bands import Band
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, Band, Status
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, Status
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     TONES,

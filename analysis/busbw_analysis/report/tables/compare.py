@@ -9,9 +9,8 @@ import msgspec
 
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.units import format_size, significant
+from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.diagnosis.compare import (
-    BANDS,
-    NO_SIZE,
     ComparedBand,
     ComparedCase,
     Comparison,
@@ -198,7 +197,7 @@ def _lines(band: ComparedBand) -> Iterator[_Line]:
 
 def _band_name(band: ComparedBand) -> str:
     sizes = [format_size(size) for size in band.sizes]
-    shown = "" if band.band == NO_SIZE else f", {sizes[0] if len(sizes) == 1 else f'{sizes[0]} … {sizes[-1]}'}"
+    shown = "" if band.band == "no size" else f", {sizes[0] if len(sizes) == 1 else f'{sizes[0]} … {sizes[-1]}'}"
     return f"{label(band.case)}: {band.band}{shown}"
 
 
@@ -237,10 +236,6 @@ def words(verdict: Verdict, estimate: Estimate, comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    bands = "; ".join(
-        f"{name}: {'below ' + format_size(high) if high else 'from ' + format_size(low) + ' on'}"
-        for name, low, high in BANDS
-    )
     within = f"{comparison.within * 100:.3g} %"
     over = "neighbouring launches" if comparison.paired else "launches"
     yield f"A: {_side(comparison.first, comparison.launches[0])}"
@@ -255,7 +250,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if means and not comparison.imported:
         yield f"sizes compared by their mean: {means}; busbw show prints the medians of all"
     yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1; low, high: exact 95 % interval"
-    yield f"a band counts a launch with the geometric mean over its sizes; {bands}"
+    yield f"a band counts a launch with the geometric mean over its sizes; {SIZES_OF_BANDS}"
     yield f"p: exact {_test(comparison)}; p adj: after Holm, bands among bands and sizes among sizes; 5 % decides"
     yield f"equal: the interval lies within ± {within}, however small p is"
     yield (
