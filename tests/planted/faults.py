@@ -434,9 +434,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a size on the edge falls into the band below",
-        _DIAGNOSIS + "compare.py",
-        "high is None or case.size_bytes < high",
-        "high is None or case.size_bytes <= high",
+        "analysis/busbw_analysis/data/bands.py",
+        "high is None or size_bytes < high",
+        "high is None or size_bytes <= high",
         ("test_compare.py",),
     ),
     Fault(

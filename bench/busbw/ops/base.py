@@ -61,6 +61,12 @@ class Share:
     traffic: Matrix = ()
 
 
+def own(share: Share) -> Layout:
+    """A buffer of a rank's own into another one of it."""
+    span = (Span(share.count, share.rank),)
+    return Layout(span, span)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Which numbers of elements S can hold, where they are no multiples: ``down`` gives the largest one that is at most
@@ -77,7 +83,7 @@ class Op:
 
     size_meaning: what S is, in words.
     layout: the buffers of a rank.
-    bus_factor: busbw over algbw for n > 1 ranks; None where nothing crosses a wire.
+    bus_factor: busbw over algbw for n > 1 ranks; None where nothing crosses a wire that is known of.
     wire_bytes: of n ranks and S, what all ranks together must send by the best algorithm, bytes.
     multiple: S must hold a multiple of so many elements for n ranks.
     in_place: whether it can receive into the buffer that it sends from, the usual answer first.
@@ -106,8 +112,8 @@ class Op:
     summary: str
     size_meaning: str
     layout: Callable[[Share], Layout]
-    bus_factor: Callable[[int], float] | None
-    wire_bytes: Callable[[int, float], float]
+    bus_factor: Callable[[int], float] | None = None
+    wire_bytes: Callable[[int, float], float] = lambda _ranks, _size: 0.0
     multiple: Callable[[int], int] = lambda _ranks: 1
     in_place: tuple[bool, ...] = (False,)
     reduces: bool = False

@@ -32,7 +32,7 @@ def _product(share: Share) -> Layout:
     return Layout((), (Span(share.count, share.rank),))
 
 
-def _own(_share: Share) -> Layout:
+def _nothing(_share: Share) -> Layout:
     """Operands and result are the call's own: fused attention returns a new tensor."""
     return Layout((), ())
 
@@ -45,18 +45,12 @@ def _attention_flop(count: int) -> int:
     return 4 * count * (count // TOKEN)
 
 
-def _no_wire(_ranks: int, _size: float) -> float:
-    return 0.0
-
-
 def _attention(name: str, summary: str) -> Op:
     return Op(
         name=name,
         summary=summary,
         size_meaning=f"bytes of the queries: {HEADS} heads × {HEAD_SIZE} elements a token; keys, values, result alike",
-        layout=_own,
-        bus_factor=None,
-        wire_bytes=_no_wire,
+        layout=_nothing,
         computed=True,
         local=True,
         threaded=True,
@@ -72,8 +66,6 @@ COMPUTE = (
         summary="every rank multiplies two square matrices: what the processor computes at most",
         size_meaning="bytes of one matrix (two are read, one written)",
         layout=_product,
-        bus_factor=None,
-        wire_bytes=_no_wire,
         computed=True,
         local=True,
         threaded=True,

@@ -3,15 +3,12 @@
 S is the bytes of one array, as in STREAM (McCalpin 1995), whose four kernels are here with its scalar.
 """
 
-from busbw.ops.base import Layout, Op, Share, Span
+from functools import partial
+
+from busbw.ops.base import Layout, Op, Share, Span, own
 
 SCALAR = 3.0
 """What STREAM multiplies by, and what is written where only writing is measured."""
-
-
-def _copied(share: Share) -> Layout:
-    own = (Span(share.count, share.rank),)
-    return Layout(own, own)
 
 
 def _of_two(share: Share) -> Layout:
@@ -28,107 +25,68 @@ def _written(share: Share) -> Layout:
     return Layout((), (Span(share.count, share.rank),))
 
 
-def _no_wire(_ranks: int, _size: float) -> float:
-    return 0.0
-
+_kernel = partial(Op, threaded=True, local=True)
+_computed = partial(_kernel, computed=True)
 
 COPIES = (
-    Op(
+    _kernel(
         name="memory_copy",
         summary="every rank copies a buffer in host memory, all at once; the peak of ranks that share a host",
         size_meaning="bytes of the source (read once, written once)",
-        layout=_copied,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        threaded=True,
-        local=True,
+        layout=own,
         memory_traffic=2.0,
     ),
-    Op(
+    _kernel(
         name="stream_copy",
         summary="STREAM's copy: a[i] = b[i] as a plain loop, unlike memory_copy, which is the library's",
         size_meaning="bytes of one array (one is read, one written)",
-        layout=_copied,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        threaded=True,
-        local=True,
+        layout=own,
         memory_traffic=2.0,
     ),
-    Op(
+    _computed(
         name="stream_scale",
         summary="STREAM's scale: a[i] = 3 × b[i]",
         size_meaning="bytes of one array (one is read, one written)",
-        layout=_copied,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        computed=True,
-        threaded=True,
-        local=True,
+        layout=own,
         memory_traffic=2.0,
         flop=lambda count: count,
     ),
-    Op(
+    _computed(
         name="stream_add",
         summary="STREAM's add: a[i] = b[i] + c[i]",
         size_meaning="bytes of one array (two are read, one written)",
         layout=_of_two,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        computed=True,
-        threaded=True,
-        local=True,
         memory_traffic=3.0,
         flop=lambda count: count,
     ),
-    Op(
+    _computed(
         name="stream_triad",
         summary="STREAM's triad: a[i] = b[i] + 3 × c[i]",
         size_meaning="bytes of one array (two are read, one written)",
         layout=_of_two,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        computed=True,
-        threaded=True,
-        local=True,
         memory_traffic=3.0,
         flop=lambda count: 2 * count,
     ),
-    Op(
+    _computed(
         name="memory_read",
         summary="reads an array: the sum of its bit patterns as whole numbers, to which every element counts",
         size_meaning="bytes of the array (read once)",
         layout=_read,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        computed=True,
-        threaded=True,
-        local=True,
         memory_traffic=1.0,
     ),
-    Op(
+    _computed(
         name="memory_write",
         summary="writes an array: the same number everywhere",
         size_meaning="bytes of the array (written once)",
         layout=_written,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        computed=True,
-        threaded=True,
-        local=True,
         memory_traffic=1.0,
     ),
-    Op(
+    _computed(
         name="memory_touch",
         summary="touches fresh pages for the first time: the system clears each, and a number goes to its start",
         size_meaning="bytes of the pages (cleared, so written once)",
         layout=lambda _share: Layout((), ()),
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        computed=True,
         fresh=True,
-        threaded=True,
-        local=True,
         memory_traffic=1.0,
     ),
 )

@@ -4,12 +4,13 @@ How a file is read and written is part of what is measured, so a case has it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.ops.base import Layout, Op, Shape, Share, Span
+from busbw.ops.base import Op, Shape, own
 from busbw.ops.limits import MOST_DEPTH
 from busbw.units import parse_size
 
@@ -46,12 +47,6 @@ def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[Ac
     return tuple(Access(parse_size(block), depth, way) for block in blocks for depth in depths)
 
 
-def _kept(share: Share) -> Layout:
-    """What a rank puts in is what it gets back."""
-    own = (Span(share.count, share.rank),)
-    return Layout(own, own)
-
-
 def _whole_grains(count: int) -> int:
     return max(GRAIN_BYTES, count // GRAIN_BYTES * GRAIN_BYTES)
 
@@ -59,40 +54,22 @@ def _whole_grains(count: int) -> int:
 _GRAINS = Shape(_whole_grains, f"a multiple of {GRAIN_BYTES} elements, as storage has its blocks")
 
 
-def _no_wire(_ranks: int, _size: float) -> float:
-    return 0.0
-
+_file = partial(Op, size_meaning="bytes of the file of one rank", layout=own, local=True, stores=True, shape=_GRAINS)
 
 STORAGE = (
-    Op(
+    _file(
         name="storage_write",
         summary="every rank writes a file of its own from start to end, and waits until it is on the device (fsync)",
-        size_meaning="bytes of the file of one rank",
-        layout=_kept,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        local=True,
-        stores=True,
-        shape=_GRAINS,
     ),
-    Op(
+    _file(
         name="storage_read",
         summary="every rank reads a file of its own from start to end, and not out of the page cache",
-        size_meaning="bytes of the file of one rank",
-        layout=_kept,
-        bus_factor=None,
-        wire_bytes=_no_wire,
-        local=True,
-        stores=True,
-        shape=_GRAINS,
     ),
     Op(
         name="checkpoint_save",
         summary="all ranks save a sharded state together, by torch.distributed.checkpoint, until it is on the device",
         size_meaning="bytes of one rank's shard",
-        layout=_kept,
-        bus_factor=None,
-        wire_bytes=_no_wire,
+        layout=own,
         stores=True,
     ),
 )
