@@ -129,7 +129,10 @@ def test_tensor_traffic_of_a_layer_is_eight_b_s_h() -> None:
     assert sent(traffic(one), "tp") == 8 * b * s * h * 3 / 4 * w * layers * m
     split = step(tp=4, pp=4, micro_batches=2, batch=8, sequence_parallel=True)
     assert sent(traffic(split), "tp", hideable=False) == sent(traffic(one), "tp")
-    assert sent(traffic(split), "tp", hideable=True) == pytest.approx(sent(traffic(one), "tp") / 4)
+    norms = 2 * 3 / 4 * (2 * h) * layers * w
+    assert sent(traffic(split), "tp", hideable=True) == pytest.approx(sent(traffic(one), "tp") / 4 + norms)
+    kept = step(tp=4, pp=4, micro_batches=2, batch=8, sequence_parallel=True, keep_inputs=True)
+    assert sent(traffic(kept), "tp", hideable=True) == norms
     again = step(tp=4, pp=4, micro_batches=2, batch=8, recompute="full")
     assert sent(traffic(again), "tp") == sent(traffic(one), "tp") * 3 / 2
 

@@ -27,6 +27,8 @@ _LAYOUTS: Final[dict[str, dict[str, Any]]] = {
     "train_fsdp": {"zero": 3},
     "train_fsdp_kept": {"zero": 3, "reshard": False},
     "train_tensor": {},
+    "train_columns": {"columns": True},
+    "train_sequence": {"sequence_parallel": True, "keep_inputs": True},
     "train_gpipe": {"schedule": "gpipe"},
     "train_1f1b": {},
     "train_interleaved": {},
@@ -72,15 +74,13 @@ class Held:
         return (rest - (self.seconds - self.compute)) / self.seconds
 
 
-def step_of(case: Case) -> Step:
-    """The step of a case in the plan's terms. Raises UsageError for one that has none."""
-    one = case.workload
-    if one is None:
-        message = f"{case.op} trains nothing"
-        raise UsageError(message)
+def step_of(op: str, one: Workload) -> Step:
+    """A step of training in the plan's terms."""
     model = StepShape(one).model
     layout = Layout(
-        dp=one.dp, tp=one.tp, pp=one.pp, micro_batches=one.micro_batches, interleave=one.interleave, **_LAYOUTS[case.op]
+        **{name: getattr(one, name) for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave")},
+        shard=None if one.shard == 1 else one.shard,
+        **_LAYOUTS.get(op, {}),
     )
     return Step(model, layout, model.batch, model.sequence)
 
@@ -115,8 +115,8 @@ def _steps(questions: Questions) -> Iterator[Held]:
 
 def _predicted(case: Case, prices: Measured, compute: float) -> StepTime:
     """Products that were waited for have the rate that they were given; others that of the step without sending."""
-    step = step_of(case)
-    assert case.workload is not None  # noqa: S101 - step_of refuses it
+    assert case.workload is not None  # noqa: S101 - others are left out
+    step = step_of(case.op, case.workload)
     shape = StepShape(case.workload)
     wait = case.workload.wait_ns
     each = compute if wait is None else wait / 1e9

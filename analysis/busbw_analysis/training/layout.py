@@ -36,6 +36,8 @@ class Layout:
     uneven: parts may differ by a layer where they do not divide the model; the last and the first, which have the head
     and the embedding, are the shorter ones (as Llama 3 405B has it: https://arxiv.org/abs/2407.21783, section 3.3.2).
     sequence_parallel: norms and dropout split along the sequence, too (https://arxiv.org/abs/2205.05198).
+    keep_inputs: with it, what is gathered is kept for gradients of weights, as torch does, and not gathered again.
+    columns: the last matrices of a layer are split by columns, too, so that their inputs and outputs are gathered.
     scatter_gather: a boundary of the pipeline is crossed by 1/tp of the tensor, which is then gathered
     (https://arxiv.org/abs/2104.04473, section 4.1).
     sync: gradients are reduced in every micro-batch or in the last; by default every with zero 3, else last.
@@ -54,6 +56,8 @@ class Layout:
     uneven: bool = False
     schedule: Schedule = "1f1b"
     sequence_parallel: bool = False
+    keep_inputs: bool = False
+    columns: bool = False
     scatter_gather: bool = False
     recompute: Recompute = "none"
     context: Context = "ring"

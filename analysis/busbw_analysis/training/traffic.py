@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from busbw.ops import bus_factor
+from busbw.workloads import model_rows
 from busbw_analysis.training.layout import Step
 
 Dimension = Literal["dp", "tp", "pp", "cp", "ep"]
@@ -22,6 +23,7 @@ Phase = Literal["forward", "backward", "optimizer"]
 
 ZERO: Final = "Rajbhandari et al. 2020 (arXiv:1910.02054), section 7"
 FSDP: Final = "Zhao et al. 2023 (arXiv:2304.11277), section 3"
+LECTURE: Final = "Stanford CS336, spring 2025, lecture 8"
 MEGATRON: Final = "Shoeybi et al. 2019 (arXiv:1909.08053), section 3"
 PIPELINE: Final = "Narayanan et al. 2021 (arXiv:2104.04473), sections 2.2 and 4.1"
 SEQUENCE: Final = "Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2"
@@ -63,7 +65,8 @@ def traffic(step: Step, stage: int | None = None) -> tuple[Traffic, ...]:
     chosen = step.middle if stage is None else step.check_stage(stage)
     rows = (
         *_data(step, chosen),
-        *_tensor(step, chosen),
+        *(_columns(step, chosen) if step.layout.columns else _tensor(step, chosen)),
+        *_summed(step, chosen),
         *_vocabulary(step, chosen),
         *_pipeline(step, chosen),
         *_context(step, chosen),
@@ -165,9 +168,45 @@ def _tensor(step: Step, stage: int) -> Iterator[Traffic]:
             shown = f"(t−1)/t {formula}"
             for op in ("all_gather", "reduce_scatter"):
                 yield Traffic("tp", name, op, t, bytes_, passes, side, False, shown, SEQUENCE)
-        if layout.sequence_parallel and name != "experts":
+        if layout.sequence_parallel and name != "experts" and not layout.keep_inputs:
             what, shown = f"{name}: input again", f"(t−1)/t {formula}"
             yield Traffic("tp", what, "all_gather", t, bytes_, calls, "backward", True, shown, SEQUENCE)
+
+
+def _columns(step: Step, stage: int) -> Iterator[Traffic]:
+    """Layers that are split by columns alone: in the forward pass an all_gather of what goes into the last matrix of
+    attention and feed-forward network, and of what comes out; in the backward pass a reduce_scatter of the gradient of
+    the first, and an all_reduce of that of the block's input.
+    """
+    layout, model = step.layout, step.model
+    token, calls = step.tokens * model.width_bytes, sum(step.layers_of(stage)) * layout.micro_batches
+    for name, inner in (("attention", model.heads * model.head_value_dim), ("feed-forward", model.ffn)):
+        if not inner:
+            continue
+        parts: tuple[tuple[str, int, Phase, str], ...] = (
+            ("all_gather", inner, "forward", "(t−1)/t b s f w"),
+            ("all_gather", model.hidden, "forward", "(t−1)/t b s h w"),
+            ("reduce_scatter", inner, "backward", "(t−1)/t b s f w"),
+            ("all_reduce", model.hidden, "backward", "2(t−1)/t b s h w"),
+        )
+        for op, wide, phase, formula in parts:
+            yield Traffic("tp", name, op, layout.tp, token * wide, calls, phase, False, formula, LECTURE)
+
+
+def _summed(step: Step, stage: int) -> Iterator[Traffic]:
+    """Gradients of what every tensor rank has and works with other data of: norms of heads, and with sequence
+    parallelism all other norms, biases and routers as well. They are added up once a step.
+    """
+    layout, model = step.layout, step.model
+    dense, expert = step.layers_of(stage)
+    elements = (dense + expert) * (2 * model.head_dim if model.qk_norm else 0)
+    if layout.sequence_parallel:
+        elements = (dense + expert) * model_rows.attention(model).whole
+        elements += dense * model_rows.dense_ffn(model).whole + expert * model_rows.around_experts(model).whole
+        elements += model.positions * model.hidden if stage == 0 else 0
+        elements += model_rows.head(model).whole if stage == layout.pp - 1 else 0
+    size, formula = elements * step.gradient_bytes, "2(t−1)/t of norms w_g"
+    yield Traffic("tp", "gradients of norms", "all_reduce", layout.tp, size, 1, "backward", True, formula, SEQUENCE)
 
 
 def _vocabulary(step: Step, stage: int) -> Iterator[Traffic]:
@@ -191,6 +230,7 @@ def _vocabulary(step: Step, stage: int) -> Iterator[Traffic]:
         yield Traffic("tp", "head", op, t, size, m, "backward", False, "b s h w", source)
         if layout.sequence_parallel:
             yield Traffic("tp", "head", "all_gather", t, size, m, "forward", False, "b s h w", source)
+        if layout.sequence_parallel and not layout.keep_inputs:
             yield Traffic("tp", "head: input again", "all_gather", t, size, m, "backward", True, "b s h w", source)
         yield Traffic("tp", "loss", "all_reduce", t, step.tokens * 4, 3 * m, "forward", False, "b s 4", MEGATRON)
     if model.tied and layout.pp > 1 and stage in {0, last}:

@@ -118,8 +118,12 @@ def _op_of(given: str) -> str | None:
     type=click.Path(),
     help="storage_*, checkpoint_save: folder on the storage that is to be measured, on every host.",
 )
-@click.option("--model", "models", help="By commas: rows of busbw training models.  [default: MLP 1024]")
-@click.option("--scale", type=float, help="Widths, layers, sequence and batch times this one, up to 1.  [default: 1]")
+@click.option(
+    "--model", "models", help="By commas: rows of busbw training models.  [default: what the step is shown with]"
+)
+@click.option(
+    "--scale", type=float, help="Widths, layers, sequence and batch times this one.  [default: 0.01; MLP 1024: 1]"
+)
 @click.option("--micro-batches", help="Of a step and replica, by commas.  [default: 1; pipelines: 2 a stage]")
 @click.option("--replicas", help="Of the model, tensor and pipeline parallel, by commas: 1,2.  [default: 1]")
 @click.option(

@@ -176,7 +176,7 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
 def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
     """What a step of training is made of; None for every other op."""
     taken = None if part is None else part.sets[0].operation.parts
-    if op.splits is None or taken is None:
+    if not op.splits or taken is None:
         return None
     with _in_words(bench):
         parts = taken()
@@ -455,7 +455,7 @@ def _found_everywhere(
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:
-    if op.splits is not None:
+    if op.splits:
         return None
     if not op.sized or case.dtype is None:
         return "there are no data"

@@ -28,7 +28,7 @@ MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
 """Ops of single messages, whose cost is known on every backend."""
 STORING = frozenset(name for name, op in OPS.items() if op.stores)
 """Their bytes end in files."""
-TRAINED = frozenset(name for name, op in OPS.items() if op.splits is not None)
+TRAINED = frozenset(name for name, op in OPS.items() if op.splits)
 """Steps of training."""
 TO_THE_HOST = frozenset(name for name, op in OPS.items() if op.host_memory)
 """Copies between a GPU and its host."""

@@ -77,6 +77,11 @@ class Shape:
     words: str
 
 
+Split = Literal["dp", "shard", "ep", "cp", "tp", "pp"]
+"""What ranks divide: the batch (dp), and with it weights (shard) or experts (ep); each sequence (cp), each layer (tp),
+the layers (pp)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operation. Sizes follow nccl-tests, so that the two can be laid side by side.
@@ -105,7 +110,7 @@ class Op:
     shape: which numbers of elements S can hold, where they are no multiples.
     lower_bound: the least that any algorithm has to do.
     least_crossing: the least that must cross between hosts.
-    splits: it is a step of training, whose ranks divide the batch (dp), each layer (tp) or the layers (pp).
+    splits: it is a step of training, and what its ranks divide among them.
     """
 
     name: str
@@ -137,7 +142,7 @@ class Op:
     shape: Shape | None = None
     lower_bound: LowerBound | None = None
     least_crossing: Crossing | None = None
-    splits: Literal["dp", "tp", "pp"] | None = None
+    splits: tuple[Split, ...] = ()
 
     def factor(self, ranks: int) -> float | None:
         """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""

@@ -5,16 +5,13 @@ A step has no size S: what it communicates is several collectives of several siz
 """
 
 import re
-from typing import Final, Literal
+from typing import Final, get_args
 
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.ops.base import Layout, Op, Share
+from busbw.ops.base import Layout, Op, Share, Split
 from busbw.units import format_time
-
-Split = Literal["dp", "tp", "pp"]
-"""What the ranks divide among them: the batch, each layer, or the layers."""
 
 LARGEST_WAIT_NS: Final = 600 * 10**9
 
@@ -24,7 +21,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     model: a row of ``busbw training models``. scale: its widths, layers, sequence and batch times this one
     (``workloads.model_rows.scaled``).
-    dp, tp, pp: ranks that divide the batch, each layer, or the layers; their product is the number of ranks.
+    dp, tp, pp, cp: ranks that divide the batch, each layer, the layers, or each sequence; their product is the number
+    of ranks. ep, shard: how many of the dp ranks divide the experts of a layer, or all weights; 1: as the op has it.
     micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
     wait_ns: matrix products are not computed but waited for: so long in a step on every rank, if all ranks share the
     work evenly. None: they are computed.
@@ -38,11 +36,14 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     micro_batches: int
     interleave: int
     wait_ns: int | None = None
+    cp: int = 1
+    ep: int = 1
+    shard: int = 1
 
 
 def workload_in_words(one: Workload) -> str:
     """As tables show it."""
-    degrees = (f"{name} {number}" for name in ("dp", "tp", "pp") if (number := getattr(one, name)) > 1)
+    degrees = (f"{name} {number}" for name in get_args(Split) if (number := getattr(one, name)) > 1)
     micro = [] if one.micro_batches == 1 else [f"{one.micro_batches} micro-batches"]
     parts = [] if one.interleave == 1 else [f"{one.interleave} parts a stage"]
     scale = [] if one.scale == 1 else [f"scale {one.scale:g}"]
@@ -70,7 +71,7 @@ def _no_buffers(_share: Share) -> Layout:
     return Layout((), ())
 
 
-def _step(name: str, summary: str, split: Split) -> Op:
+def _step(name: str, summary: str, *splits: Split) -> Op:
     return Op(
         name=name,
         summary=summary,
@@ -82,10 +83,15 @@ def _step(name: str, summary: str, split: Split) -> Op:
         synchronising=True,
         computed=True,
         fresh=True,
-        splits=split,
+        splits=splits,
     )
 
 
+MODEL: Final = "MLP 1024"
+OTHER_MODELS: Final = {"train_sequence": "Llama 3 8B"}
+"""Steps that :data:`MODEL` has nothing for → what they train unless told."""
+SCALE: Final = 0.01
+"""Of every other model unless told: a step of a moment."""
 INTERLEAVED: Final = "train_interleaved"
 PARTS: Final = 2
 """Parts of the layers that a stage of an interleaved pipeline has."""
@@ -97,6 +103,8 @@ TRAINING = (
     _step("train_fsdp", "weights divided by fully_shard, gathered for each pass of a layer", "dp"),
     _step("train_fsdp_kept", "the same, weights kept from the forward to the backward pass", "dp"),
     _step("train_tensor", "every layer split by columns and rows: two all_reduce in each direction", "tp"),
+    _step("train_columns", "every layer split by columns alone: outputs are gathered", "tp"),
+    _step("train_sequence", "the same as train_tensor, tokens divided between its layers' halves", "tp"),
     _step("train_gpipe", "a pipeline of layers: all forward passes, then all backward passes", "pp"),
     _step("train_1f1b", "a pipeline of layers: one forward, one backward pass in turns", "pp"),
     _step(INTERLEAVED, f"the same, {PARTS} parts of the layers on every rank", "pp"),

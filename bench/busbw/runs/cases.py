@@ -15,7 +15,7 @@ from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
 from busbw.ops.storage import Access, Way
 from busbw.ops.threads import parse_threads
-from busbw.ops.training import INTERLEAVED, PARTS, Workload, parse_compute
+from busbw.ops.training import INTERLEAVED, MODEL, OTHER_MODELS, PARTS, SCALE, Workload, parse_compute
 from busbw.runs.plan import InPlace, Plan, Sweep
 from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
 
@@ -128,7 +128,7 @@ def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> tu
     """
     if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
-    if op.splits is not None:
+    if op.splits:
         return tuple({"workload": one} for one in _workloads(op, sweep, ranks))
     settings = tuple(_settings(op, sweep, way, cores))
     if not sweep.numa_nodes or not takes_nodes(op):
@@ -220,16 +220,17 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     if not dividing:
         message = f"key 'replicas': {', '.join(map(str, sweep.replicas))} do not divide {ranks} ranks; want a divisor"
         raise UsageError(message)
-    for model, replicas in product(sweep.models, dividing if op.splits != "dp" else (ranks,)):
+    models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
+    for model, replicas in product(models, dividing if op.splits != ("dp",) else (ranks,)):
         sharing = ranks // replicas
-        usual = (2 * sharing if op.splits == "pp" else 1,)
+        usual = (2 * sharing if op.splits == ("pp",) else 1,)
+        scale = (1.0 if model == MODEL else SCALE) if sweep.scale is None else sweep.scale
+        degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
         for micro_batches in usual if sweep.micro_batches is None else sweep.micro_batches:
             yield Workload(
                 model=model,
-                scale=sweep.scale,
-                dp=replicas,
-                tp=sharing if op.splits == "tp" else 1,
-                pp=sharing if op.splits == "pp" else 1,
+                scale=scale,
+                **{"tp": 1, "pp": 1, **degrees},
                 micro_batches=micro_batches,
                 interleave=PARTS if op.name == INTERLEAVED else 1,
                 wait_ns=parse_compute(sweep.compute),

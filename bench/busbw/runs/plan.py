@@ -103,9 +103,9 @@ class Sweep(Record, frozen=True, kw_only=True):
     as in ``ops.threads``; None: its own thread makes it, unbound. ``numa_nodes``: the NUMA nodes that memory of the
     host is put on, one after another; None: it lies where it is touched first.
 
-    Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale``; ``micro_batches`` of a
-    step and replica (None: two for each stage of a pipeline, else one); ``replicas`` of the model, where ranks divide
-    layers or each layer; ``compute`` as in ``ops.training``.
+    Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale`` (None: as in
+    ``ops.training``); ``micro_batches`` of a step and replica (None: two for each stage of a pipeline, else one);
+    ``replicas`` of the model, where ranks divide more than the batch; ``compute`` as in ``ops.training``.
     """
 
     ops: tuple[str, ...]
@@ -129,14 +129,14 @@ class Sweep(Record, frozen=True, kw_only=True):
     threads: str | None = None
     pinning: tuple[str, ...] = get_args(Pinning)
     numa_nodes: tuple[int, ...] | None = None
-    models: tuple[str, ...] = ("MLP 1024",)
-    scale: float = 1.0
+    models: tuple[str, ...] | None = None
+    scale: float | None = None
     micro_batches: tuple[int, ...] | None = None
     replicas: tuple[int, ...] = (1,)
     compute: str = "real"
 
     def __post_init__(self) -> None:
-        refuse_beyond("scale", self.scale, limits.LEAST_SCALE, 1)
+        refuse_beyond("scale", 1.0 if self.scale is None else self.scale, limits.LEAST_SCALE, 1)
         for number in self.replicas:
             refuse_beyond("replicas", number, 1, limits.MOST_RANKS)
         for number in self.micro_batches or ():
@@ -162,7 +162,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
             "imbalance": lambda: traffic.imbalanced(2, self.imbalance),
             "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
-            "models": lambda: _require(self.models),
+            "models": lambda: _require(("",) if self.models is None else self.models),
             "micro_batches": lambda: _require((1,) if self.micro_batches is None else self.micro_batches),
             "replicas": lambda: _require(self.replicas),
             "compute": lambda: parse_compute(self.compute),
@@ -387,8 +387,8 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "numa_nodes": takes_nodes,
     "pairs": lambda op: op.members == "pairs",
     "path": lambda op: op.stores,
-    "replicas": lambda op: op.splits in {"tp", "pp"},
-    **dict.fromkeys(("models", "scale", "micro_batches", "compute"), lambda op: op.splits is not None),
+    "replicas": lambda op: op.splits not in {(), ("dp",)},
+    **dict.fromkeys(("models", "scale", "micro_batches", "compute"), lambda op: bool(op.splits)),
 }
 """Settings that only some ops have → which. All the others change how every op is timed."""
 

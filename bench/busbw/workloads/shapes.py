@@ -33,8 +33,8 @@ class StepShape:
         """Of matrix products of a step, all ranks together; attention to all tokens, as kernels are counted."""
         return round(self.tokens * model_rows.flop_per_token(self.model, self.model.sequence, causal=False))
 
-    def refuse(self) -> str | None:
-        """Why there is no such step; None when there is."""
+    def refuse(self, op: str) -> str | None:
+        """Why there is no such step of ``op``; None when there is."""
         model, one = self.model, self.workload
         pieces, parts = one.dp * one.micro_batches, one.pp * one.interleave
         obstacles = (
@@ -46,6 +46,10 @@ class StepShape:
             (model.ffn % one.tp, f"an ffn of {model.ffn} is not cut evenly by tp = {one.tp}"),
             (model.kv_heads % one.tp, f"{model.kv_heads} kv_heads are not cut evenly by tp = {one.tp}"),
             (model.vocabulary % one.tp, f"a vocabulary of {model.vocabulary} is not cut evenly by tp = {one.tp}"),
+            (
+                op == "train_sequence" and model.sequence % one.tp,
+                f"a sequence of {model.sequence} is not cut evenly by tp = {one.tp}",
+            ),
             (one.tp > 1 and model.tied, f"{model.name} ties embedding and head, which tp splits apart"),
             (one.pp > 1 and model.tied, f"{model.name} ties embedding and head, which are on two stages"),
         )

@@ -86,7 +86,7 @@ class TorchBackend:
             return sockets.refuse(case)
         if op.stores:
             return checkpoint.refuse(case)
-        if op.splits is not None:
+        if op.splits:
             return step.refuse(case)
         return scheduled.refuse(op, case) if case.algorithm is not None else self._refuse_call(op, case)
 

@@ -4,7 +4,7 @@ from busbw.backends.pytorch.training.data_parallel import AllReduced, Bucketed, 
 from busbw.backends.pytorch.training.pipeline import pipelined
 from busbw.backends.pytorch.training.sharded import Sharded
 from busbw.backends.pytorch.training.step import MakeStep
-from busbw.backends.pytorch.training.tensor_parallel import TensorParallel
+from busbw.backends.pytorch.training.tensor_parallel import tensor_parallel
 
 WORKLOADS: dict[str, MakeStep] = {
     "train_all_reduce": AllReduced,
@@ -12,7 +12,9 @@ WORKLOADS: dict[str, MakeStep] = {
     "train_zero1": Zero1,
     "train_fsdp": Sharded,
     "train_fsdp_kept": lambda made: Sharded(made, reshard=False),
-    "train_tensor": TensorParallel,
+    "train_tensor": tensor_parallel("rows"),
+    "train_columns": tensor_parallel("columns"),
+    "train_sequence": tensor_parallel("sequence"),
     "train_gpipe": pipelined("ScheduleGPipe"),
     "train_1f1b": pipelined("Schedule1F1B"),
     "train_interleaved": pipelined("ScheduleInterleaved1F1B"),

@@ -20,11 +20,6 @@ class AllReduced(Step):
         """The whole model."""
         return Network(self.made.shape.model, SEED)
 
-    def synchronise(self) -> None:
-        """The mean of every gradient over all ranks."""
-        for parameter in self.network.parameters():
-            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=self.made.group)
-
 
 class Bucketed(Step):
     """DistributedDataParallel: gradients are reduced in buckets, while the backward pass goes on."""
@@ -41,6 +36,9 @@ class Bucketed(Step):
         """Only the last micro-batch reduces."""
         with nullcontext() if last else self.silence():
             return super().pass_of(given, wanted, pieces, last=last)
+
+    def synchronise(self) -> None:
+        """Nothing is left to be said."""
 
     def silence(self) -> AbstractContextManager[Any]:
         """The library's own way: it would take a collective that was left out for an error."""

@@ -27,11 +27,13 @@ class Pipelined(Step):
         model, one = shape.model, shape.workload
         count = one.pp * one.interleave
         length = model.layers // count
-        numbers = [part * one.pp + made.place for part in range(one.interleave)]
+        numbers = [part * one.pp + made.place("pp") for part in range(one.interleave)]
         parts = [Network(model, SEED, range(number * length, (number + 1) * length)) for number in numbers]
         cpu = torch.device("cpu")
         stages = [
-            pipelining.PipelineStage(part, number, count, cpu, group=made.mesh.get_group(), **self._ends(number, count))
+            pipelining.PipelineStage(
+                part, number, count, cpu, group=made.mesh("pp").get_group(), **self._ends(number, count)
+            )
             for part, number in zip(parts, numbers, strict=True)
         ]
         self._first, self._last = 0 in numbers, count - 1 in numbers

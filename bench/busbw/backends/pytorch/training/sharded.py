@@ -19,9 +19,12 @@ class Sharded(Step):
         """The whole model within ``fully_shard``."""
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - takes half a second
 
-        network = Network(self.made.shape.model, SEED)
+        network, mesh = Network(self.made.shape.model, SEED), self.made.mesh("dp", "shard")
         for unit in (network.embedding, *network.layers.values(), network.head):
             if unit is not None:
-                fully_shard(unit, mesh=self.made.mesh, reshard_after_forward=self._reshard)
-        fully_shard(network, mesh=self.made.mesh, reshard_after_forward=self._reshard)
+                fully_shard(unit, mesh=mesh, reshard_after_forward=self._reshard)
+        fully_shard(network, mesh=mesh, reshard_after_forward=self._reshard)
         return network
+
+    def synchronise(self) -> None:
+        """Nothing is left to be said."""

@@ -18,6 +18,7 @@ from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
 from busbw.errors import BackendError
 from busbw.ops import OPS
+from busbw.ops.base import Split
 from busbw.runs.records import Case
 from busbw.workloads.model_rows import parameters
 from busbw.workloads.shapes import StepShape
@@ -38,44 +39,54 @@ class Made:
     group: Any
     """torch's process group (None: all ranks)."""
 
-    @property
-    def sharing(self) -> int:
-        """Ranks that divide one replica of the model, which follow one another."""
-        return self.ranks // self.shape.workload.dp
+    @cached_property
+    def degrees(self) -> dict[str, int]:
+        """All ranks as a grid, the outermost dimension first: who talk most are neighbours. Here ``dp`` are copies of
+        what ``shard`` and ``ep`` divide.
+        """
+        one = self.shape.workload
+        copies = one.dp // (one.shard * one.ep)
+        return {"dp": copies, "shard": one.shard, "ep": one.ep, "pp": one.pp, "cp": one.cp, "tp": one.tp}
 
-    @property
-    def place(self) -> int:
-        """This rank's among those of its replica."""
-        return self.rank % self.sharing
+    def place(self, name: Split) -> int:
+        """This rank's in a dimension."""
+        names = list(self.degrees)
+        inner = math.prod(self.degrees[one] for one in names[names.index(name) + 1 :])
+        return self.rank // inner % self.degrees[name]
 
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
         """The sequences of this rank's replica."""
-        return whole.chunk(self.shape.workload.dp)[self.rank // self.sharing].clone()
+        replicas = self.shape.workload.dp
+        return whole.chunk(replicas)[self.rank * replicas // self.ranks].clone()
 
-    @cached_property
-    def mesh(self) -> Any:  # noqa: ANN401 - torch's device mesh
-        """The ranks of a replica, or where a rank is one, all ranks."""
-        from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
+    def mesh(self, *names: Split) -> Any:  # noqa: ANN401 - torch's device mesh
+        """The ranks that differ from this one in these dimensions; those of one rank are left out, if others are."""
+        grid = {name: number for name, number in self.degrees.items() if number > 1}
+        wanted = tuple(name for name in names if name in grid)
+        if len(grid) < 2:
+            from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
 
-        if self.replicas is not None:
-            return _grid(self.shape.workload.dp, self.sharing)["sharing"]
-        group: Any = dist.group.WORLD if self.group is None else self.group
-        return DeviceMesh.from_group(group, "cpu")
+            group: Any = dist.group.WORLD if self.group is None else self.group
+            return DeviceMesh.from_group(group, "cpu")
+        return _grid(tuple(grid.items()))[wanted]
 
     @cached_property
     def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
-        """The ranks that have the same part of each replica; None where there is one, or a rank has all of it."""
-        dp = self.shape.workload.dp
-        return None if dp == 1 or self.sharing == 1 else _grid(dp, self.sharing)["replicas"].get_group()
+        """The ranks that have the same part of the model, and other data; None where there are no such."""
+        names: list[Split] = [name for name in ("dp", "shard", "ep", "cp") if self.degrees[name] > 1]
+        if not names:
+            return None
+        mesh = self.mesh(*names)
+        return (mesh if mesh.ndim == 1 else mesh._flatten()).get_group()  # noqa: SLF001 - torch names it so
 
 
 @cache
-def _grid(replicas: int, sharing: int) -> Any:  # noqa: ANN401 - torch's device mesh
+def _grid(dimensions: tuple[tuple[str, int], ...]) -> Any:  # noqa: ANN401 - torch's device mesh
     """All ranks of the world; its groups are made once."""
-    from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
-    ranks = torch.arange(replicas * sharing).view(replicas, sharing)
-    return DeviceMesh("cpu", ranks, mesh_dim_names=("replicas", "sharing"))
+    names, degrees = zip(*dimensions, strict=True)
+    return init_device_mesh("cpu", degrees, mesh_dim_names=names)
 
 
 Whole = Callable[[str], torch.Tensor]
@@ -289,13 +300,12 @@ def refuse(case: Case) -> str | None:
         (case.cache != "warm", "a step goes through more than caches hold; want cache warm"),
     )
     reason = next((words for applies, words in obstacles if applies), None)
-    return reason if reason is not None or case.workload is None else StepShape(case.workload).refuse()
+    return reason if reason is not None or case.workload is None else StepShape(case.workload).refuse(case.op)
 
 
 def _undivided(case: Case) -> bool:
     """Whether a rank has all of a model whose layers, or parts of layers, ranks are to divide."""
-    split = OPS[case.op].splits
-    return case.workload is not None and split in {"tp", "pp"} and getattr(case.workload, split) == 1
+    return any(getattr(case.workload, split) == 1 for split in OPS[case.op].splits if split != "dp")
 
 
 def bind(bound: Bound, make: MakeStep) -> Operation:
