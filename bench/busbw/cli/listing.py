@@ -5,7 +5,7 @@ from pathlib import Path
 
 from busbw.errors import BusbwError
 from busbw.escape import plain_text
-from busbw.ops import OPS
+from busbw.ops import FAMILIES
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store
 from busbw.runs.outline import outline
@@ -44,13 +44,15 @@ def _cell(value: JSON) -> str:
 def _ops() -> list[Row]:
     return [
         {
+            "group": family,
             "op": op.name,
             "size S is": op.size_meaning,
             "busbw / algbw at 4 ranks": op.factor(4),
             "buffers": ["in place" if way else "out of place" for way in op.in_place] if op.sized else None,
             "what": op.summary,
         }
-        for op in OPS.values()
+        for family, ops in FAMILIES.items()
+        for op in ops
     ]
 
 

@@ -10,11 +10,18 @@ from busbw.ops.p2p import PLAIN_SOCKETS, POINT_TO_POINT
 from busbw.ops.storage import STORAGE
 from busbw.ops.training import TRAINING
 
-OPS: dict[str, Op] = {
-    op.name: op
-    for family in (COLLECTIVES, POINT_TO_POINT, PLAIN_SOCKETS, COPIES, STORAGE, DEVICE_COPIES, COMPUTE, TRAINING)
-    for op in family
+FAMILIES: dict[str, tuple[Op, ...]] = {
+    "collectives": COLLECTIVES,
+    "point-to-point": (*POINT_TO_POINT, *PLAIN_SOCKETS),
+    "memory": COPIES,
+    "storage": STORAGE,
+    "copies of GPUs": DEVICE_COPIES,
+    "computation": COMPUTE,
+    "training": TRAINING,
 }
+"""What an operation works on → all that do."""
+
+OPS: dict[str, Op] = {op.name: op for family in FAMILIES.values() for op in family}
 
 SYNCHRONISING = frozenset(name for name, op in OPS.items() if op.synchronising)
 """No rank can leave them before the last one has come: the shortest time is usually that of the late rank."""
