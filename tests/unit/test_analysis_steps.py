@@ -11,7 +11,7 @@ from busbw.ops.training import Workload
 from busbw.runs.records import Sent
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.diagnosis.steps import Trained, ranked
 from busbw_analysis.report.sections.steps import steps
 
 GOLDEN = Path(__file__).parents[1] / "data" / "schema-7"
@@ -68,6 +68,19 @@ def test_the_bubble_is_that_of_the_formula(pp: int, m: int, v: int, share: float
     assert one.bubble == share
     assert one.hidden is None
     assert ONE.bubble is None
+
+
+def test_a_step_waits_for_the_bubble_or_for_what_it_sends() -> None:
+    assert ONE.waits_for == ("", 20.0), "a layout of one rank sends nothing"
+    assert replace(ONE, workload=workload(pp=4, micro_batches=16)).waits_for == ("bubble", 15.0)
+    assert replace(ONE, workload=workload(pp=4, micro_batches=48)).waits_for == ("pp", 15.0)
+    assert replace(ONE, workload=workload(pp=4, micro_batches=4)).bubble_ns == 20.0, "no more than is exposed"
+
+
+def test_steps_are_ranked_among_those_of_the_same_model() -> None:
+    slow, other = replace(ONE, op="train_zero1", time_ns=250.0), replace(ONE, ranks=2)
+    found = ranked([slow, other, ONE])
+    assert [(one.step.op, one.place, one.times) for one in found] == [("train_ddp", 1, 1.0), ("train_zero1", 2, 2.5)]
 
 
 def test_products_that_are_waited_for_have_no_rate() -> None:

@@ -77,18 +77,25 @@ def test_every_measured_step_is_held_against_the_plan_or_refused(stored: Questio
         assert one.what.startswith(one.op)
 
 
-def step_of_times(case: int, seconds: float, predicted: float) -> Held:
-    workload = Workload(model="MLP 1024", scale=1.0, dp=2, tp=1, pp=1, micro_batches=1, interleave=1)
+def step_of_times(case: int, seconds: float, predicted: float, pp: int = 1) -> Held:
+    workload = Workload(model="MLP 1024", scale=1.0, dp=2 // pp, tp=1, pp=pp, micro_batches=4, interleave=1)
     time = StepTime(0.5 * predicted, 0.2 * predicted, 0.0, {"dp": 0.3 * predicted}, {}, ())
     return Held(case, "train_ddp", workload, seconds, 0.6 * seconds, time)
 
 
 def test_errors_are_shares_of_the_measured_step_and_add_up() -> None:
-    one = step_of_times(0, 2.0, 2.4)
+    one = step_of_times(0, 2.0, 2.4, pp=2)
     assert one.error == pytest.approx(0.2)
+    assert one.bubble == pytest.approx(1.2 / 4)
     assert one.compute_error == pytest.approx((1.2 - 1.2) / 2)
-    assert one.rest_error == pytest.approx((1.2 - 0.8) / 2)
-    assert (one.compute_error or 0) + (one.rest_error or 0) == pytest.approx(one.error)
+    assert one.bubble_error == pytest.approx((0.48 - 0.3) / 2)
+    assert one.exposed_error == pytest.approx((0.72 - 0.5) / 2)
+    assert (one.compute_error or 0) + (one.bubble_error or 0) + (one.exposed_error or 0) == pytest.approx(one.error)
+
+
+def test_without_a_pipeline_there_is_no_bubble() -> None:
+    one = step_of_times(0, 2.0, 2.4)
+    assert (one.bubble, one.bubble_error) == (0.0, None)
 
 
 def test_the_order_is_kept_as_far_as_pairs_are() -> None:

@@ -68,6 +68,24 @@ class Trained:
         return None if one.pp == 1 else (one.pp - 1) / (one.micro_batches * one.interleave + one.pp - 1)
 
     @property
+    def bubble_ns(self) -> float:
+        """What a stage waits for others beside its own computation, (p−1)/(m v) of that, and no more than is exposed; 0
+        without a pipeline. The rest of what is exposed is communication.
+        """
+        one = self.workload
+        return min(self.exposed_ns, self.compute_ns * (one.pp - 1) / (one.micro_batches * one.interleave))
+
+    @property
+    def waits_for(self) -> tuple[str, float]:
+        """What takes most of the step beside computation, and its ns: the bubble, or communication of dp, tp and pp, as
+        far as the layout has them.
+        """
+        communication = self.exposed_ns - self.bubble_ns
+        if self.bubble_ns > communication:
+            return "bubble", self.bubble_ns
+        return ", ".join(name for name in ("dp", "tp", "pp") if getattr(self.workload, name) > 1), communication
+
+    @property
     def tokens_per_second(self) -> float:
         """All ranks together."""
         return self.tokens / self.time_ns * 1e9
@@ -107,6 +125,29 @@ def steps_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Traine
         for summary in known
         if (workload := summary.case.workload) is not None and summary.state == "measured" and summary.index in parts
         for group in summary.groups
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A step among those of the same model, scale and wait on as many ranks: its ``place``, 1 for the fastest, and its
+    time over that one's.
+    """
+
+    step: Trained
+    place: int
+    times: float
+
+
+def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
+    """Every step that has others like it, the fastest of a group first."""
+    alike: dict[tuple[str, float, int | None, int], list[Trained]] = {}
+    for one in found:
+        key = one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks
+        alike.setdefault(key, []).append(one)
+    ordered = [sorted(group, key=lambda one: one.time_ns) for group in alike.values() if len(group) > 1]
+    return tuple(
+        Ranked(one, place, one.time_ns / group[0].time_ns) for group in ordered for place, one in enumerate(group, 1)
     )
 
 

@@ -40,7 +40,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   ``plateaus`` and ``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
 - ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
-  tokens_per_second, flop_per_second, product_share, sent_bytes
+  bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes
 - ``single_calls``: what was measured in modes isolated and barriers, as ``single_calls.SingleCall``, with ``printed``
   by a script that takes one sample and says GB/s of GiB/s, and the factors ``unit``, ``barrier`` and ``one_call``
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
@@ -258,13 +258,15 @@ def _expected(pair: Pair) -> JSON:
 
 
 _FOLLOWS: Final = (
-    *("exposed_ns", "exposed_share", "hidden", "bubble"),
+    *("exposed_ns", "exposed_share", "hidden", "bubble", "bubble_ns"),
     *("tokens_per_second", "flop_per_second", "product_share", "sent_bytes"),
 )
 
 
 def _step(one: Trained) -> dict[str, JSON]:
-    return {**plain(one), **{name: getattr(one, name) for name in _FOLLOWS}}
+    what, ns = one.waits_for
+    follows = {name: getattr(one, name) for name in _FOLLOWS}
+    return {**plain(one), **follows, "waits_for": what, "waits_for_ns": ns}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:

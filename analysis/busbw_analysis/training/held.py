@@ -1,7 +1,7 @@
 """Steps of training that a run has measured, held against what a plan says of them from all else that it has measured.
 
-A step that was measured is taken apart (docs/formats.md#step): what it computes, with nothing sent, and the rest, which
-is bubble and exposed communication together.
+A step that was measured is taken apart (docs/formats.md#step): what it computes, with nothing sent; the bubble of a
+pipeline, (p−1)/(m v) of that; and the rest, which is exposed communication.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ _LAYOUTS: Final[dict[str, dict[str, Any]]] = {
 @dataclass(frozen=True, slots=True)
 class Held:
     """A measured step beside the predicted one. ``seconds`` and ``compute`` were measured; ``predicted`` is None where
-    there is a reason in ``refused``.
+    there is a reason in ``refused``. Errors are predicted less measured, as shares of the measured step.
     """
 
     case: int
@@ -56,22 +56,36 @@ class Held:
         return f"{self.op}: {workload_in_words(self.workload)}"
 
     @property
+    def bubble(self) -> float:
+        """What a stage waits for others beside the computation that was measured, and no more than all the rest."""
+        one = self.workload
+        formula = self.compute * (one.pp - 1) / (one.micro_batches * one.interleave)
+        return max(0.0, min(formula, self.seconds - self.compute))
+
+    @property
     def error(self) -> float | None:
         """(predicted − measured) / measured."""
         return None if self.predicted is None else self.predicted.total / self.seconds - 1
 
     @property
     def compute_error(self) -> float | None:
-        """That of computation, as a share of the measured step."""
+        """That of computation."""
         return None if self.predicted is None else (self.predicted.compute - self.compute) / self.seconds
 
     @property
-    def rest_error(self) -> float | None:
-        """That of bubble and exposed communication together, likewise."""
+    def bubble_error(self) -> float | None:
+        """That of the bubble; None without a pipeline."""
+        if self.predicted is None or self.workload.pp == 1:
+            return None
+        return (self.predicted.bubble - self.bubble) / self.seconds
+
+    @property
+    def exposed_error(self) -> float | None:
+        """That of exposed communication, which is the rest: all three add up to the error."""
         if self.predicted is None:
             return None
-        rest = self.predicted.total - self.predicted.compute
-        return (rest - (self.seconds - self.compute)) / self.seconds
+        rest = self.predicted.total - self.predicted.compute - self.predicted.bubble
+        return (rest - (self.seconds - self.compute - self.bubble)) / self.seconds
 
 
 def step_of(op: str, one: Workload) -> Step:

@@ -5,7 +5,7 @@ from typing import Final
 from busbw.ops.training import workload_in_words
 from busbw.units import format_flop, format_size, format_time
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.diagnosis.steps import Ranked, Trained, ranked
 from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.sections.curves import checked
 
@@ -18,6 +18,10 @@ _HOW: Final = (
 _WAITED: Final = (
     "Where computation waits, matrix products are slept and not computed: communication is then that of ranks that do "
     "not share cores, and FLOP/s say nothing."
+)
+_WAITS: Final = (
+    "Of a model, scale and wait on as many ranks. Bubble: (p−1)/(m v) of computation alone; dp, tp, pp: communication "
+    "of those, which is all else that is exposed."
 )
 
 _COLUMNS: Final[tuple[Column[Trained], ...]] = (
@@ -40,6 +44,17 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
     Column("Data", lambda one: checked(one.check)),
 )
 
+_RANKED: Final[tuple[Column[Ranked], ...]] = (
+    Column("Place", lambda one: one.place, str),
+    Column("Step", lambda one: one.step.op),
+    Column("Of", lambda one: workload_in_words(one.step.workload)),
+    Column("Ranks", lambda one: one.step.ranks, str),
+    Column("Time", lambda one: one.step.time_ns, format_time),
+    Column("Over the fastest", lambda one: one.times, three_digits),
+    Column("Waits most for", lambda one: one.step.waits_for[0]),
+    Column("Of the step", lambda one: one.step.waits_for[1] / one.step.step_ns, percent, "%"),
+)
+
 
 def _bar(one: Trained, part_ns: float) -> Cell:
     return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.step_ns))
@@ -57,4 +72,6 @@ def steps(judgement: Judgement) -> Section | None:
     if any(one.workload.wait_ns is not None for one in judgement.steps):
         notes.append(_WAITED)
     rows = table("Steps", _COLUMNS, judgement.steps, *notes, without_empty=True)
-    return Section("steps", "Training steps", (Paragraph(_HOW), rows))
+    order = ranked(judgement.steps)
+    places = [table("The fastest first", _RANKED, order, _WAITS)] if order else []
+    return Section("steps", "Training steps", (Paragraph(_HOW), rows, *places))

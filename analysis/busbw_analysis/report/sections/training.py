@@ -43,16 +43,18 @@ def _measured(questions: Questions) -> Iterator[Block]:
         Column("Predicted", lambda one: None if one.predicted is None else one.predicted.total, _seconds),
         Column("Error", lambda one: one.error, "{:+.1%}".format),
         Column("of compute", lambda one: one.compute_error, "{:+.1%}".format),
-        Column("of the rest", lambda one: one.rest_error, "{:+.1%}".format),
+        Column("of the bubble", lambda one: one.bubble_error, "{:+.1%}".format),
+        Column("of exposed communication", lambda one: one.exposed_error, "{:+.1%}".format),
     )
     order = f"Kendall's τ of both orders: {order_kept(told):.2f}." if len(told) > 2 else ""
     note = (
-        "Predicted from the curves of calls in this run; errors as shares of the measured step; the rest is bubble and "
-        f"exposed communication together. {order}"
+        "Predicted from the curves of calls in this run; errors as shares of the measured step. Its bubble is "
+        f"(p−1)/(m v) of its computation, and all else is exposed communication. {order}"
     )
     reasons = dict.fromkeys(one.refused for one in found if one.refused)
     if found:
-        yield table("Steps of training, measured and predicted", columns, found, note, *reasons, row_headers=1)
+        fastest_first = sorted(found, key=lambda one: one.seconds)
+        yield table("Steps of training, measured and predicted", columns, fastest_first, note, *reasons, row_headers=1)
 
 
 def _seconds(seconds: float) -> str:
