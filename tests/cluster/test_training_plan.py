@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 from bed import Bed, Network, Ranks
+from exhaustive import EXHAUSTIVE
 from measured import measured
+from scipy.stats import kendalltau
 
 from busbw.runs import store
-from busbw_analysis.data.load import read
+from busbw_analysis.data.load import load, read
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.predict import Questions, read_groups
-from busbw_analysis.training.held import held, order_kept
+from busbw_analysis.report.sections.steps import steps
+from busbw_analysis.report.sections.training import training
+from busbw_analysis.training.held import Held, held, order_kept
+from busbw_analysis.training.step_time import Scenario
 
-RATE_MBIT, DELAY_MS = 100, 1
+RATE_MBIT, SLOW_MBIT, DELAY_MS = 100, 20, 1
 ORDER, NEAR = 0.8, 0.25
 """Kendall's τ of predicted and measured times, and how far each may be off."""
 
@@ -24,7 +31,7 @@ blocks = 1
 min_samples = 4
 least_samples = 4
 min_seconds = 0.0
-max_seconds = 0.8
+max_seconds = 0.3
 launch_warmup_seconds = 0.2
 warmup_calls = 1
 """
@@ -34,42 +41,91 @@ ops = [{ops}]
 models = ["MLP 1024"]
 scale = 0.125
 micro_batches = [{micro_batches}]
-compute = "wait=150ms"
+replicas = [{replicas}]
+compute = "wait=100ms"
 """
-STEPS = (("train_ddp", "train_fsdp_kept", "train_fsdp"), 1), (("train_tensor", "train_fsdp"), 2), (("train_1f1b",), 4)
-"""Six layouts whose steps take different times, on four ranks of which three wait for products while one works."""
 CALLS = """
 [[sweep]]
-ops = ["all_reduce", "all_gather", "reduce_scatter"]
+ops = [{ops}]
 sizes = "1KiB..1MiB*4"
 """
-MESSAGES = """
-[[sweep]]
-ops = ["ping_pong"]
-sizes = "1KiB..1MiB*4"
-"""
+
+
+@pytest.fixture(params=[8, *([16] if EXHAUSTIVE else [])])
+def wide(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """Hosts of a rank each, without Slurm."""
+    with Bed(hosts=request.param, shared=[tmp_path_factory.getbasetemp()]) as bed:
+        yield bed
+
+
+def step(ops: str, micro_batches: int = 1, replicas: int = 1) -> str:
+    """The sweep of a layout, or of several that are alike but for the operation."""
+    names = ", ".join(f'"{op}"' for op in ops.split())
+    return STEP.format(ops=names, micro_batches=micro_batches, replicas=replicas)
+
+
+def sweeps_of(ranks: int) -> tuple[str, str]:
+    """Six layouts whose steps take different times, on ranks that mostly wait for products; and those three of them
+    whose order is another on slow links: the pipeline has little to send.
+    """
+    three = step("train_ddp train_fsdp_kept") + step("train_gpipe", 2, ranks // 4)
+    return three + step("train_fsdp train_tensor") + step("train_tensor", 2), three
+
+
+def run(ranks: Ranks, results: Path, name: str, sweeps: str, hosts: int) -> Path:
+    """The folder of one run of these sweeps."""
+    plan = results / f"{name}.toml"
+    plan.write_text(f'name = "{name}"\n\n{TIMING}{sweeps}', encoding="utf-8")
+    chosen = ranks.bed.names[:hosts]
+    ends = ranks.run("--plan", plan, "--results-dir", results / name, "--quiet", hosts=chosen)
+    assert [end.code for end in ends] == [0] * hosts, ends
+    (folder,) = store.folders(results / name)
+    return folder
+
+
+def by_layout(found: tuple[Held, ...]) -> dict[str, Held]:
+    """They, each by what it is."""
+    return {one.what: one for one in found}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @measured
-def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(network: Bed, tmp_path: Path) -> None:
-    results = Path(mkdtemp(dir=tmp_path))
-    network.set_network(Network(RATE_MBIT, DELAY_MS))
-    steps = "".join(
-        STEP.format(ops=", ".join(f'"{op}"' for op in ops), micro_batches=micro_batches) for ops, micro_batches in STEPS
-    )
-    with Ranks(network, results) as ranks:
-        for name, sweeps, hosts in (("all", CALLS + steps, network.names), ("two", MESSAGES, network.names[:2])):
-            plan = results / f"{name}.toml"
-            plan.write_text(f'name = "{name}"\n\n{TIMING}{sweeps}', encoding="utf-8")
-            ends = ranks.run("--plan", plan, "--results-dir", results / name, "--quiet", hosts=hosts)
-            assert [end.code for end in ends] == [0] * len(hosts), ends
-    runs = [read(folder) for name in ("all", "two") for folder in store.folders(results / name)]
-    # Two ranks say what a message takes, four what a call does: no pooling, and no other difference is looked at.
-    found = held(Questions(read_groups(runs, force=True)))
+def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_path: Path) -> None:
+    results, count = Path(mkdtemp(dir=tmp_path)), len(wide.names)
+    six, three = sweeps_of(count)
+    wide.set_network(Network(RATE_MBIT, DELAY_MS))
+    with Ranks(wide, results) as ranks:
+        calls = CALLS.format(ops='"all_reduce", "all_gather", "reduce_scatter"')
+        known = [
+            run(ranks, results, "all", calls + six, count),
+            run(ranks, results, "two", CALLS.format(ops='"ping_pong", "all_reduce"'), 2),
+        ]
+        if count > 8:
+            known.append(run(ranks, results, "replicas", CALLS.format(ops='"all_reduce"'), count // 4))
+        wide.set_network(Network(SLOW_MBIT, DELAY_MS))
+        slow_run = run(ranks, results, "slow", three, count)
+    # Two ranks say what a message takes, all what a call does: no pooling, and no other difference is looked at.
+    questions = Questions(read_groups([read(folder) for folder in known], force=True))
+    found = held(questions)
     assert len(found) == 6
     errors = {one.what: one.error for one in found}
     assert None not in errors.values(), [one.refused for one in found]
     assert order_kept(found) >= ORDER, errors
     assert max(abs(error or 0) for error in errors.values()) <= NEAR, errors
+    # What the fast links tell of slow ones.
+    slower = by_layout(held(questions, Scenario("slower links", between=SLOW_MBIT / RATE_MBIT)))
+    slow = by_layout(held(Questions(read_groups([read(slow_run)]))))
+    assert len(slow) == 3
+    times = [(one.seconds, predicted.total) for what, one in slow.items() if (predicted := slower[what].predicted)]
+    assert kendalltau(*zip(*times, strict=True)).statistic >= ORDER, times
+    assert max(abs(predicted / seconds - 1) for seconds, predicted in times) <= NEAR, times
+    fast_order, slow_order = (sorted(slow, key=lambda what: told[what].seconds) for told in (by_layout(found), slow))
+    assert fast_order != slow_order
+    # The report ranks them, says what each waits for, and shows the errors.
+    judgement = judge(load([known[0]]))
+    for section, columns in ((steps(judgement), ("Place", "Waits most for")), (training(judgement, ()), ("Error",))):
+        assert section is not None
+        headings = {column.heading for block in section.blocks for column in getattr(block, "columns", ())}
+        assert {*columns} <= headings
+    assert {one.waits_for[0] for one in judgement.steps} >= {"dp", "tp", "bubble"}

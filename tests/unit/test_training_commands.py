@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from busbw.cli.main import main
 from busbw.errors import BusbwError
+from busbw.system.nvml import Gpu
 from busbw.workloads.model_rows import models
 from busbw_analysis.cli.training import training
 from busbw_analysis.training.layout import Layout, Step
@@ -53,6 +54,15 @@ def test_models_are_listed_with_what_follows_from_them() -> None:
     assert list(rows) == list(models())
     assert rows["Llama 3 8B"]["parameters"] == 8030261248
     assert all(row["causal_flop_per_token"] <= row["flop_per_token"] for row in rows.values())
+
+
+def test_memory_is_that_of_this_machine_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = {"0000:1b:00.0": Gpu(0, "NVIDIA H200"), "0000:1c:00.0": Gpu(1, "NVIDIA H100 80GB HBM3")}
+    monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", lambda: gpus)
+    assert asked(f"memory {RING}")["gpu_memory_bytes"] == 80e9, "the smallest of all"
+    assert asked(f"memory {RING} --gpu-memory 1GiB")["gpu_memory_bytes"] == 1 << 30
+    monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", dict)
+    assert asked(f"memory {RING}")["gpu_memory_bytes"] is None
 
 
 def test_memory_says_what_fits() -> None:

@@ -18,12 +18,16 @@ from busbw.errors import AnalysisError, BusbwError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
 from busbw_analysis.cli.training import training
+from busbw_analysis.cli.training_machines import gpu_of_runs
+from busbw_analysis.data.load import read
+from busbw_analysis.data.sources import find
 from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
+from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.memory import memory
-from busbw_analysis.training.prices import Described, Group, Price, group_of
+from busbw_analysis.training.prices import Described, Group, Measured, Price, group_of, slowdown_of
 from busbw_analysis.training.rates import Rates
 from busbw_analysis.training.step_time import Machine, Scenario, hops_in_a_row, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent, traffic
@@ -200,6 +204,25 @@ def test_gradients_hide_beside_the_last_backward_pass(seconds: float, overlap: f
     assert found.exposed["dp"] == pytest.approx(seconds - hidden)
     assert found.hidden["dp"] == pytest.approx(hidden)
     assert found.total == pytest.approx(found.compute + seconds - hidden)
+
+
+def test_computation_takes_longer_while_it_hides_a_call() -> None:
+    one = Step(TOY, Layout(dp=4, micro_batches=2), 8, 16)
+    as_long, longer = (
+        step_time(one, machine(Fixed(all_reduce=1e-5), overlap=0.5, slowdown=factor)) for factor in (1.0, 1.4)
+    )
+    assert longer.compute == pytest.approx(as_long.compute + 0.4 * 0.5e-5)
+    assert (longer.bubble, longer.exposed, longer.hidden) == (as_long.bubble, as_long.exposed, as_long.hidden)
+
+
+def test_the_slowdown_is_the_median_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Measured(Questions(read_groups([read(STORED / "schema-2")])))
+    assert len(run.slowdowns()) == 1
+    assert slowdown_of(run)[0] == max(1.0, run.slowdowns()[0])
+    monkeypatch.setattr(run, "slowdowns", lambda: [0.9, 1.3, 1.2])
+    assert slowdown_of(run)[0] == 1.2
+    nothing = Measured(Questions(read_groups([read(STORED / "schema-7")])))
+    assert slowdown_of(nothing)[0] == slowdown_of(None)[0] == 1.0
 
 
 def test_the_bubble_is_that_of_all_stages_of_a_mixture() -> None:
@@ -393,6 +416,7 @@ source = "https://example.org/toy"
 looked_up = "2026-11"
 """
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "vm" / "20261121T081628.085Z-4ad500"
+STORED = Path(__file__).parents[1] / "data"
 NETWORK = "--network rail:nic=50GB/s,inner=450GB/s,delay=5us"
 
 
@@ -428,7 +452,7 @@ def test_the_command_prints_layouts_with_their_parts(tmp_path: Path) -> None:
         "twice the latency",
     ]
     assert set(document["scaling"]) == {"weak", "strong"}
-    assert set(document["assumed"]) == {"network", "compute", "overlap", "memory"}
+    assert set(document["assumed"]) == {"network", "compute", "overlap", "slowdown", "memory"}
     assert picture.read_text().startswith("<?xml")
     assert "TP > CP > PP > DP" in CliRunner().invoke(main, ["training", "plan", *shlex.split(words)]).output
 
@@ -464,6 +488,14 @@ def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:
     whole = sum(other.messages * seconds[other.size_bytes] for other in traffic(step))
     assert one["parts"]["tp"] == pytest.approx(whole, rel=0.01)
     assert one["origins"] == ["the fit of the curve of these ranks"]
+
+
+def test_the_gpu_is_that_of_the_run() -> None:
+    log = STORED / "logs" / "nccl-tests-2.19.txt"
+    found = gpu_of_runs(read_groups([find(STORED, str(log)).read()]))
+    assert found is not None
+    assert found.name == "H100 SXM5"
+    assert gpu_of_runs(read_groups([read(SAMPLE)])) is None, "its ranks were on processors"
 
 
 @pytest.mark.parametrize(

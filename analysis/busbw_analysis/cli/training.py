@@ -14,7 +14,7 @@ from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, print_json
-from busbw_analysis.cli.training_machines import gpu_row, memory_of_gpu
+from busbw_analysis.cli.training_machines import gpu_here, gpu_row, memory_of_gpu
 from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.tables import training as tables
@@ -195,7 +195,9 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
 @_step_options
 @click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default="adam", show_default=True)
 @click.option("--attention", type=click.Choice(get_args(Attention)), help="Scores are kept, or not (flash).")
-@click.option("--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.")
+@click.option(
+    "--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.  [default: this machine's, if any]"
+)
 @click.option("--gpu-memory", help="In place of --gpu: its memory, such as 80GiB.")
 @as_json_option
 def memory(
@@ -209,7 +211,7 @@ def memory(
 ) -> None:
     """Say what a rank keeps: weights, gradients, optimizer, activations, buffers; whether it fits; checkpoints."""
     found = memory_of(step, optimizer, attention)
-    room = _room(gpu, gpu_memory)
+    room, what = _room(gpu, gpu_memory)
     fits = None if room is None else found.total <= room
     other = None if fits is not False or room is None else refuse_what_never_fits(step, room, optimizer, attention)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
@@ -217,7 +219,7 @@ def memory(
     saved = {per: checkpoint_bytes(step, per) for per in CHECKPOINT_BYTES}
     words: list[str] = []
     if room is not None:
-        of_it = f"{tables.gigabytes(room)} of {gpu or 'the GPU'}"
+        of_it = f"{tables.gigabytes(room)} of {what}"
         words.append(f"fits {of_it}: {'yes' if fits else 'no'}, {found.total / room * 100:.3g} % of it")
     if other is not None:
         words.append(f"this would fit: {tables.layout_words(other.layout)}")
@@ -233,10 +235,14 @@ def memory(
     _print(document, [tables.memory_table(step, found, by_zero, saved, words)], as_json=as_json)
 
 
-def _room(gpu: str | None, gpu_memory: str | None) -> float | None:
+def _room(gpu: str | None, gpu_memory: str | None) -> tuple[float | None, str]:
+    """Bytes of a GPU, and of which."""
     if gpu_memory is not None:
-        return float(parse_size(gpu_memory))
-    return None if gpu is None else memory_of_gpu(gpu_row(gpu))
+        return float(parse_size(gpu_memory)), gpu or "the GPU"
+    row = gpu_here() if gpu is None else gpu_row(gpu)
+    if row is None:
+        return None, ""
+    return memory_of_gpu(row), f"{row.name}, found here" if gpu is None else gpu
 
 
 @training.command()

@@ -1,9 +1,13 @@
-"""GPUs that the commands of training are given by name."""
+"""GPUs that the commands of training are given by name, or find in a run or in this machine."""
 
 import re
+from collections.abc import Iterable
 
 from busbw.errors import UsageError
 from busbw.system.catalog import Gpu, catalogue
+from busbw.system.detect import gpus_of, row_of
+from busbw.system.nvml import gpus_by_address
+from busbw_analysis.data.load import Dataset
 
 
 def gpu_row(name: str) -> Gpu:
@@ -24,3 +28,24 @@ def memory_of_gpu(gpu: Gpu) -> float:
     usable = re.search(r"\((\d+) usable\)", gpu.memory)
     numbers = [usable[1]] if usable else re.findall(r"(\d+)(?= or | GB)", gpu.memory)
     return min(map(float, numbers)) * 1e9
+
+
+def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
+    """That on which the ranks of runs were, of several kinds the one with least memory; None where ranks were on
+    processors, and where no row has its name.
+    """
+    rows = catalogue()
+    found: list[Gpu] = []
+    for one in datasets:
+        if all(row.case.device == "cpu" for row in one.cases):
+            continue
+        for host in {host for stored in one.runs for host in stored.run.hosts}:
+            found += [row for gpu in gpus_of(one.environment(host)) if (row := row_of(gpu, rows)) is not None]
+    return min(found, key=memory_of_gpu, default=None)
+
+
+def gpu_here() -> Gpu | None:
+    """That of this machine by NVML, of several kinds the one with least memory; None where there is none with a row."""
+    rows = catalogue()
+    found = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
+    return min(found, key=memory_of_gpu, default=None)

@@ -14,7 +14,7 @@ from busbw.system.catalog import Catalogue, Gpu, catalogue
 from busbw.units import format_flop, format_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
-from busbw_analysis.cli.training_machines import gpu_row, memory_of_gpu
+from busbw_analysis.cli.training_machines import gpu_of_runs, gpu_row, memory_of_gpu
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.report.tables import training_plan as tables
@@ -31,7 +31,7 @@ from busbw_analysis.training.plan import (
     sensitivity,
     with_most_dimensions,
 )
-from busbw_analysis.training.prices import Described, Measured, Prices
+from busbw_analysis.training.prices import Described, Measured, Prices, slowdown_of
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.step_time import Machine
 
@@ -71,7 +71,7 @@ def _degree_options(command: _Command) -> _Command:
     "--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; with --from, for what the run does not tell."
 )
 @click.option("--nic", help="A network of busbw peaks, such as '4X NDR': one for each GPU, in place of --network.")
-@click.option("--gpu", help="A row of busbw peaks.  [default: H100 SXM5, where no run tells]")
+@click.option("--gpu", help="A row of busbw peaks.  [default: the run's; without one H100 SXM5]")
 @click.option("--gpu-memory", help="In place of the row's, such as 80GiB.")
 @click.option("--achieved", type=float, help="FLOP/s that a GPU reaches in products, such as 600e12.")
 @click.option("--efficiency", type=float, help="Of measured products, or of --gpu.  [default: 1, or 0.6]")
@@ -152,6 +152,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
             "flop_per_second": machine.flop_per_second,
             "peak_flop_per_second": peak,
             "overlap": machine.overlap,
+            "slowdown": machine.slowdown,
             "gpu_memory_bytes": room,
             "tried": found.tried,
             "too_large": found.too_large,
@@ -215,7 +216,10 @@ def _machine(
         message = "--network and --nic say the same twice; give one of them"
         raise UsageError(message, code="network")
     rows = catalogue()
-    gpu = None if given["gpu"] is None and measured is not None else gpu_row(given["gpu"] or "H100 SXM5")
+    if given["gpu"] is None and measured is not None:
+        gpu = gpu_of_runs(measured.datasets)
+    else:
+        gpu = gpu_row(given["gpu"] or "H100 SXM5")
     per_host = given["ranks_per_host"] or _PER_HOST
     run = None
     if measured is not None:
@@ -239,12 +243,20 @@ def _machine(
     assumed["compute"] = words
     overlap, words = _overlap(run, given["overlap"])
     assumed["overlap"] = words
+    slowdown, words = slowdown_of(run)
+    assumed["slowdown"] = words
     room = (
         float(parse_size(given["gpu_memory"])) if given["gpu_memory"] else None if gpu is None else memory_of_gpu(gpu)
     )
-    assumed["memory"] = "not looked at: --gpu or --gpu-memory says how much" if room is None else f"{room / 1e9:.4g} GB"
+    if room is None:
+        assumed["memory"] = "not looked at: --gpu or --gpu-memory says how much"
+    else:
+        of_run = (
+            f" of {gpu.name}, the run's" if gpu and not (given["gpu"] or given["gpu_memory"] or run is None) else ""
+        )
+        assumed["memory"] = f"{room / 1e9:.4g} GB{of_run}"
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
-    machine = Machine(rate, per_host, prices, overlap, memory_rate, given["causal"])
+    machine = Machine(rate, per_host, prices, overlap, memory_rate, given["causal"], slowdown)
     return machine, room, peak, assumed
 
 

@@ -16,7 +16,7 @@ from busbw.workloads.shapes import StepShape
 from busbw_analysis.predict import Questions
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Measured
-from busbw_analysis.training.step_time import Machine, StepTime, step_time
+from busbw_analysis.training.step_time import AS_IT_IS, Machine, Scenario, StepTime, step_time
 from busbw_analysis.training.traffic import traffic
 
 _BUCKET_BYTES: Final = 25 << 20
@@ -99,12 +99,14 @@ def step_of(op: str, one: Workload) -> Step:
     return Step(model, layout, model.batch, model.sequence)
 
 
-def held(questions: Questions) -> tuple[Held, ...]:
-    """Every step that was measured, beside the plan's; those whose computation alone was not are left out."""
-    return tuple(_steps(questions))
+def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...]:
+    """Every step that was measured, beside the plan's for a machine with these speeds; those whose computation alone
+    was not are left out.
+    """
+    return tuple(_steps(questions, scenario))
 
 
-def _steps(questions: Questions) -> Iterator[Held]:
+def _steps(questions: Questions, scenario: Scenario) -> Iterator[Held]:
     prices = Measured(questions)
     for dataset, summaries in zip(questions.datasets, questions.summaries, strict=True):
         apart: dict[int, list[int]] = {}
@@ -120,14 +122,14 @@ def _steps(questions: Questions) -> Iterator[Held]:
             compute = median(alone) / 1e9
             seconds = summary.groups[0].time_ns / 1e9
             try:
-                predicted = _predicted(case, prices, compute)
+                predicted = _predicted(case, prices, compute, scenario)
             except (AnalysisError, UsageError) as error:
                 yield Held(summary.index, case.op, case.workload, seconds, compute, refused=str(error))
                 continue
             yield Held(summary.index, case.op, case.workload, seconds, compute, predicted)
 
 
-def _predicted(case: Case, prices: Measured, compute: float) -> StepTime:
+def _predicted(case: Case, prices: Measured, compute: float, scenario: Scenario) -> StepTime:
     """Products that were waited for have the rate that they were given; others that of the step without sending."""
     assert case.workload is not None  # noqa: S101 - others are left out
     step = step_of(case.op, case.workload)
@@ -135,7 +137,7 @@ def _predicted(case: Case, prices: Measured, compute: float) -> StepTime:
     wait = case.workload.wait_ns
     each = compute if wait is None else wait / 1e9
     machine = Machine(shape.flop / case.ranks / each, prices.per_host, prices, _overlap(case, step), causal=False)
-    return step_time(step, machine)
+    return step_time(step, machine, scenario)
 
 
 def _overlap(case: Case, step: Step) -> float:

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import FLOP, bus_factor
 from busbw.units import format_flop, format_size
+from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.predict import Questions
 from busbw_analysis.predict.forecast import Forecast
@@ -230,15 +231,32 @@ class Measured:
 
     def overlap(self) -> tuple[float, str] | None:
         """The share of a call that computation beside it hid, median over all cases; None where it was not measured."""
-        shares = [
-            group.overlap.share
+        shares = [one.share for one in self._overlaps]
+        return (median(shares), f"as measured, median of {len(shares)} cases") if shares else None
+
+    def slowdowns(self) -> list[float]:
+        """Computation beside a call over the same alone, of all cases."""
+        return [one.slowdown for one in self._overlaps]
+
+    @property
+    def _overlaps(self) -> list[Overlap]:
+        return [
+            group.overlap
             for summaries in self.questions.summaries
             for one in summaries
             if one.case.mode == "overlap" and one.state == "measured"
             for group in one.groups
             if group.overlap is not None
         ]
-        return (median(shares), f"as measured, median of {len(shares)} cases") if shares else None
+
+
+def slowdown_of(run: Measured | None) -> tuple[float, str]:
+    """By what factor computation takes longer beside a call, with what it rests on; 1 where no run tells."""
+    found = [] if run is None else run.slowdowns()
+    if not found:
+        return 1.0, "not included: no run measured computation beside a call"
+    factor = max(1.0, median(found))
+    return factor, f"computation takes {factor:.2f} times as long beside a call, median of {len(found)} cases"
 
 
 def _price(one: Forecast, share: float) -> Price:

@@ -22,8 +22,8 @@ _Seconds = Callable[[Traffic], float]
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What computes and what carries: FLOP/s that a rank achieves in matrix products, B/s of its memory for the
-    optimizer (None: not counted), ranks of a host, the prices of calls, and the share of a call that computation beside
-    it hides.
+    optimizer (None: not counted), ranks of a host, the prices of calls, the share of a call that computation beside it
+    hides, and the factor by which computation takes longer meanwhile.
     """
 
     flop_per_second: float
@@ -32,6 +32,7 @@ class Machine:
     overlap: float = 1.0
     memory_bytes_per_second: float | None = None
     causal: bool = True
+    slowdown: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,8 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     late, hidden = _beside(step, busy, rows[slowest], machine, scenario, seconds)
     for one, taken in late.items():
         exposed[one] = exposed.get(one, 0.0) + taken
-    return StepTime(m * busy.compute, bubble, _optimizer(step, slowest, machine), exposed, hidden, tuple(told.values()))
+    compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
+    return StepTime(compute, bubble, _optimizer(step, slowest, machine), exposed, hidden, tuple(told.values()))
 
 
 def hops_in_a_row(step: Step) -> float:

@@ -13,7 +13,7 @@ from busbw_analysis.report.tables.training_plan import change_tables, plan_table
 from busbw_analysis.training.held import Held, held, order_kept
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
-from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.prices import Measured, slowdown_of
 from busbw_analysis.training.step_time import Machine
 
 _TOP: Final = 5
@@ -73,7 +73,8 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         )
         return
     overlap, how = prices.overlap() or (_OVERLAP, "assumed")
-    machine = Machine(rate[0], prices.per_host, prices, overlap)
+    slowdown, slower = slowdown_of(prices)
+    machine = Machine(rate[0], prices.per_host, prices, overlap, slowdown=slowdown)
     wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {})
     try:
         found = plan(wanted, machine)
@@ -81,6 +82,7 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         yield Paragraph(f"{model.name}: {error}.")
         return
     kept, best = found.layouts[:_TOP], found.layouts[0]
-    assumed = {"compute": rate[1], "overlap": f"{overlap:.0%} of a call, {how}", "memory": "not looked at"}
+    words = f"{overlap:.0%} of a call, {how}"
+    assumed = {"compute": rate[1], "overlap": words, "slowdown": slower, "memory": "not looked at"}
     yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
     yield from change_tables(sensitivity(best, machine), scaling(best, machine), best)
