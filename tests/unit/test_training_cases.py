@@ -98,6 +98,7 @@ def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], deg
         ("train_tensor", {"ranks": 16, "model": "Llama 3 8B"}, "kv_heads"),
         ("train_tensor", {"replicas": [4]}, "replica"),
         ("train_1f1b", {"ranks": 1}, "replica"),
+        ("train_1f1b", {"micro_batches": [2]}, "micro-batches"),
         ("train_ddp", {"modes": ["pipelined"]}, "isolated"),
         ("train_ddp", {"cache": "flushed"}, "warm"),
         ("train_ddp", {"groups": "div:2"}, "groups"),

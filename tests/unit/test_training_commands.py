@@ -17,10 +17,13 @@ from busbw.errors import BusbwError
 from busbw.system.nvml import Gpu
 from busbw.workloads.model_rows import models
 from busbw_analysis.cli.training import training
+from busbw_analysis.data.load import load
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.roofline import least_tokens, phases
 
+STORED = Path(__file__).parents[1] / "data"
 RING = "--model 'Llama 3 8B' --dp 2 --tp 4 --pp 2 --cp 2 --batch 16 --micro-batches 4"
 
 
@@ -94,6 +97,22 @@ def test_limits_take_a_network_and_constants(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<?xml")
 
 
+def test_storage_takes_what_a_run_has_measured() -> None:
+    found = asked(f"storage --model 'Llama 3 8B' --gpus 2 --achieved 1e12 --from {STORED / 'schema-5'}")
+    (written,) = (one.rate for one in judge(load([STORED / "schema-5"])).files if one.op == "storage_write")
+    assert found["write_rate"]["bytes_per_second"] == written
+    assert (found["read_rate"], found["share_of_read_rate"]) == (None, None), "nothing was read"
+    synchronous, asynchronous = found["checkpoints"]
+    copied = found["checkpoint_bytes"] / 2 / 55e9
+    assert synchronous["stops"] == pytest.approx(found["checkpoint_bytes"] / written + copied)
+    assert asynchronous["stops"] == pytest.approx(copied)
+    assert synchronous["interval"] is None, "nobody said how often it fails"
+    given = asked(
+        f"storage --model 'Llama 3 8B' --gpus 2 --achieved 1e12 --from {STORED / 'schema-5'} --write-rate 9GB/s"
+    )
+    assert given["write_rate"]["bytes_per_second"] == 9e9
+
+
 def test_storage_reads_and_saves() -> None:
     words = (
         "storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --read-rate 1TB/s --write-rate 100GB/s --mtbf 3"
@@ -125,7 +144,7 @@ def test_storage_reads_and_saves() -> None:
         ("limits --plot nowhere/limits.svg", "usage"),
         ("storage --gpus 1 --achieved 1e12", "storage"),
         ("storage --gpus 1 --achieved -1 --sample DeepCAM", "storage"),
-        ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --write-rate 1GB/s", "storage"),
+        (f"storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --from {STORED / 'schema-7'}", "storage"),
         ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --write-rate 1GB/s --mtbf -1", "storage"),
         ("storage --gpus 1 --achieved 1e12 --sample DeepCAM --write-rate 1GB/s", "storage"),
     ],

@@ -1,6 +1,6 @@
 """``busbw training``: what a model that is spread over GPUs moves, keeps and waits for, by formula."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -13,9 +13,11 @@ from busbw.escape import echo
 from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
-from busbw_analysis.cli.options import as_json_option, print_json
+from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
 from busbw_analysis.cli.training_machines import gpu_here, gpu_row, memory_of_gpu
 from busbw_analysis.cli.training_plan import plan_
+from busbw_analysis.diagnosis.judge import judgement_of
+from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.tables import training as tables
 from busbw_analysis.report.to_terminal import render
@@ -365,14 +367,16 @@ def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: f
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many read, and save.")
 @click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
 @click.option("--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]")
-@click.option("--read-rate", help="Of the storage, such as 1TB/s.")
-@click.option("--write-rate", help="Of the storage: checkpoints are described.")
+@click.option("--from", "run", metavar="RUN", shell_complete=names_of_runs, help="What was measured on this storage.")
+@click.option("--read-rate", help="Of the storage, such as 1TB/s.  [default: as measured]")
+@click.option("--write-rate", help="Of the storage: checkpoints are described.  [default: as measured]")
 @click.option("--writer-rate", help="Of one GPU's writer.  [default: the storage decides]")
 @click.option(
     "--bytes-per-parameter", type=click.IntRange(1, MOST_GPUS), default=14, show_default=True, help="Of a checkpoint."
 )
-@click.option("--mtbf", type=float, help="Hours between failures of the whole job.")
+@click.option("--mtbf", type=float, help="Hours between failures of the whole job: how often to save.")
 @click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds until it goes on after one.")
+@results_dir_option
 @as_json_option
 def storage(  # noqa: PLR0913 - click hands every option over by name
     *,
@@ -382,12 +386,14 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     gpus: int,
     achieved: float,
     seq: int | None,
+    run: str | None,
     read_rate: str | None,
     write_rate: str | None,
     writer_rate: str | None,
     bytes_per_parameter: int,
     mtbf: float | None,
     restart: float,
+    results_dir: Path,
     as_json: bool,
 ) -> None:
     """Say at what rate training reads, how long checkpoints take, how often to save, and what time is lost."""
@@ -404,28 +410,41 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         reading = disks.reading_tokens(row, seq or row.sequence, achieved, gpus)
     else:
         raise AssertionError
-    rate = None if read_rate is None else parse_rate(read_rate)
+    files = () if run is None else judgement_of([run], results_dir, None, force=False).files
+    read = _rate(read_rate, files, "storage_read")
+    write = _rate(write_rate, files, "checkpoint_save") or _rate(None, files, "storage_write")
+    if run is not None and read is None and write is None:
+        message = f"{run} has measured no storage but memory; want one of storage_read, storage_write, checkpoint_save"
+        raise UsageError(message, code="storage")
     found: list[disks.Checkpoints] = []
     bytes_ = 0 if row is None else bytes_per_parameter * model_rows.parameters(row)
-    shown = [tables.reading_table(reading, rate)]
-    if write_rate is not None:
-        if mtbf is None:
-            message = "--write-rate wants --mtbf, the hours between failures of the job"
-            raise UsageError(message, code="storage")
+    shown = [tables.reading_table(reading, read)]
+    if write is not None and row is not None:
         writer = None if writer_rate is None else parse_rate(writer_rate)
         copied, written = (
             disks.copy_seconds(bytes_, gpus),
-            disks.write_seconds(bytes_, gpus, writer, parse_rate(write_rate)),
+            disks.write_seconds(bytes_, gpus, writer, write.bytes_per_second),
         )
+        between = None if mtbf is None else 3600 * mtbf
         found = [
-            disks.checkpoints(copied + written, copied + written, 3600 * mtbf, restart, how="synchronous"),
-            disks.checkpoints(copied, copied + written, 3600 * mtbf, restart, how="asynchronous"),
+            disks.checkpoints(copied + written, copied + written, between, restart, how="synchronous"),
+            disks.checkpoints(copied, copied + written, between, restart, how="asynchronous"),
         ]
-        shown.append(tables.checkpoints_table(found, bytes_))
+        shown.append(tables.checkpoints_table(found, bytes_, write))
     document = {
         "reading": _with(reading, "per_gpu", "bytes_per_second"),
-        "share_of_read_rate": None if rate is None else reading.share_of(rate),
+        "read_rate": None if read is None else asdict(read),
+        "write_rate": None if write is None else asdict(write),
+        "share_of_read_rate": None if read is None else reading.share_of(read.bytes_per_second),
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": [asdict(one) for one in found],
     }
     _print(document, shown, as_json=as_json)
+
+
+def _rate(given: str | None, files: Sequence[Stored], op: str) -> disks.Rate | None:
+    """What is given, else what was measured."""
+    if given is not None:
+        return disks.Rate(parse_rate(given), "as given")
+    best = fastest(files, op)
+    return None if best is None else disks.Rate(best.rate, f"the best {op} of the run, {best.ranks} ranks together")

@@ -98,6 +98,12 @@ def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[
     )
 
 
+def fastest(files: Iterable[Stored], op: str) -> Stored | None:
+    """The case of an operation with the highest rate; None where it was not measured, or on files in memory alone."""
+    on_drives = (one for one in files if one.op == op and (one.access is None or one.access.way != "memory"))
+    return max(on_drives, key=lambda one: one.rate, default=None)
+
+
 def _places(summary: CaseSummary, group: GroupSummary) -> list[int]:
     """Where the ranks of ``group`` stand among all that ran the case, which have an entry each in their order."""
     everyone = sorted(rank for one in summary.groups for rank in one.ranks)

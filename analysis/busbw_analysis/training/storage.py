@@ -16,6 +16,14 @@ _NARROW_VOCABULARY: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """B/s of a storage, for all that use it together, and what it rests on."""
+
+    bytes_per_second: float
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """Bytes a second that one GPU reads while it computes: ``bytes_per_flop`` of the samples times what it achieves."""
 
@@ -105,20 +113,25 @@ def _positive(**numbers: float) -> None:
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Saving every ``interval`` seconds of work, which each time stops it for ``stops`` seconds and is written after
-    ``written``; ``lost`` share of all time (Daly), and ``loosely`` δ/τ + τ/2M + R/M of it.
+    ``written``; ``lost`` share of all time (Daly), and ``loosely`` δ/τ + τ/2M + R/M of it. None where nobody says how
+    often it fails.
     """
 
     how: str
     stops: float
     written: float
-    young: float
-    interval: float
-    lost: float
-    loosely: float
+    young: float | None = None
+    interval: float | None = None
+    lost: float | None = None
+    loosely: float | None = None
 
 
-def checkpoints(stops: float, written: float, between_failures: float, restart: float, *, how: str) -> Checkpoints:
+def checkpoints(
+    stops: float, written: float, between_failures: float | None, restart: float, *, how: str
+) -> Checkpoints:
     """At the best interval by Daly; one that goes on while it is written waits at least until it is."""
+    if between_failures is None:
+        return Checkpoints(how, stops, written)
     best = max(daly(stops, between_failures), written - stops)
     loosely = stops / best + best / (2 * between_failures) + restart / between_failures
     share = lost(stops, best, between_failures, restart)

@@ -10,7 +10,7 @@ from busbw_analysis.training.limits import HEADLINES, Limits
 from busbw_analysis.training.memory import Memory
 from busbw_analysis.training.roofline import Phase
 from busbw_analysis.training.statements import Statement
-from busbw_analysis.training.storage import Checkpoints, Reading
+from busbw_analysis.training.storage import Checkpoints, Rate, Reading
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
 
 
@@ -136,8 +136,8 @@ def limits_table(found: Sequence[Limits]) -> Table:
     )
 
 
-def reading_table(reading: Reading, rate: float | None) -> Table:
-    """What is read, and the share of the storage's rate that it takes."""
+def reading_table(reading: Reading, rate: Rate | None) -> Table:
+    """What is read, and what that is of the storage's rate."""
     columns: tuple[Column[Reading], ...] = (
         Column("what", lambda one: one.what),
         Column("sample", lambda one: one.bytes_per_flop, "{:.3g}".format, "B/FLOP"),
@@ -145,10 +145,17 @@ def reading_table(reading: Reading, rate: float | None) -> Table:
         Column("a GPU reads", lambda one: one.per_gpu, format_rate),
         Column("GPUs", lambda one: one.gpus, str),
         Column("all read", lambda one: one.bytes_per_second, format_rate),
-        Column("share", lambda one: None if rate is None else one.share_of(rate), _percent, "%"),
+        Column("share", lambda one: None if rate is None else one.share_of(rate.bytes_per_second), _percent, "%"),
     )
-    note = "" if rate is None else f"share: of {format_rate(rate)} of the storage; above 100 training waits"
-    return table("", columns, [reading], note)
+    if rate is None:
+        return table("", columns, [reading])
+    share = reading.share_of(rate.bytes_per_second)
+    enough = "enough" if share <= 1 else f"not enough: training wants {share:.3g} times as much, and waits"
+    return table("", columns, [reading], f"share: of {_rate_words(rate)}", enough)
+
+
+def _rate_words(rate: Rate) -> str:
+    return f"{format_rate(rate.bytes_per_second)} of the storage, {rate.origin}"
 
 
 _CHECKPOINTS: Final[tuple[Column[Checkpoints], ...]] = (
@@ -162,16 +169,18 @@ _CHECKPOINTS: Final[tuple[Column[Checkpoints], ...]] = (
 )
 
 
-def checkpoints_table(found: Sequence[Checkpoints], bytes_: int) -> Table:
-    """How long saving takes, how often it is best, and what is lost."""
-    return table(
-        "",
-        _CHECKPOINTS,
-        found,
-        f"a checkpoint: {gigabytes(bytes_)}; interval: of work between two, by Daly 2006, not before it is written",
+def checkpoints_table(found: Sequence[Checkpoints], bytes_: int, rate: Rate) -> Table:
+    """How long saving takes, and where it is known how often training fails, how often it is best and what is lost."""
+    notes = [
+        f"a checkpoint: {gigabytes(bytes_)} at {_rate_words(rate)}",
         "asynchronous: stops while GPUs copy to their hosts",
-        "lost: share of all time, checkpoints, repeated work and restarts together",
-    )
+    ]
+    if found[0].interval is not None:
+        notes += [
+            "interval: of work between two, by Daly 2006, not before it is written",
+            "lost: share of all time, checkpoints, repeated work and restarts together",
+        ]
+    return table("", _CHECKPOINTS, found, *notes, without_empty=True)
 
 
 _ROOFLINE: Final[tuple[Column[tuple[Phase, dict[str, float]]], ...]] = (

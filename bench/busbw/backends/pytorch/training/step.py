@@ -298,9 +298,16 @@ def refuse(case: Case) -> str | None:
         (case.mode != "isolated", "a step is timed on its own, in mode isolated"),
         (case.group != "all", "all ranks train one model; groups want to be all"),
         (case.cache != "warm", "a step goes through more than caches hold; want cache warm"),
+        (_short(case), f"{case.op} wants as many micro-batches as stages or more"),
     )
     reason = next((words for applies, words in obstacles if applies), None)
     return reason if reason is not None or case.workload is None else StepShape(case.workload).refuse(case.op)
+
+
+def _short(case: Case) -> bool:
+    """Whether 1F1B has fewer micro-batches than stages, which torch refuses."""
+    one = case.workload
+    return case.op == "train_1f1b" and one is not None and one.micro_batches < one.pp
 
 
 def _undivided(case: Case) -> bool:
