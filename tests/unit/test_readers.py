@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,34 @@ def test_a_job_that_failed_is_refused_with_the_last_error_of_nccl() -> None:
     log = read_log(LOGS / "nccl-tests-truncated.txt")
     assert log.last_error is not None
     assert log.last_error.startswith("Test NCCL failure")
+
+
+def test_the_time_that_a_processor_takes_is_none_of_the_operation(tmp_path: Path) -> None:
+    text = (LOGS / "nccl-tests-v1.json").read_text(encoding="utf-8")
+    path = tmp_path / "log.json"
+    path.write_text(re.sub(r'"time"\s*:', '"cpu_time":', text), encoding="utf-8")
+    for row in (*read_log(path).rows, *rows("nccl-tests-cputime.txt")):
+        assert row.time_seconds is None
+        assert row.rate == (row.algbw if row.algbw is not None and row.algbw >= 0.1e9 else None)
+
+
+def test_a_warning_in_a_job_that_ended_is_no_failure() -> None:
+    log = read_log(LOGS / "nccl-tests-labelled.txt")
+    assert (log.last_error, [note.code for note in log.notes]) == (None, ["truncated-row", "warning"])
+
+
+@pytest.mark.parametrize(("rate", "unit"), [(740.0, 1e9 / 8), (88214.9, 2.0**20), (3.0, None)])
+def test_the_unit_of_a_rate_without_one_is_that_which_its_messages_give(
+    tmp_path: Path, rate: float, unit: float | None
+) -> None:
+    path = tmp_path / "log.json"
+    path.write_text((LOGS / "perftest.json").read_text(encoding="utf-8").replace("740.00", str(rate)), encoding="utf-8")
+    if unit is None:
+        with pytest.raises(LogError) as refused:
+            read_log(path)
+        assert refused.value.code == "no-results"
+    else:
+        assert [row.rate for row in read_log(path).rows] == [pytest.approx(rate * unit)]
 
 
 @pytest.mark.parametrize(

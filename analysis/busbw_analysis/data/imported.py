@@ -77,7 +77,11 @@ class _Tool:
 
 _NCCL: Final = _Tool("nccl", "cuda", traits=BackendTraits(cost_models="nccl", transport="nccl-net"))
 _MPI: Final = _Tool("mpi", "cpu", traits=BackendTraits(cost_models="mpi", transport="mpi-net"))
-_NOT_BLOCKING: Final = re.compile(r"(?i)non-blocking|persistent|^I[a-z]+|managed")
+_OTHER_CALLS: Final = re.compile(
+    r"(?i)non-blocking|persistent|^I[a-z]+|managed|put|get|source|multi-(?:threaded|process)|partitioned"
+    r"|(?:gather|scatter)v|alltoallw"
+)
+"""Names of tests of MPI that measure their operation by other calls than the plain one."""
 _TOOLS: Final = {
     "nccl-tests": _NCCL,
     "rccl-tests": _NCCL,
@@ -85,8 +89,8 @@ _TOOLS: Final = {
     "PARAM comms": _Tool(),
     "nvbandwidth": _Tool("cuda", "cuda", names=re.compile(""), one_host=True),
     "SuperBench": replace(_NCCL, names=re.compile("^[HD]2[HD]"), one_host=True),
-    "OSU micro-benchmarks": replace(_MPI, names=_NOT_BLOCKING),
-    "Intel MPI benchmarks": replace(_MPI, names=_NOT_BLOCKING),
+    "OSU micro-benchmarks": replace(_MPI, names=_OTHER_CALLS),
+    "Intel MPI benchmarks": replace(_MPI, names=_OTHER_CALLS),
     "perftest": _Tool("verbs", "cpu", names=re.compile("")),
 }
 _ON_GPUS: Final = re.compile("-(?:CUDA|ROCM)")

@@ -10,16 +10,19 @@ from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_n
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Note, Place, Table
 
 _QUOTED: Final = 200
-_STRONG: Final = re.compile(r"NCCL WARN .+|Test \w+ ?(?:failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*")
+_STRONG: Final = re.compile(
+    r"NCCL WARN .+|Test (?:\w+ ?failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*|\[?CUDA_ERROR_.+"
+)
 _WEAK: Final = re.compile(
     r"(.*\b(?:ERROR|FATAL)\b.*|(?:srun|slurmstepd|mpirun|mpiexec|orted): error.*|.*(?:Segmentation fault|MPI_ABORT).*"
-    r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)|Couldn't |Failed to |command not found).*)"
+    r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)|Couldn't |Failed |command not found).*)"
 )
 _MAYBE: Final = re.compile(
     "rror|WARN|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
 _FATAL: Final = ("placeholder", "no-header", "truncated-row")
 """Notes that say why there is no result."""
+_LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
 _LASTING: Final = ("tool_version", "library_version", "driver_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
@@ -41,6 +44,7 @@ class Draft:
         self._notes: dict[str, tuple[Note, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
+        self._warned = 1
 
     def note(self, code: str, line: int | None, text: str) -> None:
         """Keep the first note of every code, and count the others."""
@@ -68,12 +72,18 @@ class Draft:
             strong = _STRONG.search(text)
             if strong is not None:
                 self.fail(strong[0])
+                self._warned = line.number
             elif _WEAK.match(text) is not None and not self._quotes_tool:
                 self.error = text.strip()[:_QUOTED]
 
     def fail(self, error: str) -> None:
         """The last error that the tool or NCCL gives, before those of others."""
         self.error, self._quotes_tool = error.strip()[:_QUOTED], True
+
+    def cpu_time(self, line: int) -> None:
+        """Note a row of nccl-tests whose time is not that of the operation."""
+        text = "its cputime is what starting a call takes; times follow from algbw, from 0.1 GB/s on"
+        self.note("cpu-time", line, text)
 
     def begin(self, line: int) -> None:
         """A heading: what comes now belongs to a new table."""
@@ -132,6 +142,9 @@ class Draft:
     def end(self, **facts: object) -> None:
         """The present table is over. Its versions stay for the next one; its places, settings and rows do not."""
         self.facts.update(facts)
+        if self.rows and self.facts.get("complete") and (self.error or "").startswith("NCCL WARN"):
+            self.note("warning", self._warned, f"{self.error}; the tool ended as it should")
+            self.error, self._quotes_tool = None, False
         if self.rows:
             nranks = next(iter(self.nranks)) if len(self.nranks) == 1 else None
             ranks = self.facts.setdefault("ranks", nranks)
@@ -172,6 +185,11 @@ class Draft:
             raise LogError(message, code=found[0].code)
         message = f"{self.source}: a log of {self.tool} without any result"
         raise LogError(message, code="no-results")
+
+
+def rate_alone(algbw: float | None) -> dict[str, Any]:
+    """The fields of a row whose time is S over a rate with two digits after the point; below 0.1 GB/s it is unknown."""
+    return {"rate": algbw, "messages": 1} if algbw is not None and algbw >= _LEAST_RATE else {}
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

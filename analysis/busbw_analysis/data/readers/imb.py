@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import number, op_named, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import mpi_op_named, number, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(
@@ -23,15 +23,19 @@ _SETTING: Final = re.compile(
     r"#\s*(MPI_Datatype|MPI_Datatype for reductions|MPI_Op|MPI Version|Machine|System)\s+:\s+(.*\S)"
 )
 _COMMAND: Final = re.compile(r"#\s*(\S*IMB-\w+.*)")
+_TWO: Final = {"pingpong": ("ping_pong", 1), "pingping": ("pair_bidir", 1)}
 _MESSAGES: Final = {
-    "pingpong": ("ping_pong", 1),
-    "pingping": ("pair_bidir", 1),
+    **_TWO,
+    **{f"{name}{source}source": found for name, found in _TWO.items() for source in ("any", "specific")},
     "uniband": ("pair_uni", 1),
     "biband": ("pair_bidir", 2),
     "sendrecv": ("send_recv", 2),
     "exchange": (None, 4),
+    **{f"unidir{way}": ("pair_uni", 1) for way in ("put", "get")},
+    **{f"bidir{way}": ("pair_bidir", 1) for way in ("put", "get")},
 }
-_BLOCKS: Final = frozenset({"allgather", "alltoall", "gather", "scatter", "reducescatterblock"})
+_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
+_MODE: Final = re.compile(r"#\s+MODE: (AGGREGATE|NON-AGGREGATE)")
 _TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
 _SPREAD: Final = {"t_min[usec]": "min", "t_max[usec]": "max"}
 _USED: Final = frozenset({*_TIMES, *_SPREAD, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
@@ -53,17 +57,25 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             draft.facts["ranks"] = int(found[1])
         elif (found := _GROUPS.match(line.text)) is not None:
             draft.facts |= {"groups": int(found[1]), "ranks": int(found[2])}
+        elif test and (found := _MODE.match(line.text)) is not None:
+            test["tool_op"] += f" {found[1].lower()}"
         elif test and "#repetitions" in words:
             names = words
         elif (cells := draft.cells(line, names, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
-        elif (found := _VERSION.search(line.text)) is not None:
-            draft.facts["tool_version"] = found[1]
-        elif (found := _SETTING.match(line.text)) is not None:
-            parameters[found[1]] = found[2]
-        elif (found := _COMMAND.match(line.text)) is not None:
-            parameters["command"] = found[1].strip()[:1000]
+        else:
+            _around(draft, parameters, line.text)
     return draft.log()
+
+
+def _around(draft: Draft, parameters: dict[str, str], text: str) -> None:
+    """The version, the settings and the command of what is neither heading nor row."""
+    if (found := _VERSION.search(text)) is not None:
+        draft.facts["tool_version"] = found[1]
+    elif (found := _SETTING.match(text)) is not None:
+        parameters[found[1]] = found[2]
+    elif (found := _COMMAND.match(text)) is not None:
+        parameters["command"] = found[1].strip()[:1000]
 
 
 def _benchmark(name: str) -> dict[str, Any]:
@@ -72,8 +84,8 @@ def _benchmark(name: str) -> dict[str, Any]:
         op, messages = _MESSAGES[short]
         return {"tool_op": name, "op": op, "messages": messages, "tool_size_is": None if op is None else "S"}
     short = short.removesuffix("pure")
-    op = op_named(short) or (op_named(short[1:]) if short.startswith("i") else None)
-    block = short.removeprefix("i") in _BLOCKS or short in _BLOCKS
+    op = mpi_op_named(short) or (mpi_op_named(short[1:]) if short.startswith("i") else None)
+    block = op in _BLOCKS or short.endswith("reducescatterblock")
     return {"tool_op": name, "op": op, "tool_size_is": None if op is None else "block" if block else "S"}
 
 

@@ -36,6 +36,7 @@ _DTYPES: Final = {
 }
 _REDOPS: Final = {"prod": "product", "none": None, "": None}
 _OPS: Final = {name.replace("_", ""): name for name in OPS} | {"bcast": "broadcast", "alltoallsingle": "all_to_all"}
+_EVEN: Final = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallw"})
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
@@ -56,6 +57,8 @@ _NCCL: Final = re.compile(
     r"NCCL (?:INFO|WARN|TRACE|DEBUG|CALL)\b.*$"
 )
 _SUFFIX: Final = re.compile(r"(?:perf(?:mpi)?|block|base)$")
+_GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
+"""The label of a rank before a later piece of a row: ``-1[0]     42.1``."""
 
 
 class Line(NamedTuple):
@@ -82,6 +85,8 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
         while (prefix := _PREFIX.match(text)) is not None:
             label = prefix["tagged"] or prefix["rank"] or label
             text = text[prefix.end() :]
+        if label is not None and f"[{label}]" in text:
+            text = _GLUED.sub(" ", text)
         yield Line(number, text, label, nccl)
 
 
@@ -110,6 +115,12 @@ def is_placeholder(text: str) -> bool:
 def op_named(name: str) -> str | None:
     """busbw's name of a collective; None: it has none like it."""
     return _OPS.get(_SUFFIX.sub("", re.sub("[^a-z]", "", name.lower())))
+
+
+def mpi_op_named(name: str) -> str | None:
+    """As ``op_named`` where the tool gives all ranks blocks of one size, also to the calls that could have others."""
+    plain = re.sub("[^a-z]", "", name.lower())
+    return op_named(plain) or (op_named(plain[:-1]) if plain in _EVEN else None)
 
 
 def dtype_named(name: str | None) -> str | None:

@@ -43,6 +43,7 @@ READERS: Final = (
     Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read),
     Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json),
     Reader("NCCL inspector", inspector.SIGN, inspector.read),
+    Reader("perftest JSON", perftest.JSON, perftest.read_json),
     Reader("rccl-tests JSON", named.JSON, named.read_json),
     Reader("SuperBench", superbench.SIGN, superbench.read),
     Reader("PARAM comms", param.SIGN, param.read),

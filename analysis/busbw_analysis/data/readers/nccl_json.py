@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.draft import Draft, rate_alone
 from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
 from busbw_analysis.data.readers.lines import dtype_named, picked, redop_named, root_rank, scaled, verdict, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
@@ -84,14 +84,21 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
         return
     values = {name: real(value) for name, value in (row | cell | each).items() if not isinstance(value, list)}
     processes = tuple(reals(one, 1e-6) for one in items(each.get("per_process_max_times_us")))
-    labels = {f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()}
+    labels: dict[str, float | str | None] = {
+        f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()
+    }
     labels["experiment_name"] = text(row.get("experiment_name"))
+    algbw = scaled(values.get("alg_bw"), 1e9)
+    if (cpu_time := values.get("cpu_time")) is not None:
+        draft.cpu_time(line)
+        labels["cputime"] = cpu_time
     draft.collective(
         line,
         tool_op,
         size=whole(row.get("size")),
-        time_seconds=scaled(values.get("time", values.get("cpu_time")), 1e-6),
-        algbw=scaled(values.get("alg_bw"), 1e9),
+        time_seconds=scaled(values.get("time"), 1e-6),
+        algbw=algbw,
+        **({} if cpu_time is None else rate_alone(algbw)),
         busbw=scaled(values.get("bus_bw"), 1e9),
         dtype=dtype_named(text(row.get("type"))),
         redop=redop_named(text(row.get("redop"))),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from busbw.errors import LogError
-from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.draft import Draft, rate_alone
 from busbw_analysis.data.readers.lines import (
     RATES,
     SECONDS,
@@ -157,12 +157,16 @@ class _Reader:
                 continue
             times = {name: number(cell) for name, cell in cells.items()}
             second, rate = SECONDS[self.time_unit], RATES[self.rate_unit]
+            algbw = scaled(times.get("algbw"), rate)
+            if "cputime" in cells:
+                self.draft.cpu_time(line)
             self.draft.collective(
                 line,
                 self.op_hint,
                 size=whole(base["size"]),
-                time_seconds=scaled(times.get("time", times.get("cputime")), second),
-                algbw=scaled(times.get("algbw"), rate),
+                time_seconds=scaled(times.get("time"), second),
+                algbw=algbw,
+                **(rate_alone(algbw) if "cputime" in cells else {}),
                 busbw=scaled(times.get("busbw"), rate),
                 bandwidth_unit=self.rate_unit,
                 dtype=dtype_named(base.get("type")),

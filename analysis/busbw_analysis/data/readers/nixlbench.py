@@ -16,6 +16,8 @@ SIGN: Final = re.compile(rb"Block Size \(B\) +Batch Size")
 _SETTING: Final = re.compile(r"\s*([A-Z][\w /]*?) \(--(\w+)=.*?\)\s*:\s*(\S.*?)\s*$")
 _RATES: Final = {"B/W (GB/Sec)": 1e9, "B/W (GiB/Sec)": 2.0**30, "B/W (MiB/Sec)": 2.0**20}
 _TIME: Final = "Avg Lat. (us)"
+_NETWORKS: Final = frozenset({"UCX", "UCX_MO", "LIBFABRIC", "GPUNETIO", "Mooncake", "UCCL"})
+"""Back ends that move data from one process to another; the others write files."""
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -32,8 +34,11 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             settings = settings | {found[2]: found[3]}
         elif (cells := draft.cells(line, names, line.text.split())) is not None:
             row = {name: number(word) for name, word in cells.items()}
+            pair = settings.get("backend") in _NETWORKS
+            fields = {"op": "pair_uni", "ranks": 2, "tool_size_is": "S", "messages": 1} if pair else {}
             draft.add(
                 line.number,
+                **fields,
                 tool_op=settings.get("op_type", "transfer"),
                 tool_size_bytes=whole(cells.get("Block Size (B)")),
                 time_seconds=scaled(row.get(_TIME), 1e-6),

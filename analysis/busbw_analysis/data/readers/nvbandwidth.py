@@ -21,8 +21,8 @@ _OPS: Final = (
     (re.compile(r"(?:host_to_(?:device|all)|(?:device|all)_to_host)_bidirectional_memcpy"), "host_and_device"),
     (re.compile(r"host_to_(?:device|all)_memcpy"), "host_to_device"),
     (re.compile(r"(?:device|all)_to_host_memcpy"), "device_to_host"),
-    (re.compile(r"device_to_device_bidirectional_memcpy"), "peer_copy_both"),
-    (re.compile(r"device_to_device_memcpy"), "peer_copy"),
+    (re.compile(r"(?:multinode_)?device_to_device_bidirectional_memcpy"), "peer_copy_both"),
+    (re.compile(r"(?:multinode_)?device_to_device_memcpy"), "peer_copy"),
 )
 _RUNNING: Final = re.compile(r"Running (\w+)\.?\s*$")
 _DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import dtype_named, number, op_named, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import dtype_named, mpi_op_named, number, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
@@ -18,7 +18,7 @@ _KIND: Final = re.compile(r"^(?:MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A
 _HEADING: Final = re.compile(
     r"(?:(?:Avg|Min|Max) )?Lat(?:ency)? ?\(us\)|Bandwidth ?\(MB/s\)"
     r"|(?:Coll\. Init|(?:Pure|Min|Max|Avg) Comm\.|\w+) ?\(us\)"
-    r"|Overlap ?\(%\)|P\d+(?:\.\d+)? Tail (?:Lat|BW) ?\([^)]*\)|Transmit Size|\S+"
+    r"|Overlap ?\(%\)|Size \([Bb]\w*\)|P\d+(?:\.\d+)? Tail (?:Lat|BW) ?\([^)]*\)|Transmit Size|\S+"
 )
 _HEAD: Final = re.compile(r"\s*#?\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
 _PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: (\w+) \]")
@@ -38,14 +38,14 @@ _SPREAD: Final = {
 }
 _USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES, *_SPREAD})
 _TAIL: Final = re.compile(r"(P\d+(?:\.\d+)?) Tail (?:Lat|BW)\((?:us|MB/s)\)")
-_TWO: Final = {
-    "latency": ("ping_pong", 1),
-    "multi latency": ("ping_pong", 1),
-    "bandwidth": ("pair_uni", 1),
-    "bi-directional bandwidth": ("pair_bidir", 2),
-    "multiple bandwidth / message rate": ("pair_uni", 1),
-}
-"""Benchmarks of pairs → busbw's op, and how often the rate of one pair counts S."""
+_TWO: Final = (
+    (re.compile(r"(?:multi-?|multi-threaded |multi-process |partitioned )? ?latency(?: persistent)?"), "ping_pong", 1),
+    (re.compile(r"(?:bandwidth(?: persistent)?|multiple bandwidth / message rate)"), "pair_uni", 1),
+    (re.compile(r"bi-directional bandwidth(?: persistent)?"), "pair_bidir", 2),
+    (re.compile(r"_?(?:put|get)(?:-\w+)?(?: latency| bandwidth)?"), "pair_uni", 1),
+    (re.compile(r"_?(?:put|get)(?:-\w+)? bi-directional bandwidth"), "pair_bidir", 2),
+)
+"""Benchmarks of pairs, one-sided ones too → busbw's op, and how often the rate of one pair counts S."""
 _CHECKS: Final = {"Pass": "verified", "Fail": "wrong", "N/A": "not checked", "-": "not checked"}
 _BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
 
@@ -74,7 +74,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 draft.note(
                     "repeated-header", line.number, "a header without a title: the outputs of two jobs are mixed"
                 )
-            names = [name.replace(" (", "(") for name in _HEADING.findall(line.text.strip().lstrip("# "))]
+            names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
         elif (cells := draft.cells(line, names, line.text.split(), _CHECKS)) is not None:
             _add(draft, line.number, test, cells)
         else:
@@ -82,14 +82,19 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     return draft.log()
 
 
+def _column(heading: str) -> str:
+    """A heading as the tables above have it."""
+    return "Size" if heading.startswith("Size") else heading.replace(" (", "(")
+
+
 def _benchmark(title: str) -> dict[str, Any]:
     """What the title of a benchmark says about all of its rows."""
     name = _KIND.sub("", title).lower()
-    if name in _TWO:
-        op, messages = _TWO[name]
-        return {"tool_op": title, "op": op, "messages": messages, "ranks": 2, "tool_size_is": "S"}
+    for pattern, op, messages in _TWO:
+        if pattern.fullmatch(name) is not None:
+            return {"tool_op": title, "op": op, "messages": messages, "ranks": 2, "tool_size_is": "S"}
     plain = re.sub(r"non-blocking |personalized exchange|persistent|latency$", "", name)
-    collective = op_named(plain) if name.endswith(" latency") else None
+    collective = mpi_op_named(plain) if name.endswith(" latency") else None
     meaning = None if collective is None else "block" if collective in _BLOCKS else "S"
     return {"tool_op": title, "op": collective, "tool_size_is": meaning}
 

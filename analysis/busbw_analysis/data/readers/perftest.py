@@ -1,4 +1,4 @@
-"""What the perftest programs print: ib_write_bw, ib_read_lat and the like.
+"""What the perftest programs print: ib_write_bw, ib_read_lat and the like; and what they write with ``--out_json``.
 
 Source: ``src/perftest_parameters.h`` (``RESULT_FMT…``) of linux-rdma/perftest. ``MB/sec`` of older versions
 is 2^20 B/s, as ``MiB/sec`` of newer ones. Reads and atomics take a whole round trip, writes and sends half of one.
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import document, mapping, real, text
 from busbw_analysis.data.readers.lines import number, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
@@ -18,6 +19,7 @@ _TITLE: Final = re.compile(
 )
 _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]+ )?[\w.]+\[[^\]]+\]")
 _SETTING: Final = re.compile(r"([A-Z][\w*.() -]*?)\s*:\s+(\S+(?: \S+)?)")
+JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
 _BANDWIDTH: Final = re.compile(rf"BW (average|peak)\[({'|'.join(_RATES)})\]")
 _SPREAD: Final = {
@@ -28,6 +30,19 @@ _SPREAD: Final = {
     "99% percentile[usec]": "p99",
     "99.9% percentile[usec]": "p99.9",
 }
+_JSON_NAMES: Final = {
+    "MsgSize": "#bytes",
+    "n_iterations": "#iterations",
+    "MsgRate": "MsgRate[Mpps]",
+    "t_min": "t_min[usec]",
+    "t_max": "t_max[usec]",
+    "t_typical": "t_typical[usec]",
+    "t_avg": "t_avg[usec]",
+    "t_stdev": "t_stdev[usec]",
+    "percentile_99": "99% percentile[usec]",
+    "percentile_99.9": "99.9% percentile[usec]",
+}
+_UNIT_FITS: Final = 0.02
 _UNTITLED: Final[dict[str, Any]] = {"ranks": 2, "tool_size_is": "S"}
 _USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]", *_SPREAD})
 
@@ -58,6 +73,24 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     return draft.log()
 
 
+def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The one result of ``--out_json``. The unit of its rate is that which fits size and rate of messages."""
+    found = document(source, lines)
+    said, cells = mapping(found.get("test_info")), mapping(found.get("results"))
+    draft = Draft("perftest", source)
+    draft.facts["parameters"] = {name: str(value) for name, value in said.items() if isinstance(value, str | int)}
+    title = text(said.get("test"))
+    test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
+    row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
+    size, average, peak = (real(cells.get(name)) for name in ("MsgSize", "BW_average", "BW_peak"))
+    if average and size and (messages := real(cells.get("MsgRate"))):
+        moved = messages * 1e6 * size
+        unit = next((name for name in _RATES if abs(average * _RATES[name] / moved - 1) < _UNIT_FITS), None)
+        row |= {} if unit is None else {f"BW average[{unit}]": average, f"BW peak[{unit}]": peak}
+    _add(draft, found.lines_of("MsgSize", 1)[0], test, row)
+    return draft.log()
+
+
 def _benchmark(title: str) -> dict[str, Any]:
     both, latency = "Bidirectional" in title, "Latency" in title
     whole_trip = "Read" in title or "Atomic" in title
@@ -74,7 +107,7 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
             used.add(heading)
             if found[1] == "average":
                 rate = value * _RATES[found[2]]
-            else:
+            elif value:
                 spread["max"] = value * _RATES[found[2]]
             if found[2] == "MB/sec":
                 draft.note("binary-unit", line, "its MB/sec is 2^20 B/s")
@@ -82,7 +115,7 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
     draft.add(
         line,
         **test,
-        tool_size_bytes=whole(row["#bytes"]),
+        tool_size_bytes=whole(row.get("#bytes")),
         time_seconds=scaled(time, 1e-6),
         rate=rate,
         statistic="mean" if rate is not None or "t_avg[usec]" in row else "median",
