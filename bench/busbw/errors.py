@@ -22,10 +22,10 @@ one class covers conditions that somebody has to tell apart, ``code=`` says at t
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 
 class BusbwError(Exception):
@@ -61,13 +61,21 @@ class UsageError(BusbwError, ValueError):
     code = "usage"
 
 
+_FEW_NAMES: Final = 12
+
+
 def refuse_unknown(what: str, given: str, known: Iterable[str], code: str = UsageError.code) -> NoReturn:
     """Raise the UsageError that ``given`` is no ``what``: the name that was probably meant, and all that are known."""
     names = list(known)
-    likely = nearest(given, names)
-    meant = "" if likely is None else f" did you mean {likely}?"
-    message = f"{what} {given!r} is unknown;{meant} known: {', '.join(names)}"
+    message = f"{what} {given!r} is unknown; {what_is_known(names, nearest(given, names))}"
     raise UsageError(message, code=code)
+
+
+def what_is_known(names: Collection[str], likely: str | None) -> str:
+    """The end of a message about an unknown name. Many names are not listed where the ``likely`` one was found."""
+    meant = [] if likely is None else [f"did you mean {likely}?"]
+    listed = [f"known: {', '.join(names)}"] if likely is None or len(names) <= _FEW_NAMES else []
+    return " ".join([*meant, *listed])
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:

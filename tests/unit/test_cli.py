@@ -119,7 +119,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     ("arguments", "said"),
     [
         (["run"], ["nothing to measure", "--op", *plan.suites()]),
-        (["run", "--op", "allreduce"], ["'allreduce'", *OPS]),
+        (["run", "--op", "allreduce"], ["'allreduce'", "all_reduce?"]),
         (["run", "--op", ""], ["unknown", *OPS]),
         (["run", "--suite", "quik"], ["'quik'", *plan.suites()]),
         (["run", "--suite", "quick", "--plan", "x.toml"], ["--suite and --plan exclude each other"]),
@@ -131,10 +131,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--redop", "plus"], ["'plus'", "product"]),
         (["run", "--op", "all_reduce", "--in-place", "up"], ["'up'", "native, yes, no, both"]),
         (["run", "--op", "pair_matrix", "--pairs", "all"], ["'all'", "together, alone"]),
-        (
-            ["run", "--op", "barrier", "--mode", "isolated,fast"],
-            ["'fast'", "isolated, pipelined, persistent, graph, overlap"],
-        ),
+        (["run", "--op", "barrier", "--mode", "isolated,fast"], ["'fast'", "persistent, graph, overlap"]),
         (["run", "--op", "barrier", "--sync", "clock"], ["'clock'", "none, barrier, dissemination, window"]),
         (["run", "--op", "barrier", "--cache", "cold"], ["'cold'", "warm, rotating, flushed"]),
         (["run", "--op", "all_reduce", "--ranks", "0"], ["at least 1"]),
@@ -492,7 +489,7 @@ def test_lists_as_table_and_as_json(what: str) -> None:
     rows = json.loads(busbw("list", what, "--json").stdout)
     table = busbw("list", what).stdout.splitlines()
     assert len(table) == len(rows) + 1
-    assert table[1].startswith(str(rows[0][what[:-1]]))
+    assert str(rows[0][what[:-1]]) in table[1].split()
 
 
 def test_no_runs_is_said_and_is_no_error(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
             ["'in_place'", "'q'", "allowed: native, yes, no, both"],
         ),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['pair_matrix']\npairs = 'q'\n", 7, ["'pairs'", "together, alone"]),
-        (GOOD_SWEEP + "\n[[sweep]]\nops = ['all_reduse']\n", 6, ["'ops'", "'all_reduse'", *OPS]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['all_reduse']\n", 6, ["'ops'", "'all_reduse'", "all_reduce?"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsizes = '1MB'\n", 7, ["'sizes'", "1MiB"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ndtypes = ['f4']\n", 7, ["'dtypes'", *DTYPE_BYTES]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nredops = []\n", 7, ["'redops'", "sum", "empty"]),

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from busbw import units
-from busbw.errors import UsageError, nearest, refuse_unknown
+from busbw.errors import UsageError, nearest, refuse_unknown, what_is_known
 from busbw.ops import OPS, limits, op_named, storage, traffic
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Op
@@ -255,10 +255,10 @@ def _require(given: Sequence[object]) -> None:
 def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
     strangers = [name for name in given if name not in allowed]
     if strangers or not given:
-        names = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
+        names = [f"{allowed[0]} to {allowed[-1]}"] if isinstance(allowed, range) else [*map(str, allowed)]
         found = f"{what} {', '.join(map(repr, strangers))} is unknown" if strangers else f"the list of {what}s is empty"
         likely = nearest(str(strangers[0]), map(str, allowed)) if strangers else None
-        message = f"{found};{f' did you mean {likely}?' if likely else ''} known: {names}"
+        message = f"{found}; {what_is_known(names, likely)}"
         raise UsageError(message)
 
 
