@@ -191,7 +191,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "p99 is p90",
-        _DATA + "summary.py",
+        _DATA + "groups.py",
         "np.quantile(samples, 0.99)",
         "np.quantile(samples, 0.90)",
         ("test_summary.py", "test_disturbance.py"),

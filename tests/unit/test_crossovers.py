@@ -18,10 +18,10 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.runs.records import Case
+from busbw_analysis.data.groups import Interval
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
-from busbw_analysis.data.summary import Interval
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.crossovers import Crossing, crossings, faster, gain

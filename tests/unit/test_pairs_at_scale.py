@@ -17,11 +17,13 @@ from busbw.errors import DamagedRun
 from busbw.runs import soundness, store
 from busbw.runs.records import JSON, GroupSamples, Measurement, Row
 from busbw.statistics import autocorrelation_time
-from busbw_analysis.data import pair_parts, summary
+from busbw_analysis.data import pair_parts
+from busbw_analysis.data.groups import summarise_group
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.pair_columns import PairBlock
+from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.data.pair_numbers import autocorrelation_times
-from busbw_analysis.data.summary import PairGroups, summarise
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.compose import compose
 from busbw_analysis.report.document import Table
@@ -106,7 +108,7 @@ def test_what_is_made_for_a_matrix_does_not_grow_with_its_pairs() -> None:
             samples=10,
         )
         dataset = pool((run,))
-        with patch.object(summary, "_group", wraps=summary._group) as group:
+        with patch("busbw_analysis.data.pair_groups.summarise_group", wraps=summarise_group) as group:
             compose(judge(dataset))
         made[ranks] = group.call_count
     # The report lists up to 240 pairs of each of two matrices with all their numbers; 8 ranks have 2 × 56 pairs.

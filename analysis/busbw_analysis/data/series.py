@@ -7,8 +7,9 @@ from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import SETTINGS, case_in_words
+from busbw_analysis.data.groups import GroupSummary, Interval
 from busbw_analysis.data.load import Dataset, rank_list
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
+from busbw_analysis.data.summary import CaseSummary
 
 _MORE = frozenset({"overlap", "barriers"})
 """Modes whose samples hold more than the call."""

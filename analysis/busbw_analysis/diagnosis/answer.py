@@ -15,7 +15,7 @@ import numpy as np
 from busbw.ops import SYNCHRONISING
 from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size
-from busbw_analysis.data.summary import PairGroups
+from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.diagnosis.findings import Finding, Severity
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement, Verdict

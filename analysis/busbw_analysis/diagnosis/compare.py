@@ -14,9 +14,11 @@ from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.bands import Band, band_of
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import CaseState, Dataset, differences
+from busbw_analysis.data.pair_groups import PairGroups, has_modes
 from busbw_analysis.data.resumed import ended_in_words
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.hypothesis_tests import (
     Estimate,
     Label,

@@ -13,8 +13,10 @@ import numpy.typing as npt
 
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
+from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, Interval
 from busbw_analysis.data.intervals import median_over_launches
-from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
+from busbw_analysis.data.pair_groups import PairTimes, pair_times
+from busbw_analysis.data.summary import CaseSummary
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]

@@ -9,8 +9,9 @@ from busbw.runs.placement import taken_twice
 from busbw.runs.records import JSON, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.pair_groups import PairGroups, of_groups
 from busbw_analysis.data.resumed import ended_in_words, resumptions
-from busbw_analysis.data.summary import CaseSummary, PairGroups, of_groups
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words

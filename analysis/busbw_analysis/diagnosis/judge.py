@@ -9,9 +9,10 @@ from busbw.ops import OPS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import Dataset, pool
+from busbw_analysis.data.pair_groups import fastest_of, ranks_in
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.sources import find
-from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from busbw.ops import MEMORY_TRAFFIC
 from busbw.runs.facts import fact
+from busbw_analysis.data.groups import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.data.summary import CaseSummary, IntervalKind
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.diagnosis.verdicts import Curve

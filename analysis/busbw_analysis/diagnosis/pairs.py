@@ -17,7 +17,8 @@ from busbw.ops import PAIRED
 from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.load import rank_list
-from busbw_analysis.data.summary import CaseSummary, pair_times, ranks_in
+from busbw_analysis.data.pair_groups import pair_times, ranks_in
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.distances import Steps, indistinct, kinds, steps_between
 
 Floats = npt.NDArray[np.float64]

@@ -21,8 +21,8 @@ from typing import Literal
 import numpy as np
 
 from busbw.units import about_size
+from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, IntervalKind
 from busbw_analysis.data.intervals import median_over_launches
-from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, IntervalKind
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Sweep, best_divisions
 from busbw_analysis.fitting.segments import Floats

@@ -16,8 +16,9 @@ from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of
 from busbw.units import format_flop, format_size
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES

@@ -11,8 +11,9 @@ from statistics import median
 from busbw.ops import FLOP, bus_factor
 from busbw.ops.training import Workload
 from busbw.runs.records import Sent, StepParts
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.data.summary import CaseSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from statistics import median
 from busbw.ops import STORING
 from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
+from busbw_analysis.data.groups import GroupSummary, IntervalKind
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, IntervalKind
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Peak

@@ -12,9 +12,10 @@ from scipy.stats import binom
 
 from busbw.ops import SYNCHRONISING
 from busbw.units import format_time
+from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.intervals import cluster_bootstrap
 from busbw_analysis.data.load import Block, Dataset, rank_list
-from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.arrivals import (
     Floats,
     LateCounts,

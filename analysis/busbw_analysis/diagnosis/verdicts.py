@@ -8,8 +8,8 @@ from typing import Final, Literal
 from busbw.ops import LOCAL, OPS, STORING
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.bands import BANDS, Band, band_of
+from busbw_analysis.data.groups import Interval
 from busbw_analysis.data.series import Point, Series
-from busbw_analysis.data.summary import Interval
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.published import Published, published_words

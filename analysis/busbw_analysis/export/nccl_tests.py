@@ -16,8 +16,9 @@ from busbw import __version__
 from busbw.errors import AnalysisError
 from busbw.runs.records import DTYPE_BYTES, Case, case_in_words
 from busbw.system.detect import gpus_of
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, summarise
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.judge import Judgement
 
 OPS: Final = {

@@ -10,8 +10,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from busbw.runs.records import case_in_words
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import rank_list
-from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.tables.show import share_of

@@ -11,7 +11,7 @@ import msgspec
 
 from busbw.errors import AnalysisError
 from busbw.runs.records import Case, case_in_words
-from busbw_analysis.data.summary import GroupSummary
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.diagnosis.judge import Judgement
 
 _TESTS: Final = {

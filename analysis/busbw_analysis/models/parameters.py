@@ -8,8 +8,9 @@ import numpy as np
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.pair_groups import between_hosts, pairs_of, times_of
 from busbw_analysis.data.series import Series
-from busbw_analysis.data.summary import CaseSummary, between_hosts, pairs_of, times_of
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import HostCopy

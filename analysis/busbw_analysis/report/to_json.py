@@ -59,8 +59,10 @@ import numpy as np
 from busbw.ops import PAIRED
 from busbw.runs.records import JSON
 from busbw_analysis.data.as_json import plain
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
+from busbw_analysis.data.pair_groups import times_of
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer, ranked

@@ -9,9 +9,10 @@ from typing import Final, TypeAlias
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.groups import Interval
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import Point, SeriesKey
-from busbw_analysis.data.summary import CaseSummary, Interval
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
+from busbw_analysis.data.groups import Interval
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.data.summary import CaseSummary, Interval
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.memory import (
     FIRST_TOUCH,

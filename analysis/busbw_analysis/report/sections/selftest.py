@@ -7,8 +7,8 @@ from typing import Final
 from busbw.ops import STORING
 from busbw.runs.records import Case, LaunchStarted
 from busbw.units import format_size, format_time
+from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
 from busbw_analysis.data.overlap import Overlap
-from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import Check, SelfTest, State, taken_in_words
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Tone, table

@@ -6,7 +6,7 @@ from typing import Final
 from busbw.runs.facts import fact
 from busbw.runs.records import JSON
 from busbw.units import format_size, format_time
-from busbw_analysis.data.summary import Interval
+from busbw_analysis.data.groups import Interval
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak

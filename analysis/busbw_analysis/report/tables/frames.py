@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from busbw.runs.records import JSON, case_in_words
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.tables.show import share_of

@@ -12,8 +12,10 @@ import numpy as np
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, case_in_words
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import rank_list
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, of_groups, times_of
+from busbw_analysis.data.pair_groups import of_groups, times_of
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.verdicts import NEAR_PEAK

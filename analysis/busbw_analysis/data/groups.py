@@ -1,0 +1,249 @@
+"""The numbers of one case on one group of ranks: headline, interval, spread, skew and the view of each rank.
+
+The statistic of record is the median over the slowest rank's times within a launch; everything across launches is
+computed over launch medians, because the launch is the experimental unit. All times here are ns per call.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.runs.records import Case, Imported
+from busbw.statistics import autocorrelation_time, median_interval, spread
+from busbw_analysis.data.intervals import Resampled, cluster_bootstrap, median_over_launches
+from busbw_analysis.data.load import Block, rank_list
+from busbw_analysis.data.overlap import Overlap, overlap_of
+from busbw_analysis.data.pair_numbers import (
+    CLOCK_ERROR_SHARE,
+    SLOW_LEAST_NS,
+    SLOW_TIMES_MEDIAN,
+)
+from busbw_analysis.data.rank_views import RankView, views_of
+from busbw_analysis.data.shape import Modes, common_modes, drifts, find_modes, outliers
+
+Floats = npt.NDArray[np.float64]
+IntervalKind = Literal[
+    "95 % over launches", "range of launch medians", "95 % within this launch", "range of the tables of a log", "none"
+]
+LAUNCHES_FOR_AN_INTERVAL = 6
+"""Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """How sure the headline is, in ns per call. ``kind`` says what the two ends are; both are None for ``none``."""
+
+    low_ns: float | None
+    high_ns: float | None
+    kind: IntervalKind
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One case on one group of ranks. Times are ns per call, rates B/s.
+
+    ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
+    ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``p5_ns`` and
+    ``p95_ns`` are medians over launches of theirs. ``spread`` is the median over launches of half of p95 − p5 over the
+    median, each of one launch; so is ``skew_share``, of median arrival skew over median time. ``span_ns`` is the median
+    time from the first entry to the last exit; both are None without a shared clock. ``busbw`` is None where there is
+    no wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median of their launch, 1 ms) and the
+    time they took. ``modes`` are those of at least half of the launches.
+    ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
+    is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
+    sample which rank entered last. ``overlap`` is there for the mode of that name.
+
+    Of a number that another tool printed there are no samples. ``time_ns`` is what ``statistic`` says, and instead of
+    launch medians there is one such number for each table of the log that has the case.
+    """
+
+    ranks: tuple[int, ...]
+    label: str
+    time_ns: float
+    interval: Interval
+    algbw: float | None
+    busbw: float | None
+    bus_factor: float | None
+    wire_bytes: float
+    launch_medians_ns: tuple[float, ...]
+    launch_means_ns: tuple[float, ...]
+    launch_keys: tuple[tuple[int, int], ...]
+    moved_factor: float = 1.0
+    fastest_ns: float | None = None
+    p5_ns: float | None = None
+    p95_ns: float | None = None
+    spread: float | None = None
+    skew_share: float | None = None
+    span_ns: float | None = None
+    mean: Resampled | None = None
+    p99: Resampled | None = None
+    samples: int = 0
+    effective_samples: int = 0
+    tau: float = 1.0
+    outlier_share: float = 0.0
+    slow_share: float = 0.0
+    slow_time_share: float = 0.0
+    modes: Modes | None = None
+    drift: bool = False
+    views: tuple[RankView, ...] = ()
+    entry_known: bool = False
+    clock_error_ns: float = 0.0
+    overlap: Overlap | None = None
+    statistic: str | None = None
+
+    @property
+    def launches(self) -> int:
+        """How many launches measured it."""
+        return len(self.launch_medians_ns)
+
+
+def summarise_imported(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[int, Imported]]) -> GroupSummary:
+    """A group of a case of another tool's log: what is printed, one number a table."""
+    by_table: dict[tuple[int, int], list[float]] = {}
+    for run, one in told:
+        by_table.setdefault((run, one.launch), []).append(one.time_ns)
+    numbers = tuple(median(times) for times in by_table.values())
+    time_ns, first = median(numbers), told[0][1]
+    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
+    ends = (min(numbers), max(numbers)) if len(numbers) > 1 else None
+    return GroupSummary(
+        ranks=ranks,
+        label=rank_list(ranks),
+        time_ns=time_ns,
+        interval=Interval(None, None, "none") if ends is None else Interval(*ends, "range of the tables of a log"),
+        algbw=rate,
+        busbw=None if rate is None or first.bus_factor is None else rate * first.bus_factor,
+        bus_factor=first.bus_factor,
+        wire_bytes=first.wire_bytes,
+        launch_medians_ns=numbers,
+        launch_means_ns=numbers,
+        launch_keys=tuple(by_table),
+        statistic=" and ".join(dict.fromkeys(one.statistic or "not told" for _, one in told)),
+    )
+
+
+def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> GroupSummary:
+    """A group of ``case`` by its measured ``blocks``."""
+    by_launch: dict[tuple[int, int], list[Block]] = {}
+    for block in blocks:
+        by_launch.setdefault((block.run, block.launch), []).append(block)
+    launches = [_Launch.of(members) for members in by_launch.values()]
+    slowest = np.concatenate([launch.slowest for launch in launches])
+    medians = tuple(float(np.median(launch.slowest)) for launch in launches)
+    time_ns = median(medians)
+    p5, p95 = (median([float(np.quantile(launch.slowest, share)) for launch in launches]) for share in (0.05, 0.95))
+    slow = np.concatenate([launch.slow for launch in launches])
+    each = [np.asarray(block.samples.slowest_ns, dtype=np.float64) for block in blocks]
+    taus = [autocorrelation_time(one) for one in each]
+    effective = sum(len(one) / tau for one, tau in zip(each, taus, strict=True))
+    samples = blocks[0].samples
+    error_ns = max((block.measurement.clock_error_ns or 0) / block.measurement.calls for block in blocks)
+    # Half of an overlapped sample is computation: its time is no rate of anything.
+    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
+    return GroupSummary(
+        ranks=ranks,
+        label=rank_list(ranks),
+        time_ns=time_ns,
+        interval=_interval(medians, launches[0].slowest),
+        fastest_ns=median([float(np.median(launch.fastest)) for launch in launches]),
+        p5_ns=p5,
+        p95_ns=p95,
+        spread=median([spread(launch.slowest) for launch in launches]),
+        skew_share=_skew_share(launches) if _clock_serves(error_ns, time_ns) else None,
+        span_ns=_median_span(launches) if _clock_serves(error_ns, time_ns) else None,
+        algbw=rate,
+        busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
+        bus_factor=samples.bus_factor,
+        wire_bytes=samples.wire_bytes,
+        moved_factor=samples.moved_factor,
+        launch_medians_ns=medians,
+        launch_means_ns=tuple(float(launch.slowest.mean()) for launch in launches),
+        launch_keys=tuple(by_launch),
+        mean=_over_launches(launches, _mean),
+        p99=_over_launches(launches, _p99),
+        samples=len(slowest),
+        effective_samples=max(1, int(effective)),
+        tau=len(slowest) / effective,
+        outlier_share=sum(outliers(launch.slowest) for launch in launches) / len(slowest),
+        slow_share=float(slow.mean()),
+        slow_time_share=float(slowest[slow].sum() / slowest.sum()),
+        modes=common_modes([find_modes(launch.slowest) for launch in launches]),
+        drift=2 * sum(drifts(one, tau) for one, tau in zip(each, taus, strict=True)) > len(blocks),
+        views=views_of(ranks, by_launch),
+        entry_known=_clock_serves(error_ns, time_ns) and all(block.samples.last_rank is not None for block in blocks),
+        clock_error_ns=error_ns,
+        overlap=overlap_of(by_launch),
+    )
+
+
+def _clock_serves(error_ns: float, time_ns: float) -> bool:
+    """Whether the clocks agree well enough to tell who came when within a call of ``time_ns``."""
+    return error_ns <= CLOCK_ERROR_SHARE * time_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """All samples of one launch in the order they were taken, ns per call."""
+
+    slowest: Floats
+    fastest: Floats
+    skew: Floats
+    exit_span: Floats
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block]) -> "_Launch":
+        def joined(name: str) -> Floats:
+            return np.concatenate([_per_call(block, getattr(block.samples, name)) for block in blocks])
+
+        return cls(joined("slowest_ns"), joined("fastest_ns"), joined("arrival_skew_ns"), joined("exit_span_ns"))
+
+    @property
+    def slow(self) -> npt.NDArray[np.bool_]:
+        """Which samples are much slower than is usual in this launch."""
+        return np.asarray(self.slowest > max(SLOW_TIMES_MEDIAN * float(np.median(self.slowest)), SLOW_LEAST_NS))
+
+
+def _per_call(block: Block, vector: Sequence[int] | None) -> Floats:
+    """ns per call; NaN where nothing was recorded."""
+    if vector is None:
+        return np.full(len(block.samples.slowest_ns), np.nan)
+    return np.asarray(vector, dtype=np.float64) / block.measurement.calls
+
+
+def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
+    if len(medians) == 1:
+        within = median_interval(samples_of_first, tau=autocorrelation_time(samples_of_first))
+        return Interval(within.low, within.high, "none" if within.low is None else "95 % within this launch")
+    over = median_over_launches(medians)
+    if len(medians) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
+        return Interval(over.low, over.high, "95 % over launches")
+    return Interval(min(medians), max(medians), "range of launch medians")
+
+
+def _skew_share(launches: Sequence[_Launch]) -> float | None:
+    shares = [float(np.median(launch.skew)) / float(np.median(launch.slowest)) for launch in launches]
+    return None if any(np.isnan(share) for share in shares) else median(shares)
+
+
+def _median_span(launches: Sequence[_Launch]) -> float | None:
+    spans = [float(np.median(launch.skew + launch.exit_span)) for launch in launches]
+    return None if any(np.isnan(span) for span in spans) else median(spans)
+
+
+def _over_launches(launches: Sequence[_Launch], statistic: Callable[[Floats], float]) -> Resampled:
+    if len(launches) < LAUNCHES_FOR_AN_INTERVAL:
+        value = float(np.mean([statistic(launch.slowest) for launch in launches]))
+        return Resampled(value, None, None, len(launches))
+    return cluster_bootstrap([launch.slowest for launch in launches], statistic)
+
+
+def _mean(samples: Floats) -> float:
+    return float(samples.mean())
+
+
+def _p99(samples: Floats) -> float:
+    return float(np.quantile(samples, 0.99))

@@ -1,0 +1,144 @@
+"""The groups of a case, which may be all pairs of a matrix: what is asked of all of them at once is columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.runs.records import Case
+from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, Floats, GroupSummary, summarise_group
+from busbw_analysis.data.load import Block, Dataset
+from busbw_analysis.data.pair_columns import PairBlock
+from busbw_analysis.data.pair_numbers import (
+    PairNumbers,
+    numbers_of,
+)
+
+
+class PairGroups(Sequence[GroupSummary]):
+    """The summaries of all pairs of a case: ``numbers`` has some of their numbers as columns; a whole one is made when
+    it is asked for, which takes some 100 µs.
+    """
+
+    def __init__(self, case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> None:
+        self.numbers: PairNumbers = numbers_of(case, blocks, LAUNCHES_FOR_AN_INTERVAL)
+        self._case = case
+        self._blocks = tuple(blocks)
+        self._made = lru_cache(maxsize=64)(self._make)
+
+    def __len__(self) -> int:
+        return len(self.numbers.time_ns)
+
+    @overload
+    def __getitem__(self, index: int) -> GroupSummary: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[GroupSummary, ...]: ...
+    def __getitem__(self, index: int | slice) -> GroupSummary | tuple[GroupSummary, ...]:
+        if isinstance(index, slice):
+            return tuple(self._made(place) for place in range(len(self))[index])
+        return self._made(range(len(self))[index])
+
+    def _make(self, pair: int) -> GroupSummary:
+        blocks: list[Block] = []
+        for number, place in self.numbers.entries(pair):
+            run, block = self._blocks[number]
+            blocks.append(Block(run, block.launch, block.block, -1, block, block.columns.group(place)))
+        return summarise_group(self._case, blocks[0].samples.ranks, blocks)
+
+
+Groups: TypeAlias = tuple[GroupSummary, ...] | PairGroups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairTimes:
+    """Of every pair of an op of pairs, as columns: see ``PairNumbers``. ``keys[i]`` names the launches of pair i."""
+
+    ranks: npt.NDArray[np.signedinteger]
+    time_ns: Floats
+    low_ns: Floats
+    high_ns: Floats
+    launches: npt.NDArray[np.signedinteger]
+    launch_medians_ns: Floats
+    has_modes: npt.NDArray[np.bool_]
+    keys: Sequence[tuple[tuple[int, int], ...]]
+
+
+def pair_times(groups: Groups) -> PairTimes:
+    """The times of ``groups`` of two ranks each."""
+    if isinstance(groups, PairGroups):
+        found = groups.numbers
+        alike = len(found.launch_keys) == 1
+        return PairTimes(
+            found.ranks,
+            found.time_ns,
+            found.low_ns,
+            found.high_ns,
+            found.launches,
+            found.launch_medians_ns,
+            found.slow_over_fast > 0,
+            found.launch_keys * len(groups) if alike else found.launch_keys,
+        )
+    launches = np.asarray([group.launches for group in groups])
+    medians = np.full((len(groups), max(launches, default=0)), np.nan)
+    for row, group in zip(medians, groups, strict=True):
+        row[: group.launches] = group.launch_medians_ns
+    ends = [(group.interval.low_ns, group.interval.high_ns) for group in groups]
+    low, high = np.asarray(ends, dtype=np.float64).reshape(-1, 2).T
+    return PairTimes(
+        pairs_of(groups),
+        times_of(groups),
+        low,
+        high,
+        launches,
+        medians,
+        np.asarray([group.modes is not None for group in groups]),
+        [group.launch_keys for group in groups],
+    )
+
+
+def of_groups(groups: Groups, name: str) -> Floats:
+    """What ``GroupSummary`` and ``PairNumbers`` call ``name``, of every group; NaN where there is no number."""
+    if isinstance(groups, PairGroups):
+        return np.asarray(getattr(groups.numbers, name), dtype=np.float64)
+    return np.asarray([getattr(one, name) for one in groups], dtype=np.float64)
+
+
+def times_of(groups: Groups) -> Floats:
+    """The headline of every group, ns per call."""
+    return of_groups(groups, "time_ns")
+
+
+def fastest_of(groups: Groups) -> Sequence[GroupSummary]:
+    """The groups that one with the highest busbw is among: of pairs, which move the same bytes, the fastest alone."""
+    return (groups[int(np.argmin(times_of(groups)))],) if isinstance(groups, PairGroups) else groups
+
+
+def pairs_of(groups: Groups) -> npt.NDArray[np.signedinteger]:
+    """Sender and receiver of every group of an op of pairs (pairs × 2)."""
+    if isinstance(groups, PairGroups):
+        return groups.numbers.ranks
+    return np.asarray([group.ranks for group in groups], dtype=np.int64).reshape(-1, 2)
+
+
+def between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
+    """Which groups of an op of pairs have their ranks on two hosts."""
+    hosts = {host: number for number, host in enumerate(dict.fromkeys(dataset.runs[0].run.hosts))}
+    ends = np.asarray([hosts[host] for host in dataset.runs[0].run.hosts])[pairs_of(groups)]
+    return np.asarray(ends[:, 0] != ends[:, 1])
+
+
+def has_modes(groups: Groups) -> bool:
+    """Whether a group has two modes."""
+    if isinstance(groups, PairGroups):
+        return bool((groups.numbers.slow_over_fast > 0).any())
+    return any(group.modes is not None for group in groups)
+
+
+def ranks_in(groups: Groups) -> tuple[int, ...]:
+    """All ranks that have a part in one of ``groups``, in their order."""
+    if isinstance(groups, PairGroups):
+        return tuple(np.unique(groups.numbers.ranks).tolist())
+    return tuple(sorted({rank for group in groups for rank in group.ranks}))
