@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from busbw.errors import StoreError, UsageError
 from busbw.runs.store import StoredRun
@@ -176,14 +176,15 @@ def run_names(dataset: Dataset) -> str:
 def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
     """The sections that have something to say. What most readers do not need waits for a click."""
     judgement = sides[0].judgement
-    shown = _SHOWN if any(verdict.busbw is not None for verdict in judgement.verdicts) else _SHOWN | _SHOWN_ALONE
+    sent = any(verdict.busbw is not None for verdict in judgement.verdicts)
+    failed = any(row.state == "failed" for row in judgement.dataset.cases)
+    shown = {"always": True, "alone": not sent, "failed": failed, "folded": False}
     yield operations(sides, reasons(answer))
     if (of_training := training(judgement, models)) is not None:
         yield of_training
-    for write_section in _SECTIONS:
+    for when, write_section in _SECTIONS:
         if (section := write_section(judgement)) is not None:
-            bad = section.anchor == "missing" and any(row.state == "failed" for row in judgement.dataset.cases)
-            yield replace(section, folded=not bad and section.anchor not in shown)
+            yield replace(section, folded=not shown[when])
 
 
 def _title(dataset: Dataset) -> str:
@@ -206,27 +207,28 @@ def _subtitle(runs: Sequence[StoredRun]) -> str:
     return f"busbw {first.busbw} · {names} · started {clock_time(first.started)} UTC"
 
 
-_SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
-    steps,
-    one_call,
-    lambda one: pairs(one.matrices, one.splits, one.dataset.seats, one.pair_shares),
-    lambda one: rank_views(one.dataset, one.cases, one.lateness),
-    lambda one: missing_cases(one.dataset),
-    composition,
-    overlaps,
-    theory,
-    fits,
-    hierarchy,
-    memory,
-    storage,
-    rooflines,
-    trust,
-    lambda one: timing(one.dataset),
-    lambda one: environment(one.dataset),
-    lambda _one: glossary(),
+_Shown = Literal["always", "alone", "failed", "folded"]
+"""When a section is shown: always; where no message was sent, because it is what was asked for then; where a case
+failed; or only where a reader opens it, for which it needs a ``gist``.
+"""
+
+_SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...]] = (
+    ("always", steps),
+    ("always", one_call),
+    ("always", lambda one: pairs(one.matrices, one.splits, one.dataset.seats, one.pair_shares)),
+    ("always", lambda one: rank_views(one.dataset, one.cases, one.lateness)),
+    ("failed", lambda one: missing_cases(one.dataset)),
+    ("folded", composition),
+    ("folded", overlaps),
+    ("folded", theory),
+    ("folded", fits),
+    ("alone", hierarchy),
+    ("alone", memory),
+    ("alone", storage),
+    ("alone", rooflines),
+    ("folded", trust),
+    ("folded", lambda one: timing(one.dataset)),
+    ("folded", lambda one: environment(one.dataset)),
+    ("folded", lambda _one: glossary()),
 )
 """The sections of a report, in the order in which one should read them; a section without anything to say is None."""
-
-_SHOWN: Final = frozenset({"steps", "one-call", "pairs", "ranks"})
-_SHOWN_ALONE: Final = frozenset({"hierarchy", "memory", "storage", "roofline"})
-"""Shown where no message was sent: what was asked for is here then."""
