@@ -9,8 +9,8 @@ from worlds import in_world
 
 from busbw.backends.base import Backend, Vector
 from busbw.backends.faults import WrappingBackend
+from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.sampling import Bench
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Measurement

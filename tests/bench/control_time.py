@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from worlds import in_world
 
+from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.sampling import Bench
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Measurement

@@ -22,10 +22,10 @@ import torch.distributed as dist
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
+from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock import HostClock
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.sampling import Bench
 from busbw.runs.plan import Timing
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement
 from busbw.system.device import Device

@@ -22,8 +22,8 @@ from busbw.backends import backend_named
 from busbw.backends.base import Vector
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import chosen
-from busbw.measure import block as instrument
-from busbw.measure import loops, sampling
+from busbw.measure import buffers, loops
+from busbw.measure.bench import Bench, Part
 from busbw.ops import OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
@@ -107,7 +107,7 @@ def compiled_in(folder: Path) -> Path | str:
     return library if made.returncode == 0 else f"{compiler} says: {made.stderr.strip()}"
 
 
-def ask(library: Path, bench: sampling.Bench, say: Callable[[str], None]) -> None:
+def ask(library: Path, bench: Bench, say: Callable[[str], None]) -> None:
     """Every op and size, on one of the ranks."""
     from busbw.backends.mpi.info import facts  # noqa: PLC0415 - in the rank, once the backend has initialised MPI
 
@@ -123,9 +123,9 @@ def ask(library: Path, bench: sampling.Bench, say: Callable[[str], None]) -> Non
             compare(bench, case, ctypes.CDLL(str(library)), say)
 
 
-def compare(bench: sampling.Bench, case: Case, library: ctypes.CDLL, say: Callable[[str], None]) -> None:
+def compare(bench: Bench, case: Case, library: ctypes.CDLL, say: Callable[[str], None]) -> None:
     """One op and size: all loops in turns."""
-    part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
+    part = buffers.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         return
     row = LEAST_CALLS
@@ -161,12 +161,12 @@ def compare(bench: sampling.Bench, case: Case, library: ctypes.CDLL, say: Callab
     say(f"{case.op:>10} {format_size(case.size_bytes):>8} {rounds:5d} {row:6d} {micros:10.3f}   " + "  ".join(texts))
 
 
-def estimate_ns(bench: sampling.Bench, take: Take) -> int:
+def estimate_ns(bench: Bench, take: Take) -> int:
     """What a sample takes, ns of the slowest rank, when the machine lets it."""
     return max(1, int(np.quantile(bench.backend.reduce(take(ESTIMATES), "max"), 0.2)))
 
 
-def in_c(bench: sampling.Bench, case: Case, part: sampling.Part, library: ctypes.CDLL, row: int) -> Take:
+def in_c(bench: Bench, case: Case, part: Part, library: ctypes.CDLL, row: int) -> Take:
     """Samples of the loop in C."""
     from mpi4py import MPI  # noqa: PLC0415 - in the rank, once the backend has settled how it is initialised
 
@@ -180,7 +180,7 @@ def in_c(bench: sampling.Bench, case: Case, part: sampling.Part, library: ctypes
     return lambda count: np.asarray([call() for _ in range(count)], dtype=np.int64)
 
 
-def by_busbw(bench: sampling.Bench, part: sampling.Part, row: int) -> Take:
+def by_busbw(bench: Bench, part: Part, row: int) -> Take:
     """Samples of busbw's own loop, the one that ``part`` has."""
     calls = itertools.repeat(part.sets[0].operation.call)
     loop = loops.Loop(bench.backend, bench.clock, calls, bench.backend.barrier, None, row, part.row)
@@ -192,7 +192,7 @@ def by_busbw(bench: sampling.Bench, part: sampling.Part, row: int) -> Take:
     return take
 
 
-def by_mpi4py(bench: sampling.Bench, case: Case, part: sampling.Part, row: int) -> Take:
+def by_mpi4py(bench: Bench, case: Case, part: Part, row: int) -> Take:
     """Samples as mpi4py's own demonstrations write them."""
     from mpi4py import MPI  # noqa: PLC0415 - as above
 

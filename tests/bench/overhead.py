@@ -24,7 +24,8 @@ from busbw.backends import backend_named
 from busbw.launch.local import launch_ranks
 from busbw.launch.worker import Job
 from busbw.measure import block as instrument
-from busbw.measure import loops, sampling, stopping
+from busbw.measure import buffers, loops, stopping
+from busbw.measure.bench import Bench
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.cases import expand
@@ -119,7 +120,7 @@ def calls() -> None:
             print(f"# {library}: {missing}\n")
 
 
-def ask(library: str, bench: sampling.Bench, say: Callable[[str], None]) -> None:
+def ask(library: str, bench: Bench, say: Callable[[str], None]) -> None:
     """Both questions, on one of the ranks."""
     ranks = bench.backend.size
     say(f"# call: all_reduce over {ranks} {library} ranks, a barrier before each sample, slowest rank; both on one")
@@ -149,14 +150,14 @@ def ask(library: str, bench: sampling.Bench, say: Callable[[str], None]) -> None
 
 
 def compare(
-    bench: sampling.Bench,
+    bench: Bench,
     case: Case,
     mode: Mode,
     say: Callable[[str], None],
     barest: "Callable[[torch.Tensor], Callable[[int], int]]",
 ) -> None:
     """One size: both loops in turns of a few samples, so that both see the same machine."""
-    part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(bench.backend.size)),), ())
+    part = buffers.part_of(bench, OPS[case.op], case, (tuple(range(bench.backend.size)),), ())
     if part is None:
         return
     send = part.sets[0].send.zero_()
@@ -233,7 +234,7 @@ def barest_mpi(send: torch.Tensor) -> Callable[[int], int]:
 BAREST = {"gloo": barest_torch, "mpi": barest_mpi}
 
 
-def own_cost_ns(bench: sampling.Bench, row: int) -> float:
+def own_cost_ns(bench: Bench, row: int) -> float:
     """What a call costs more in busbw's loop than in the barest one, when the call does nothing; ns, maybe below 0."""
 
     def nothing() -> None:

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from busbw.backends import backend_named
 from busbw.backends.base import World
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
+from busbw.measure.bench import Bench
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.sampling import Bench
 from busbw.runs.plan import Timing
 
 TIMEOUT_SECONDS = 60.0

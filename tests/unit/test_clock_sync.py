@@ -11,9 +11,9 @@ from testing.fakes import FakeBackend, FakeWorld, Script
 from testing.synthetic import case
 
 from busbw.measure import clock_sync
+from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock_sync import CommonClock, compare_all
-from busbw.measure.sampling import Bench
 from busbw.runs.records import Measurement, RankClock
 
 SECOND_NS = 1_000_000_000

@@ -20,10 +20,10 @@ from busbw.backends.cuda import CudaDevice, CudaMark
 from busbw.backends.local import device as device_copies
 from busbw.backends.pytorch import nccl, peer_access
 from busbw.errors import BackendError, LaunchError
+from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock import HostClock
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.sampling import Bench
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs.records import Measurement, Mode

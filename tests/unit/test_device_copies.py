@@ -20,7 +20,7 @@ from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import peer_access
 from busbw.backends.pytorch.peer_access import View, heard, name_of, why_no_pairs
 from busbw.errors import BackendError
-from busbw.measure.block import rounds_of
+from busbw.measure.bench import rounds_of
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share

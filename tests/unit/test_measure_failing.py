@@ -14,6 +14,7 @@ from busbw.backends.base import Backend, Operation
 from busbw.backends.faults import CorruptingBackend, WrappingBackend
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.measure import block as instrument
+from busbw.measure import verify
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
@@ -146,7 +147,7 @@ def test_data_that_one_rank_has_no_room_to_check_are_a_failed_case_for_all(
     step: str, said: str, fails_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before timing and after it."""
-    there = getattr(instrument, step)
+    there = getattr(verify, step)
     turns = {rank: itertools.count(1) for rank in range(3)}
     ranks: dict[int, int] = {}
 
@@ -171,7 +172,7 @@ def test_data_that_one_rank_has_no_room_to_check_are_a_failed_case_for_all(
             ranks[made.data_ptr()] = self.rank
             return made
 
-    monkeypatch.setattr(instrument, step, without_room)
+    monkeypatch.setattr(verify, step, without_room)
     for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Known):
         assert isinstance(outcome, Failed), outcome
         assert outcome.error == said

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.backends.compiled_loop import Native
+from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import JSON, BackendTraits, Case, CrossCheck
@@ -204,3 +206,12 @@ class BackendRow:
     started_by: Literal["anybody", "mpiexec"] = "anybody"
     facts: Callable[[], dict[str, JSON]] = dict
     native: bool = False
+
+
+@contextmanager
+def explained(backend: Backend) -> Iterator[None]:
+    """What ``backend`` raises becomes BackendError, in its words."""
+    try:
+        yield
+    except backend.raises as error:
+        raise BackendError(backend.explain(error)) from error

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 
 import busbw
-from busbw.backends.base import Backend, BackendRow, World
+from busbw.backends.base import Backend, BackendRow, World, explained
 from busbw.backends.compiled_loop import nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch.observers import Listener, in_words
+from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.clock import Clock, HostClock, read_cost_ns
 from busbw.measure.clock_sync import CommonClock, compare_all
 from busbw.measure.device_loops import empty_call_ns
-from busbw.measure.sampling import Bench
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
@@ -334,11 +334,9 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
     began = clock.now_ns()
     while spent < seconds * 1e9:
         if backend.device is not None:
-            try:
+            with explained(backend):
                 backend.device.compute(_WARMUP_UNITS)
                 backend.device.synchronise()
-            except backend.raises as error:
-                raise BackendError(backend.explain(error)) from error
         for _ in range(10):
             backend.barrier()
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])

@@ -11,9 +11,8 @@ from itertools import cycle, islice, repeat
 
 import numpy as np
 
-from busbw.backends.base import Backend, Call, Post
+from busbw.backends.base import Backend, Call, Post, explained
 from busbw.backends.compiled_loop import Row
-from busbw.errors import BackendError
 from busbw.measure import loops
 from busbw.measure.clock import Clock
 from busbw.measure.compute import ComputeLoad
@@ -117,7 +116,7 @@ def take(timed: DeviceLoop, count: int) -> Samples:
     columns = np.zeros((5, count), dtype=np.int64)
     known, taken = [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
-    try:
+    with explained(loop.backend):
         first, last = device.mark(), device.mark()
         for index in range(count):
             turn = list(islice(calls, row))
@@ -140,8 +139,6 @@ def take(timed: DeviceLoop, count: int) -> Samples:
             left = now()
             columns[:, index] = entered, left, last.ns_since(first), early, handed_over - entered
             taken[index] = switches()
-    except loop.backend.raises as error:
-        raise BackendError(loop.backend.explain(error)) from error
     entries, exits, device_ns, unheld, handed_over_ns = columns
     if hold is not None:
         hold.learn(int(handed_over_ns.max()), row)
@@ -160,7 +157,7 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
     columns = np.zeros((9, count), dtype=np.int64)
     known, taken = [0] * count, [0] * count
     now, start, prepare = loop.clock.now_ns, loop.start, loop.prepare
-    try:
+    with explained(loop.backend):
         first, posted, computed, last = (device.mark() for _ in range(4))
         for index in range(count):
             post = next(posts)
@@ -206,8 +203,6 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
                 returned - begun,
             )
             taken[index] = switches()
-    except loop.backend.raises as error:
-        raise BackendError(loop.backend.explain(error)) from error
     entries, exits, unheld, handed_over_ns, alone, post_ns, compute_ns, wait_ns, host_post_ns = columns
     if hold is not None:
         hold.learn(int(handed_over_ns.max()), 1)

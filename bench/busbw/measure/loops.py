@@ -11,9 +11,9 @@ from itertools import islice, repeat
 
 import numpy as np
 
-from busbw.backends.base import Backend, Call, Post, Vector
+from busbw.backends.base import Backend, Call, Post, Vector, explained
 from busbw.backends.compiled_loop import Row
-from busbw.errors import BackendError, ClockError
+from busbw.errors import ClockError
 from busbw.measure.clock import Clock
 
 STARTS_OVERLAPPED = 2
@@ -89,7 +89,7 @@ def take(loop: Loop, count: int) -> Samples:
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
     compiled = loop.row
     go = None if compiled is None else compiled.of(row)
-    try:
+    with explained(loop.backend):
         for index in range(count):
             if prepare is not None:
                 prepare()
@@ -116,8 +116,6 @@ def take(loop: Loop, count: int) -> Samples:
                 exits[index] = now()
             entries[index] = before
             taken[index] = switches()
-    except loop.backend.raises as error:
-        raise BackendError(loop.backend.explain(error)) from error
     return Samples(
         np.asarray(entries, dtype=np.int64),
         np.asarray(exits, dtype=np.int64),
@@ -134,7 +132,7 @@ def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], Non
     columns = np.zeros((5, count), dtype=np.int64)
     known, taken = [0] * count, [0] * count
     now, start, prepare = loop.clock.now_ns, loop.start, loop.prepare
-    try:
+    with explained(loop.backend):
         for index in range(count):
             post = next(posts)
             if prepare is not None:
@@ -157,8 +155,6 @@ def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], Non
             left = now()
             columns[:, index] = pure, entered, posted, computed, left
             taken[index] = switches()
-    except loop.backend.raises as error:
-        raise BackendError(loop.backend.explain(error)) from error
     alone, entries, posted_at, computed_at, exits = columns
     return Samples(
         entries,

@@ -6,21 +6,16 @@ is a fixed number of reductions per batch, and there are at most ``pacing.MOST_B
 Protocol: docs/method.md.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from busbw.backends.base import Backend, Call, Operation, Vector
-from busbw.backends.compiled_loop import Row
-from busbw.backends.patterns import Pattern
-from busbw.errors import BackendError
+from busbw.backends.base import Call, Vector, explained
 from busbw.measure import device_loops
-from busbw.measure.clock import Clock
-from busbw.measure.clock_sync import CommonClock
+from busbw.measure.bench import Bench, Part, agreed, first_error
 from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
@@ -49,58 +44,12 @@ from busbw.measure.stopping import (
     warmup_calls,
 )
 from busbw.measure.sync import Synchronizer, synchronizer_for
-from busbw.ops.base import Layout, Matrix, Op
-from busbw.ops.groups import Ranks, Round
-from busbw.runs.plan import Timing
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Round
 from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
-
-if TYPE_CHECKING:
-    import torch
-
 
 _CAPTURED = {"graph", "overlap"}
 """Modes that need what a device captures: the calls, or the computation beside them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What a rank measures with: its backend and clock, the timing rules, and the clock that all ranks share.
-
-    ``timer_ns`` is what reading the clock costs on the rank where it is dearest, ``work`` what is computed beside a
-    communication. ``hosts[r]`` is the host of rank r.
-    """
-
-    backend: Backend
-    clock: Clock
-    timing: Timing
-    common: CommonClock
-    seed: int
-    timer_ns: int = 0
-    hosts: tuple[str, ...] = ()
-    work: ComputeLoad = field(default_factory=ComputeLoad)
-
-
-@dataclass(frozen=True, slots=True)
-class BufferSet:
-    """One pair of buffers and the operation that is bound to them."""
-
-    send: "torch.Tensor"
-    receive: "torch.Tensor"
-    operation: Operation
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """This rank's part in one round: its group, its buffers with their operations, and what their data are made of.
-
-    ``row`` calls the operations in turns from compiled code (None: Python does).
-    """
-
-    group: Ranks
-    layout: Layout
-    sets: tuple[BufferSet, ...]
-    made_of: Pattern | None
-    row: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +63,6 @@ class RoundResult:
     warmup_calls: int
     stop_reason: StopReason
     loop: LoopKind
-
-
-def agreed(bench: Bench, values: Sequence[int]) -> Vector:
-    """The maximum over all ranks, at all ranks."""
-    return bench.backend.reduce(np.asarray(values, dtype=np.int64), "max")
-
-
-def first_error(bench: Bench, error: str) -> str | None:
-    """What the first rank says that has an ``error``, at all ranks; None when none has one."""
-    if not agreed(bench, [bool(error)])[0]:
-        return None
-    told = bench.backend.share(error)
-    first = next(rank for rank, text in enumerate(told) if text)
-    return f"rank {first} says: {told[first]}"
 
 
 @dataclass(slots=True)
@@ -341,11 +276,9 @@ def _balance(bench: Bench, sampler: _Sampler, budget: Budget, pace_ns: int) -> V
 
 def _alone(bench: Bench, sampler: _Sampler, count: int) -> Vector:
     """What the computation takes when nothing is under way: ``count`` times, ns of the slowest rank."""
-    try:
+    with explained(bench.backend):
         bench.backend.barrier()
         tries = sampler.work.tries_ns(bench.clock, sampler.work_units, count)
-    except bench.backend.raises as error:
-        raise BackendError(bench.backend.explain(error)) from error
     return agreed(bench, tries.tolist())
 
 

@@ -14,9 +14,9 @@ from busbw.backends.base import Backend
 from busbw.cli.main import main as busbw
 from busbw.launch import worker
 from busbw.measure import sampling
+from busbw.measure.bench import Bench
 from busbw.measure.block import measure
 from busbw.measure.reduction import Seen, Taken, reduce_batch
-from busbw.measure.sampling import Bench
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Round
 from busbw.runs.records import JSON, Case, Failed, Measurement

@@ -1,0 +1,96 @@
+"""What a rank measures with, what it has in a round of groups, and how ranks agree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from busbw.backends.base import Backend, Operation, Vector
+from busbw.backends.compiled_loop import Row
+from busbw.backends.patterns import Pattern
+from busbw.measure.clock import Clock
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.compute import ComputeLoad
+from busbw.ops import OPS
+from busbw.ops.base import Layout
+from busbw.ops.groups import Ranks, Round, pair_rounds, split_world
+from busbw.runs.plan import Timing
+from busbw.runs.records import Case
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a rank measures with: its backend and clock, the timing rules, and the clock that all ranks share.
+
+    ``timer_ns`` is what reading the clock costs on the rank where it is dearest, ``work`` what is computed beside a
+    communication. ``hosts[r]`` is the host of rank r.
+    """
+
+    backend: Backend
+    clock: Clock
+    timing: Timing
+    common: CommonClock
+    seed: int
+    timer_ns: int = 0
+    hosts: tuple[str, ...] = ()
+    work: ComputeLoad = field(default_factory=ComputeLoad)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSet:
+    """One pair of buffers and the operation that is bound to them."""
+
+    send: "torch.Tensor"
+    receive: "torch.Tensor"
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """This rank's part in one round: its group, its buffers with their operations, and what their data are made of.
+
+    ``row`` calls the operations in turns from compiled code (None: Python does).
+    """
+
+    group: Ranks
+    layout: Layout
+    sets: tuple[BufferSet, ...]
+    made_of: Pattern | None
+    row: Row | None = None
+
+
+def rounds_of(case: Case) -> tuple[Round, ...]:
+    """Which groups of ranks call together, round by round: one round, but for the pair matrix."""
+    op = OPS[case.op]
+    groups = split_world(case.group, case.ranks)
+    if op.members == "all":
+        return (groups,)
+    if op.members == "ends":
+        return (tuple((group[0], group[-1]) for group in groups),)
+    by_group = [pair_rounds(group, together=case.pairs != "alone") for group in groups]
+    if case.pairs == "alone":
+        return tuple(one for rounds in by_group for one in rounds)
+    longest = max(len(rounds) for rounds in by_group)
+    merged = (
+        tuple(pair for rounds in by_group if number < len(rounds) for pair in rounds[number])
+        for number in range(longest)
+    )
+    return tuple(merged)
+
+
+def agreed(bench: Bench, values: Sequence[int]) -> Vector:
+    """The maximum over all ranks, at all ranks."""
+    return bench.backend.reduce(np.asarray(values, dtype=np.int64), "max")
+
+
+def first_error(bench: Bench, error: str) -> str | None:
+    """What the first rank says that has an ``error``, at all ranks; None when none has one."""
+    if not agreed(bench, [bool(error)])[0]:
+        return None
+    told = bench.backend.share(error)
+    first = next(rank for rank, text in enumerate(told) if text)
+    return f"rank {first} says: {told[first]}"

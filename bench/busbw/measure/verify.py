@@ -1,0 +1,146 @@
+"""One checked call: whether the data are right, agreed by all ranks, and how long the first call takes."""
+
+from functools import partial
+
+import numpy as np
+
+from busbw.backends.base import Call, Operation, explained
+from busbw.backends.compiled_loop import row_of
+from busbw.backends.patterns import Unverifiable, count_wrong, fill, pattern, poison
+from busbw.errors import BackendError
+from busbw.measure.bench import Bench, BufferSet, Part, first_error, rounds_of
+from busbw.ops.base import Op
+from busbw.runs.records import Case, Check
+
+
+def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tuple[Check | str, int]:
+    """One call a set of buffers, on fresh data, that no sample is taken of; how long the first took here, in ns.
+
+    Returns what was found, or the error when the op raised on every rank. A case that is to overlap is checked the way
+    it will run: posted, then waited for.
+    """
+    reason = _unverifiable(op, case)
+    wrong = first_ns = 0
+    for number in range(sets):
+        error, call_ns, unchecked, here = "", 0, "", 0
+        one = None if part is None else part.sets[number]
+        # All ranks agree after each of the two: the second may be a barrier, and nobody may miss it.
+        for make in (_fill, _prepare):
+            unready = "" if part is None or one is None else _error_of(bench, partial(make, case, part, one))
+            if (told := first_error(bench, unready)) is not None:
+                return f"cannot be prepared: {told}", first_ns
+        if bench.backend.device is not None:
+            with explained(bench.backend):
+                bench.backend.device.synchronise()
+        bench.backend.barrier()
+        if part is not None and one is not None:
+            error, call_ns = _attempt(bench, case, one.operation, compiled=part.row is not None)
+            if not error:
+                try:
+                    here = _wrong_here(part, one, checkable=reason is None)
+                except bench.backend.raises as raised:
+                    unchecked = bench.backend.explain(raised)
+        first_ns = first_ns or call_ns
+        found = _found_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
+        if isinstance(found, str):
+            return found, first_ns
+        wrong += found
+    if reason is not None:
+        return Check(state="not checked", reason=reason), first_ns
+    return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
+
+
+def _error_of(bench: Bench, do: Call) -> str:
+    """What the backend raises in ``do``, in its words; empty where it raises nothing."""
+    try:
+        do()
+    except bench.backend.raises as raised:
+        return bench.backend.explain(raised)
+    return ""
+
+
+def _fill(case: Case, part: Part, one: BufferSet) -> None:
+    """Fresh data in the buffers."""
+    poison(one.receive, case.redop)
+    if part.made_of is not None:
+        fill(one.send, part.layout.send, part.made_of)
+
+
+def _prepare(_case: Case, _part: Part, one: BufferSet) -> None:
+    """What has to be done before a call."""
+    if one.operation.prepare is not None:
+        one.operation.prepare()
+
+
+def _wrong_here(part: Part, one: BufferSet, *, checkable: bool) -> int:
+    """How many elements the call left wrong on this rank: as the operation itself tells them, else by its layout."""
+    if one.operation.wrong is not None:
+        return one.operation.wrong()
+    if part.made_of is None or not checkable:
+        return 0
+    return count_wrong(one.receive, part.layout.expect, part.made_of)
+
+
+def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) -> tuple[str, int]:
+    """Call once, by the loop that will, and wait for the device: the error of the backend, or nothing, and how long it
+    took, ns.
+    """
+    row = row_of([operation.native]) if compiled else None
+    before = bench.clock.now_ns()
+    try:
+        if case.mode == "overlap" and operation.post is not None:
+            wait = operation.post()
+            wait()
+        elif row is None:
+            operation.call()
+        elif code := row.of(1)():
+            raise row.error(code)
+        if bench.backend.device is not None:
+            bench.backend.device.synchronise()
+    except bench.backend.raises as raised:
+        return bench.backend.explain(raised), bench.clock.now_ns() - before
+    return "", bench.clock.now_ns() - before
+
+
+def _found_everywhere(
+    bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool
+) -> str | int:
+    """Wrong elements over all ranks; or what was raised when every rank that took part raised (``error``), or by any
+    rank in the check of its data (``unchecked``), when the operation is over everywhere.
+
+    Raises BackendError when only some raised and they are in it ``together``: the others may still be in the operation.
+    """
+    counts = np.asarray([bool(error), took_part, bool(unchecked), wrong], dtype=np.int64)
+    try:
+        raised_on, taking_part, unchecked_on, everywhere = bench.backend.reduce(counts, "sum", wary=bool(error))
+    except BackendError as broken:
+        if not error:
+            raise
+        # The others still wait in the operation that this rank could not do: what stopped it is the reason to tell.
+        message = f"{error}; after that: {broken}"
+        raise BackendError(message) from broken
+    if 0 < raised_on < taking_part and together:
+        message = f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}"
+        raise BackendError(message)
+    if not raised_on and not unchecked_on:
+        return int(everywhere)
+    # What an operation keeps to tell when it is checked is an error of a call.
+    what, count = ("the operation", raised_on) if raised_on else ("the operation or its check", unchecked_on)
+    told = bench.backend.share(error if raised_on else unchecked)
+    who = next(rank for rank, text in enumerate(told) if text)
+    if count == taking_part:
+        return f"{what} raised on every rank: {told[who]}"
+    return f"{what} raised on {count} of {taking_part} ranks: rank {who} says: {told[who]}"
+
+
+def _unverifiable(op: Op, case: Case) -> str | None:
+    if op.splits:
+        return None
+    if not op.sized or case.dtype is None:
+        return "there are no data"
+    try:
+        for group in {len(group) for groups in rounds_of(case) for group in groups}:
+            pattern(group, case.dtype, case.redop, 0)
+    except Unverifiable as reason:
+        return str(reason)
+    return None
