@@ -1,9 +1,12 @@
 """Two runs brought together: what is compared with what, what is refused, and what is named because it cannot be."""
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -51,6 +54,11 @@ def compared(
     one: StoredRun, two: StoredRun, *, within: float = 0.05, paired: bool = False, force: bool = False
 ) -> Comparison:
     return compare(pool((one,)), pool((two,)), within=within, paired=paired, force=force)
+
+
+def told(found: Comparison, *, cases: bool = False) -> str:
+    """The tables as a terminal shows them."""
+    return render(compare_tables.compare_blocks(found, cases=cases))
 
 
 def slower_by(share: float, *ops: str) -> World:
@@ -224,6 +232,63 @@ def test_unlike_runs_are_refused_with_all_differences_and_forced_with_notices() 
     assert [text for text in wanted[:-1] if text not in notices] == []
 
 
+_PIECES = tuple(
+    {
+        "all_gather": (Piece(World().pieces[0].alpha_seconds * more, World().pieces[0].beta_seconds_per_byte * more),),
+        "broadcast": (Piece(World().pieces[0].alpha_seconds / more, World().pieces[0].beta_seconds_per_byte / more),),
+    }
+    for more in (1.0, 1.4)
+)
+
+
+def test_the_answer_has_the_count_and_the_strongest_ratio_of_every_verdict() -> None:
+    ops = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+    cases = [case(op, size) for op in ops for size in SIZES]
+    usual, other = (World(launch_noise=0.01, by_op=of) for of in (_PIECES[0], _PIECES[1]))
+    found = compared(run_of(1, cases, usual), run_of(2, cases, other))
+    assert found.words() == {"equal": 6, "slower": 3, "faster": 3}
+    by_word = {word: [band.estimate for band in found.bands if band.verdict.word == word] for word in found.words()}
+    said = compare_tables.gist(found)
+    assert re.findall(r"(slower|faster|equal)[^;]*? in (\d+) of 12", said) == [
+        *(("slower", "3"), ("faster", "3"), ("equal", "6"))
+    ]
+    most = max(by_word["slower"], key=lambda one: one.ratio), min(by_word["faster"], key=lambda one: one.ratio)
+    numbers = [tuple(f"{number:.3g}" for number in (one.ratio, one.low, one.high) if number) for one in most]
+    assert re.findall(r"([\d.]+)× the time \(([\d.]+) to ([\d.]+)\)", said) == numbers
+
+
+def test_the_answer_of_few_launches_begins_with_what_is_known() -> None:
+    cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in SIZES]
+    found = compared(run_of(1, cases, launches=3), run_of(2, cases, slower_by(0.3, "all_gather"), launches=3))
+    ratios = sorted(band.estimate.ratio for band in found.bands)
+    said = compare_tables.gist(found)
+    assert re.findall(r"([\d.]+)×", said) == [f"{ratio:.3g}" for ratio in (ratios[0], ratios[-1], median(ratios))]
+    scatter = median(band.estimate.scatter or 0.0 for band in found.bands)
+    lines = dict(compare_tables.answer_lines(found))
+    assert f"± {100 * math.expm1(scatter):.2g} %" in lines["Trust"]
+    assert lines["Do"].startswith(f"Measure {found.bands[0].verdict.fewest} ")
+
+
+@pytest.mark.parametrize("launches", [1, 5, 12])
+def test_the_tables_fit_80_columns_and_have_every_ratio(launches: int) -> None:
+    noisy = World(launch_noise=0.4)
+    cases = [
+        *(case("all_reduce", size, mode=mode) for size in (8, *SIZES, 1 << 30) for mode in ("isolated", "pipelined")),
+        case("reduce_scatter", 512 << 10, in_place=True),
+        case("barrier", 0),
+    ]
+    found = compared(run_of(1, cases, noisy, launches=launches), run_of(2, cases, slower_by(99, "barrier")))
+    for folded in (False, True):
+        text = told(found, cases=not folded)
+        assert max(map(len, text.splitlines())) <= 80
+        rows = [line for line in text.splitlines() if line.startswith("  ")]
+        ratios = []
+        for band in found.bands:
+            ratios.append(band.estimate.ratio)
+            ratios += [] if folded or len(band.cases) == 1 else [one.estimate.ratio for one in band.cases]
+        assert [f" {ratio:.3f} " in row for ratio, row in zip(ratios, rows, strict=True)] == [True] * len(rows)
+
+
 @pytest.mark.parametrize("launches", [1, 3])
 def test_few_launches_tell_nothing_and_say_how_many_would(launches: int) -> None:
     cases = [case("all_reduce", 64)]
@@ -234,7 +299,7 @@ def test_few_launches_tell_nothing_and_say_how_many_would(launches: int) -> None
     assert band.verdict.word == "cannot tell"
     assert band.estimate.p_value is None
     assert band.verdict.fewest == 4
-    assert "cannot tell; 4 launches a side are the least" in render([compare_tables.compare_table(found)])
+    assert "cannot tell: 4 launches a side are the least" in told(found)
 
 
 def test_pairs_are_neighbours_in_time() -> None:
@@ -258,7 +323,7 @@ def test_few_pairs_tell_nothing_and_the_table_says_why(launches: int) -> None:
     assert found.bands[0].estimate.low is None
     assert found.bands[0].verdict.word == "cannot tell"
     assert found.bands[0].verdict.fewest == 6
-    assert "cannot tell; 6 pairs are the least" in render([compare_tables.compare_table(found)])
+    assert "cannot tell: 6 pairs are the least" in told(found)
 
 
 def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_over() -> None:
@@ -288,28 +353,27 @@ def three(tmp_path: Path) -> list[str]:
 
 
 def test_the_table_names_sides_correction_and_power(three: list[str]) -> None:
-    result = busbw(three[0], three[2])
+    result = busbw(three[0], three[2], "--cases")
     assert result.exit_code == 0
     assert "slower" in result.stdout
+    assert "128 B" not in busbw(three[0], three[2]).stdout.partition("sizes")[2].replace("64 B … 128 B", "")
     for text in (
         "synthetic-0 (8 launches)",
         "synthetic-2 (8 launches)",
         "Holm",
-        "80%",
         "up to 4 KiB",
         "± 5 %",
         "128 B",
     ):
-        assert text in result.stdout
+        assert text in result.stdout.replace("\n#", "")
 
 
 def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
     short = World(by_op={"stream_triad": (Piece(30.5e-9, 0.0),)})
     cases = [case("stream_triad", 4096, 1, mode="pipelined")]
-    text = render([compare_tables.compare_table(compared(run_of(0, cases, short), run_of(1, cases, short)))])
-    cells = next(line for line in text.splitlines() if "stream_triad" in line).split("10/10")[1].split()
-    assert cells[0] == "median"
-    assert [float(cell) for cell in cells[1:3]] == pytest.approx([0.0305, 0.0305], rel=0.2)
+    text = told(compared(run_of(0, cases, short), run_of(1, cases, short)), cases=True)
+    row = next(re.findall(r"([\d.]+) ns", line) for line in text.splitlines() if line.startswith("  4 KiB"))
+    assert [float(cell) for cell in row] == pytest.approx([30.5, 30.5], rel=0.2)
 
 
 def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> None:
@@ -386,8 +450,8 @@ def test_the_launches_that_are_said_to_be_needed_come_with_what_they_detect() ->
     assert band["launches_needed"] > 10
     assert (band["needed_to_detect"], document["power"]) == (0.05, 0.8)
     assert band["fewest_launches"] is None
-    text = render([compare_tables.compare_table(found)])
-    assert f"{band['launches_needed']} launches a side would detect 5 %" in text
+    assert f"{band['launches_needed']} launches a side would detect 5 %" in told(found)
+    assert str(band["launches_needed"]) in dict(compare_tables.answer_lines(found))["Do"]
 
 
 def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
@@ -405,8 +469,11 @@ def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     assert (found["run"], found["status"], found["launches"], found["planned"]) == ("synthetic-2", None, 0, 5)
     kinds = ("failed", "skipped", "not_reached")
     assert [[one["size_bytes"] for one in found[kind]] for kind in kinds] == [[64], [128], [512]]
-    (told,) = [line for line in busbw(one, two).stderr.splitlines() if "side B is incomplete" in line]
-    assert all(name in told for name in ("synthetic-2", "killed", "1 failed", "64 B", "1 skipped", "1 not reached"))
+    said = " ".join(busbw(one, two).stderr.split())
+    assert all(
+        name in said
+        for name in ("side B is incomplete", "synthetic-2", "killed", "1 failed", "64 B", "1 skipped", "1 not reached")
+    )
     interrupted = run_of(3, cases, launches=5, end=SyntheticEnd(ended="interrupted"))
     rows = tuple(row for row in interrupted.rows if not isinstance(row, LaunchStarted | Measurement) or row.launch < 4)
     (short,) = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5)).incomplete
@@ -420,9 +487,7 @@ def test_the_statistic_that_is_printed_is_named_in_table_and_json() -> None:
         found = compared(run_of(1, cases, world), run_of(2, cases, world))
         document: Any = compare_tables.document(found)
         assert [band["statistic"] for band in document["bands"]] == [wanted]
-        head, line = (render([compare_tables.compare_table(found)]).splitlines()[place] for place in (0, 2))
-        assert "statistic" in head
-        assert f" {wanted} " in line
+        assert ("compared by its mean" in told(found, cases=True)) == (world is half)
 
 
 @pytest.mark.parametrize(
@@ -449,7 +514,8 @@ def test_too_few_launches_for_so_many_bands_are_said(
     )
     found = compared(one, two, paired=paired)
     assert {band.verdict.fewest for band in found.bands} == {fewest}
-    assert ("too few launches to find any difference" in render([compare_tables.compare_table(found)])) == (
+    assert (f"cannot tell: {fewest} " in told(found)) == (fewest is not None)
+    assert dict(compare_tables.answer_lines(found)).get("Do", "").startswith(f"Measure {fewest} ") == (
         fewest is not None
     )
     assert found.words() == {"cannot tell" if fewest else "slower": ops}

@@ -76,6 +76,11 @@ Said = list[tuple[float | None, float | None]]
 """What an output says, and what it should."""
 
 
+def _nanoseconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"ns": 1, "µs": 1e3, "ms": 1e6}[unit]
+
+
 def hold(said: Said) -> None:
     known = [(given, wanted) for given, wanted in said if given is not None or wanted is not None]
     assert len(known) >= DRAWN
@@ -209,22 +214,22 @@ def test_a_comparison_with_its_statistic_named(tmp_path: Path) -> None:
     ]
     first, second = map(launches_in, runs)
     by_op = {(key[0].partition(" ")[0], key[1]): key for key in first}
-    result = CliRunner().invoke(main, ["compare", *map(str, runs)])
+    result = CliRunner().invoke(main, ["compare", *map(str, runs), "--cases"])
     assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
     said: Said = []
-    statistics, op = set(), ""
-    for line in result.stdout.splitlines():
-        row = re.match(r" +(\d+ \w+) +6/6 +(median|mean) +(\S+) +(\S+) +(\S+)", line)
-        if row is None:
-            op = line.split()[0] if line.startswith("  ") else op
-            continue
-        statistics.add(row[2])
-        of = median if row[2] == "median" else fmean
-        sides = [
-            np.asarray([of(samples) for samples in side[by_op[op, parse_size(row[1].replace(" ", ""))]][0].values()])
-            for side in (first, second)
-        ]
-        said += [(float(row[3 + place]) * 1e3, median(side.tolist())) for place, side in enumerate(sides)]
-        said.append((float(row[5]), float(np.exp(np.median(np.log(sides[1])[:, np.newaxis] - np.log(sides[0]))))))
-    assert "mean" in statistics
+    means = 0
+    for section in result.stdout.split("\n\n"):
+        op = section.split()[1]
+        (by_mean,) = re.findall(r"compared by its mean \((.*?)\)", section.replace("\n#", ""), re.DOTALL) or [""]
+        for size, *times, ratio in re.findall(
+            r"^ +(\d+ \w+) +([\d.]+ \ws) +([\d.]+ \ws) +([\d.]+) ", section, re.MULTILINE
+        ):
+            of = fmean if size in by_mean.split(", ") else median
+            means += of is fmean
+            key = by_op[op, parse_size(size.replace(" ", ""))]
+            sides = [np.asarray([of(samples) for samples in side[key][0].values()]) for side in (first, second)]
+            said += [(_nanoseconds(time), median(side.tolist())) for time, side in zip(times, sides, strict=True)]
+            said.append((float(ratio), float(np.exp(np.median(np.log(sides[1])[:, np.newaxis] - np.log(sides[0]))))))
+    assert means
     hold(said)

@@ -37,7 +37,7 @@ from busbw_analysis.report.tables.fits import fits_table, names_apart
 from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
 from busbw_analysis.report.tables.show import about, show_blocks, show_rows
-from busbw_analysis.report.to_terminal import lines, render, render_answer
+from busbw_analysis.report.to_terminal import lines, render_answer, render_lines
 
 
 @click.command()
@@ -138,6 +138,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     help="Exit 1 when a band is slower, when one cannot be told, or when a case of A has no result in B; 2 when there "
     "are too few launches for that to happen.",
 )
+@click.option("--cases", is_flag=True, help="A line a size with its times, below each band.")
 @log_options()
 @click.option(
     "--html",
@@ -156,6 +157,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     within: str,
     paired: bool,
     fail_on: tuple[str, ...],
+    cases: bool,
     page: Path | None,
     results_dir: Path,
     force: bool,
@@ -179,14 +181,12 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     if as_json:
         print_json(compare_tables.document(comparison, gate))
     else:
-        echo(f"# {compare_tables.gist(comparison)}")
-        for notice in comparison.notices:
+        for notice in (*comparison.notices, *compare_tables.incomplete_lines(comparison)):
             echo(f"caution: {notice}", err=True)
-        for line in compare_tables.incomplete_lines(comparison):
-            echo(f"caution: {line}", err=True)
         for line in compare_tables.left_out_lines(comparison):
             echo(line, err=True)
-        echo(render([compare_tables.compare_table(comparison)]))
+        echo(f"{render_lines(compare_tables.answer_lines(comparison), '# ')}\n")
+        echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
     for line in compare_tables.gate_lines(comparison, gate):
         echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
     if gate.code:

@@ -453,24 +453,3 @@ def _why_not(summary: CaseSummary | None) -> str | None:
         return None
     reasons = f" ({'; '.join(summary.reasons)})" if summary.reasons else ""
     return f"{summary.state}{reasons}"
-
-
-def too_few(comparison: Comparison) -> Iterator[str]:
-    """What to say where there are too few launches for any verdict, so that not even the clearest difference would be
-    found: below what an exact test needs, or after Holm among as many tests as are made.
-    """
-    if comparison.imported:
-        return
-    bands = [(band.estimate, band.verdict) for band in comparison.bands]
-    sizes = [(one.estimate, one.verdict) for band in comparison.bands for one in band.cases]
-    paired = comparison.paired
-    unit = "pairs of launches" if paired else "launches a side"
-    for name, family in (("bands", bands), *([("sizes", sizes)] if len(sizes) > len(bands) else [])):
-        blind = [(found.launches, verdict.fewest) for found, verdict in family if verdict.fewest is not None]
-        if not blind:
-            continue
-        have, fewest = max((min(launches), fewest) for launches, fewest in blind)
-        yield (
-            f"too few launches to find any difference in {len(blind)} of {len(family)} {name}, however large it is: "
-            f"{have} {unit}, {fewest} are the least (exact test at 5 %, Holm)"
-        )

@@ -30,7 +30,7 @@ from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
 from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
-from busbw_analysis.report.tables.compare import bands_table, compare_table, gist
+from busbw_analysis.report.tables.compare import answer_lines, bands_table, compare_blocks
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
@@ -78,9 +78,16 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
     """The page of a comparison: how the bands of sizes compare, and the curves of both sides in the same figures."""
     page = page_beside((first, second), ("A", "B"))
     behind = "Every size of every band, with what the columns mean."
-    by_size = Section("sizes", "Comparison by size", (compare_table(comparison),), folded=True, gist=behind)
+    by_size = Section(
+        "sizes", "Comparison by size", tuple(compare_blocks(comparison, cases=True)), folded=True, gist=behind
+    )
     return to_html.render(
-        replace(page, title=gist(comparison), comparison=bands_table(comparison), sections=(by_size, *page.sections))
+        replace(
+            page,
+            title="B against A",
+            comparison=(answer_lines(comparison), bands_table(comparison)),
+            sections=(by_size, *page.sections),
+        )
     )
 
 

@@ -175,6 +175,9 @@ class Terms:
     entries: tuple[tuple[str, str], ...]
 
 
+Lines: TypeAlias = tuple[tuple[str, str], ...]
+"""Labels and their sentences, as an answer has them."""
+
 Block: TypeAlias = Paragraph | Terms | Table | Figure
 
 
@@ -198,7 +201,7 @@ class Page:
 
     answers: those of the runs, with their names where several stand beside each other, and an operation a row.
     figure: the overview.
-    comparison: how two runs compare; it comes before their answers.
+    comparison: how two runs compare, as labels with sentences and as a table; it comes before their answers.
     """
 
     title: str
@@ -206,7 +209,7 @@ class Page:
     answers: tuple[tuple[str, Answer, Table | None], ...]
     figure: Figure | None
     sections: tuple[Section, ...]
-    comparison: Table | None = None
+    comparison: tuple[Lines, Table] | None = None
 
     @property
     def answer(self) -> Answer:

@@ -23,7 +23,6 @@ def escape(text: str) -> str:
 
 def _lines(page: Page) -> Iterator[str]:
     yield from (f"# {escape(page.title)}", "", escape(page.subtitle), "")
-    yield from () if page.comparison is None else _table(page.comparison)
     for name, answer, verdicts in page.answers:
         yield from (f"## {escape(name)}", "") if name else ()
         yield from (f"- **{label}:** {escape(text)}" for label, text in answer.lines)

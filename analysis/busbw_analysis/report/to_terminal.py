@@ -16,11 +16,23 @@ _WIDTH: Final = 80
 
 def render_answer(answer: Answer, start: str = "") -> str:
     """The answer in lines of 80 columns that begin with ``start``, its labels in a column of their own."""
-    width = 2 + max(len(label) for label, _ in answer.lines)
+    return render_lines(answer.lines, start)
+
+
+def render_lines(said: Sequence[tuple[str, str]], start: str = "") -> str:
+    """Labels, in a column of their own, and their sentences in lines of 80 columns that begin with ``start``."""
+    width = 2 + max(len(label) for label, _ in said)
     later = start + " " * width
     return "\n".join(
-        textwrap.fill(f"{label}:".ljust(width) + text, _WIDTH, initial_indent=start, subsequent_indent=later)
-        for label, text in answer.lines
+        textwrap.fill(
+            f"{label}:".ljust(width) + text,
+            _WIDTH,
+            initial_indent=start,
+            subsequent_indent=later,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for label, text in said
     )
 
 
@@ -45,9 +57,16 @@ def _lines(block: Block | Section) -> Iterator[Line]:
         yield _quiet(f"# {block.heading}")
         yield from lines(block.blocks)
     elif isinstance(block, Paragraph):
-        yield from (_quiet(f"# {line}") for line in block.text.split("\n"))
+        yield from _notes(block.text.split("\n"))
     elif isinstance(block, Table) and not block.folded:
         yield from _table(block)
+
+
+def _notes(notes: Iterable[str]) -> Iterator[Line]:
+    """Each note behind ``#``, in lines of 80 columns."""
+    for note in notes:
+        for line in textwrap.wrap(note, _WIDTH - 2, break_on_hyphens=False, break_long_words=False) or [""]:
+            yield _quiet(f"# {line}".rstrip())
 
 
 def _quiet(text: str) -> Line:
@@ -83,4 +102,4 @@ def _table(table: Table) -> Iterator[Line]:
         while pieces and not pieces[-1][0].strip():
             pieces.pop()
         yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1])) if pieces else ()
-    yield from (_quiet(f"# {note}") for note in table.notes)
+    yield from _notes(table.notes)

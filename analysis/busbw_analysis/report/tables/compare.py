@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 import msgspec
 
 from busbw.runs.records import JSON, Case, case_in_words
-from busbw.units import format_size, significant
+from busbw.units import format_size, format_time
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.diagnosis.compare import (
     ComparedBand,
@@ -16,17 +17,16 @@ from busbw_analysis.diagnosis.compare import (
     Comparison,
     Gate,
     Reason,
-    too_few,
 )
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
-from busbw_analysis.report.document import Cell, Column, Table, Tone, table
+from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
 
 LAYOUT: Final = 1
 """Version of the JSON layout: raised when a key changes its meaning or goes."""
 
-_TIME_WIDTH: Final = 12
-_TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "quiet"}
-_DIFFERENT: Final[tuple[Label, ...]] = ("slower", "faster")
+_TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
+_STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
+"""Where the strongest of the bands of a verdict is, when they are in the order of their ratios."""
 _NAMED: Final = 3
 """So many cases of a kind are named; JSON has all of them."""
 _OVER_SIZES: Final = "geometric mean"
@@ -124,80 +124,185 @@ class _Line:
     """A band, or one of its cases below it: ``one`` is the only case of a band of one size, or that case."""
 
     name: str
-    statistic: str
+    sizes: str
     one: ComparedCase | None
     estimate: Estimate
     verdict: Verdict
 
 
 def gist(comparison: Comparison) -> str:
-    """What the comparison says in one sentence: bands by verdict, with the strongest of those that differ."""
+    """What the comparison says in a sentence: bands by verdict, each with its strongest ratios of times."""
+    titles = _titles(comparison)
+
+    def name(band: ComparedBand) -> str:
+        title = titles[label(band.case)].replace(" · ", " ")
+        return title if band.band == "no size" else f"{title} {band.band}"
+
     found: dict[Label, list[ComparedBand]] = {word: [] for word in _TONES}
-    for band in sorted(comparison.bands, key=lambda band: abs(math.log(band.estimate.ratio))):
+    for band in sorted(comparison.bands, key=lambda band: band.estimate.ratio):
         found[band.verdict.word].append(band)
-    parts = [
-        f"{word} in {len(bands)}, most {_band_name(bands[-1])} ({bands[-1].estimate.ratio:.3g} × the time)"
-        for word in _DIFFERENT
-        if (bands := found[word])
-    ]
+    many = len(comparison.bands)
+    parts = []
+    for word, place in _STRONGEST.items():
+        if bands := found[word]:
+            most = bands[place]
+            parts.append(f"{word} in {_of(len(bands), many)}, most {name(most)}: {_times(most.estimate)}")
     if found["equal"]:
-        parts.append(f"equal in {len(found['equal'])}")
-    if found["cannot tell"]:
-        needs = {words(band.verdict, band.estimate, comparison) for band in found["cannot tell"]}
-        why = needs.pop().removeprefix("cannot tell; ") if len(needs) == 1 else "each verdict says what it would take"
-        parts.append(f"cannot be told in {len(found['cannot tell'])} ({why})")
-    return f"B against A, of {len(comparison.bands)} bands of sizes: {'; '.join(parts)}"
+        parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(found['equal']), many)}")
+    if unsure := found["cannot tell"]:
+        ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (unsure[0], unsure[-1])]
+        middle = f", median {median(band.estimate.ratio for band in unsure):.3g}×" if len(unsure) > 2 else ""
+        took = " to ".join(dict.fromkeys(ends))
+        parts.append(f"cannot tell in {_of(len(unsure), many)}, where B took {took} the time of A{middle}")
+    return f"B against A: {'; '.join(parts)}"
+
+
+def _titles(comparison: Comparison) -> dict[str, str]:
+    """The label of every curve without what all of them share; what ``_shared`` has."""
+    shared = _shared(comparison)
+    return {
+        label(band.case): " · ".join(
+            word for place, word in enumerate(case_in_words(band.case)) if not place or word not in shared
+        )
+        for band in comparison.bands
+    }
+
+
+def _shared(comparison: Comparison) -> list[str]:
+    """The words that all curves share, without their ops."""
+    every = [case_in_words(band.case)[1:] for band in comparison.bands]
+    return [word for word in every[0] if all(word in other for other in every)]
+
+
+def _of(some: int, every: int) -> str:
+    """How many bands of how many."""
+    return (
+        "the only band of sizes" if every == 1 else f"{'all' if some == every else f'{some} of'} {every} bands of sizes"
+    )
+
+
+def _times(found: Estimate) -> str:
+    """A ratio with its interval, in words."""
+    between = "" if found.low is None or found.high is None else f" ({found.low:.3g} to {found.high:.3g})"
+    return f"{found.ratio:.3g}× the time{between}"
+
+
+def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    """Label and sentence of what a comparison says, what would decide what it cannot tell, and how far to trust it."""
+    every = (("Answer", gist(comparison)), ("Do", _decides(comparison)), ("Trust", _trust(comparison)))
+    return tuple((name, sentence(text)) for name, text in every if text)
+
+
+def _decides(comparison: Comparison) -> str:
+    """How many launches would decide what cannot be told; "" where everything is, or no number of them is known."""
+    unsure = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
+    fewest = max((one.fewest or 0 for one in unsure), default=0)
+    needed = [one.needed for one in unsure if one.needed is not None and one.fewest is None]
+    if not unsure or comparison.imported:
+        return ""
+    if fewest:
+        of = "pairs of launches" if comparison.paired else "launches of each side"
+        return f"measure {fewest} {of} at least: with fewer no difference among so many bands can be told from chance"
+    if not needed:
+        return "measure when the machine is quieter: more launches show little more"
+    counts = sorted({one.launches for one in needed})
+    of = "pairs" if comparison.paired else "launches a side"
+    between = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{between} {of} would decide, by band as said below the tables"
+
+
+def _trust(comparison: Comparison) -> str:
+    """Launches, and how far those of one side differ."""
+    if comparison.imported:
+        return "numbers of logs: how far other runs would differ is known only where a side has several tables"
+    one, two = comparison.launches
+    unit = "pairs of launches" if comparison.paired else "launches a side"
+    many = f"{one} {unit}" if one == two else f"{one} launches of A and {two} of B"
+    scatters = [band.estimate.scatter for band in comparison.bands if band.estimate.scatter is not None]
+    differ = f"; those of one side differ by ± {100 * math.expm1(median(scatters)):.2g} %" if scatters else ""
+    return f"{many}{differ}"
+
+
+_TIMES: Final[tuple[Column[_Line], ...]] = (
+    Column("A", lambda line: line.one and line.one.first_ns, format_time),
+    Column("B", lambda line: line.one and line.one.second_ns, format_time),
+)
+_SIZES: Final[tuple[Column[_Line], ...]] = (Column("sizes", lambda line: line.sizes or None),)
+_RATIOS: Final[tuple[Column[_Line], ...]] = (
+    Column("B/A", lambda line: line.estimate.ratio, "{:.3f}".format),
+    Column("low", lambda line: line.estimate.low, "{:.3f}".format),
+    Column("high", lambda line: line.estimate.high, "{:.3f}".format),
+    Column("p adj", lambda line: line.verdict.adjusted_p, lambda p: f"{p:.3f}" if p >= 0.001 else "<0.001"),
+    Column("verdict", lambda line: Cell(line.verdict.word, _TONES[line.verdict.word])),
+)
 
 
 def bands_table(comparison: Comparison) -> Table:
-    """A line a band in few columns, the verdict first."""
-    columns: tuple[Column[ComparedBand], ...] = (
-        Column("Case", _band_name),
-        Column(
-            "Verdict",
-            lambda band: Cell(words(band.verdict, band.estimate, comparison), _TONES[band.verdict.word]),
-        ),
-        Column("B/A", lambda band: band.estimate.ratio, "{:.3f}".format),
-        Column("low", lambda band: band.estimate.low, "{:.3f}".format),
-        Column("high", lambda band: band.estimate.high, "{:.3f}".format),
-    )
+    """A line a band in few columns, for the top of a page."""
+    columns: tuple[Column[_Line], ...] = (Column("Case", lambda line: line.name), *_RATIOS)
+    lines = [_Line(_band_name(band), "", None, band.estimate, band.verdict) for band in comparison.bands]
     note = "B/A: ratio of times, B is slower above 1; low, high: exact 95 % interval"
-    return table("B against A by band of sizes", columns, comparison.bands, note)
+    return table("B against A by band of sizes", columns, lines, note, without_empty=True)
 
 
-def compare_table(comparison: Comparison) -> Table:
-    """A line a band, its cases indented below it, and what the columns mean."""
+def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
+    """A table for every curve with a line a band, and with ``cases`` the sizes of each below it; then what the columns
+    mean. What holds for all is said once, above.
+    """
+    curves: dict[str, list[ComparedBand]] = {}
+    for band in comparison.bands:
+        curves.setdefault(label(band.case), []).append(band)
+    sides = (("A", comparison.first, comparison.launches[0]), ("B", comparison.second, comparison.launches[1]))
+    head = [*(f"{name}: {_side(runs, launches)}" for name, runs, launches in sides), " · ".join(_shared(comparison))]
+    yield Paragraph("\n".join(filter(None, head)))
+    why = {_why(band, comparison) for band in comparison.bands if band.verdict.word == "cannot tell"}
+    for name, title in _titles(comparison).items():
+        yield _curve(title, curves[name], comparison, cases=cases, explain=len(why) > 1)
+    alike = [f"cannot tell: {one}" for one in why if len(why) == 1]
+    yield Paragraph("\n".join([*alike, *_notes(comparison, cases=cases)]))
+
+
+def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *, cases: bool, explain: bool) -> Table:
+    """The bands of one curve; ``explain``: say below them what would tell those that cannot be told."""
     columns: tuple[Column[_Line], ...] = (
-        Column("case", lambda line: line.name),
-        Column("launches", lambda line: "/".join(map(str, line.estimate.launches)), str, "A/B"),
-        Column("statistic", lambda line: line.statistic, str),
-        Column("A", lambda line: line.one and line.one.first_ns, _time, "µs"),
-        Column("B", lambda line: line.one and line.one.second_ns, _time, "µs"),
-        Column("B/A", lambda line: line.estimate.ratio, "{:.3f}".format),
-        Column("low", lambda line: line.estimate.low, "{:.3f}".format),
-        Column("high", lambda line: line.estimate.high, "{:.3f}".format),
-        Column("p", lambda line: line.estimate.p_value, _p),
-        Column("p adj", lambda line: line.verdict.adjusted_p, _p),
-        Column("verdict", lambda line: words(line.verdict, line.estimate, comparison)),
+        Column("band", lambda line: line.name),
+        *(_TIMES if cases else _SIZES),
+        *_RATIOS,
     )
+    notes: dict[str, list[str]] = {}
+    for band in bands:
+        if explain and band.verdict.word == "cannot tell":
+            notes.setdefault(f"cannot tell: {_why(band, comparison)}", []).append(band.band)
+        if band.estimate.launches != comparison.launches and not comparison.imported:
+            notes.setdefault("launches of A and B: {} and {}".format(*band.estimate.launches), []).append(band.band)
+        for one in band.cases if cases and not comparison.imported else ():
+            if one.statistic == "mean":
+                notes.setdefault("compared by its mean", []).append(format_size(one.case.size_bytes))
     return table(
-        "",
+        title,
         columns,
-        [line for band in comparison.bands for line in _lines(band)],
-        *_notes(comparison),
+        [line for band in bands for line in _lines(band, cases=cases)],
+        *(f"{what} ({', '.join(names)})" for what, names in notes.items()),
+        without_empty=True,
     )
 
 
-def _lines(band: ComparedBand) -> Iterator[_Line]:
+def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
     alone = band.cases[0] if len(band.cases) == 1 else None
-    yield _Line(_band_name(band), _statistic(band), alone, band.estimate, band.verdict)
-    for one in () if alone else band.cases:
-        yield _Line(f"  {format_size(one.case.size_bytes)}", one.statistic, one, one.estimate, one.verdict)
+    name = _sizes(band) if cases and alone else band.band
+    yield _Line(name, _sizes(band), alone, band.estimate, band.verdict)
+    for one in () if alone or not cases else band.cases:
+        yield _Line(f"  {format_size(one.case.size_bytes)}", "", one, one.estimate, one.verdict)
+
+
+def _sizes(band: ComparedBand) -> str:
+    """The sizes of a band; "" where it moves nothing."""
+    sizes = [format_size(size) for size in band.sizes]
+    return "" if band.band == "no size" else sizes[0] if len(sizes) == 1 else f"{sizes[0]} … {sizes[-1]}"
 
 
 def _band_name(band: ComparedBand) -> str:
-    sizes = [format_size(size) for size in band.sizes]
-    shown = "" if band.band == "no size" else f", {sizes[0] if len(sizes) == 1 else f'{sizes[0]} … {sizes[-1]}'}"
+    shown = "" if band.band == "no size" else f", {_sizes(band)}"
     return f"{label(band.case)}: {band.band}{shown}"
 
 
@@ -210,54 +315,39 @@ def label(case: Case) -> str:
     return " ".join(case_in_words(case))
 
 
-def _time(ns: float) -> str:
-    return significant(ns / 1e3, 1, _TIME_WIDTH)
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "<0.001"
-
-
-def words(verdict: Verdict, estimate: Estimate, comparison: Comparison) -> str:
-    """The verdict for a narrow column."""
-    within = comparison.within
-    if verdict.word != "cannot tell":
-        return f"equal within {within * 100:.3g} %" if verdict.word == "equal" else verdict.word
-    if comparison.imported and 1 in estimate.launches:
-        return "one number a side: no test"
-    unit = "tables of logs" if comparison.imported else "pairs" if estimate.paired else "launches a side"
+def _why(band: ComparedBand, comparison: Comparison) -> str:
+    """What it would take to tell what the verdict on ``band`` cannot."""
+    verdict, found = band.verdict, band.estimate
+    if comparison.imported and 1 in found.launches:
+        return "one number a side, no test"
+    unit = "tables of logs" if comparison.imported else "pairs" if found.paired else "launches a side"
     if verdict.fewest is not None:
-        return f"cannot tell; {verdict.fewest} {unit} are the least"
+        return f"{verdict.fewest} {unit} are the least"
     if verdict.needed is None:
-        return f"cannot tell; more than 1000 {unit} would detect {within * 100:.3g} %"
+        return f"more than 1000 {unit} would detect {comparison.within * 100:.3g} %"
     if verdict.needed.detects is None:
-        return f"cannot tell; {verdict.needed.launches} {unit} would show it equal"
-    return f"cannot tell; {verdict.needed.launches} {unit} would detect {verdict.needed.detects * 100:.3g} %"
+        return f"{verdict.needed.launches} {unit} would show it equal"
+    return f"{verdict.needed.launches} {unit} would detect {verdict.needed.detects * 100:.3g} %"
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
-    within = f"{comparison.within * 100:.3g} %"
+def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
+    """What the columns mean."""
     over = "neighbouring launches" if comparison.paired else "launches"
-    yield f"A: {_side(comparison.first, comparison.launches[0])}"
-    yield f"B: {_side(comparison.second, comparison.launches[1])}"
-    of_launches = (
-        "median over launches of the statistic of a launch's samples: their median, or their mean where they have two "
-        "modes"
-    )
-    told = "of logs what the tool prints" if comparison.imported else of_launches
-    yield f"A, B: {told}; of groups at once the slowest, of pairs the geometric mean"
-    means = sum(one.statistic == "mean" for band in comparison.bands for one in band.cases)
-    if means and not comparison.imported:
-        yield f"sizes compared by their mean: {means}; busbw show prints the medians of all"
-    yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1; low, high: exact 95 % interval"
+    yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1"
+    if cases:
+        of_launches = "median over launches of the median (or mean, where there are two modes) of a launch's samples"
+        told = "of logs what the tool prints" if comparison.imported else of_launches
+        yield f"A, B: {told}; of groups at once the slowest, of pairs the geometric mean"
     yield f"a band counts a launch with the geometric mean over its sizes; {SIZES_OF_BANDS}"
-    yield f"p: exact {_test(comparison)}; p adj: after Holm, bands among bands and sizes among sizes; 5 % decides"
-    yield f"equal: the interval lies within ± {within}, however small p is"
-    yield (
-        f"launches that would detect x %: of comparisons with so many at least {POWER:.0%} would call B slower were it "
-        f"slower by x %, by the scatter between these launches; a smaller difference needs more"
-    )
-    yield from too_few(comparison)
+    if any(band.estimate.p_value is not None for band in comparison.bands):
+        family = "bands, and among sizes" if cases else "bands"
+        yield f"low, high: exact 95 % interval; p adj: exact {_test(comparison)}, after Holm among {family}"
+        yield f"equal: the interval lies within ± {comparison.within * 100:.3g} %, however small p is; else 5 % decides"
+    if any(band.verdict.needed is not None and band.verdict.fewest is None for band in comparison.bands):
+        yield (
+            f"launches that would detect x %: {POWER:.0%} of comparisons with so many would call B slower were it "
+            "slower by x %, by the scatter between these launches"
+        )
 
 
 def _side(runs: Sequence[str], launches: int) -> str:
@@ -302,7 +392,7 @@ def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
 
 
 def _reason(comparison: Comparison, reason: Reason) -> str:
-    names = ", ".join([*map(_band_name, reason.bands), *(_case_name(one.case) for one in reason.cases)])
+    names = _some([*map(_band_name, reason.bands), *(_case_name(one.case) for one in reason.cases)])
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
         unit = "pairs" if comparison.paired else "launches a side"

@@ -1,6 +1,5 @@
 """The cases of a run: rows in base units for machines, and the same in a table."""
 
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -25,7 +24,6 @@ from busbw_analysis.report.document import Cell, Column, Paragraph, Table, perce
 Row: TypeAlias = dict[str, JSON]
 """A line of the table by name, in base units."""
 
-_WIDTH: Final = 80
 _BAR: Final = 12
 """Characters of the longest bar."""
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
@@ -289,10 +287,6 @@ def _reason(row: Row) -> Iterable[str]:
     return (row["check"],) if row["state"] == "measured" else (f"{state.text}, {row['reason']}",)
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH - 2, break_on_hyphens=False)
-
-
 def about(judgement: Judgement) -> tuple[str, ...]:
     """What was run and where, in a few words each."""
     run = judgement.dataset.runs[0].run
@@ -316,12 +310,12 @@ def show_blocks(rows: Sequence[Row], *about: str) -> list[Paragraph | Table]:
     sections: dict[str, list[Row]] = {}
     for row in rows:
         sections.setdefault(_title(row, same), []).append(row)
-    blocks: list[Paragraph | Table] = [Paragraph("\n".join(_wrapped(" · ".join(head))))] if head else []
+    blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
     for title, members in sections.items():
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row["flags"] if flag not in flags)))
-        notes = [line for text in (*_by_size(members, _reason), _peaks(members), flagged) for line in _wrapped(text)]
+        notes = (*_by_size(members, _reason), _peaks(members), flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes, without_empty=True))
-    return [*blocks, Paragraph("\n".join(line for note in _notes(rows, flags) for line in _wrapped(note)))]
+    return [*blocks, Paragraph("\n".join(_notes(rows, flags)))]
 
 
 def _notes(rows: Sequence[Row], flags: Sequence[str]) -> Iterator[str]:
