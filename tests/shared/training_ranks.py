@@ -18,30 +18,41 @@ from busbw.ops.training import INTERLEAVED, OTHER_MODELS, Workload
 from busbw.workloads.shapes import StepShape
 
 RANKS: Final = 2
-REPLICATED: Final = ("train_tensor", "train_sequence", "train_gpipe", "train_1f1b")
-"""Steps of which four ranks train two replicas."""
+REPLICATED: Final = (
+    "train_hsdp",
+    "train_tensor",
+    "train_sequence",
+    "train_ring",
+    "train_ulysses",
+    "train_gpipe",
+    "train_1f1b",
+)
+"""Steps of which four ranks train two replicas, or of :data:`WIDE` ones a single one."""
+WIDE: Final = ("train_ring",)
 SCALES: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128}
 """What is trained → its scale."""
+ACCUMULATED: Final = ("train_ddp", "train_zero1", "train_fsdp", "train_fsdp_kept", "train_ulysses")
+"""Steps whose ranks add up the gradients of two micro-batches."""
 MODELS: Final = {op: (OTHER_MODELS[op],) if op in OTHER_MODELS else ("MLP 1024", "Llama 3 8B") for op in WORKLOADS}
 """Step → what it trains here."""
 WAIT_SECONDS = 0.02
 
 
-def workload(op: str, model: str, replicas: int = 1) -> Workload:
-    """What two ranks train with ``op``."""
-    splits = OPS[op].splits
-    degrees = {**dict.fromkeys(splits, RANKS), "dp": RANKS * replicas if "dp" in splits else replicas}
+def workload(op: str, model: str, ranks: int = RANKS) -> Workload:
+    """What two ranks, or two replicas of two, train with ``op``."""
+    splits, sharing = OPS[op].splits, ranks if op in WIDE else RANKS
+    degrees = {**dict.fromkeys(splits, sharing), "dp": ranks if "dp" in splits else ranks // sharing}
     return Workload(
         model=model,
         scale=SCALES[model],
         **{"tp": 1, "pp": 1, **degrees},
-        micro_batches=4 if splits == ("pp",) else 1,
+        micro_batches=4 if splits == ("pp",) else 2 if op in ACCUMULATED else 1,
         interleave=2 if op == INTERLEAVED else 1,
     )
 
 
 def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
-    shape = StepShape(workload(op, model, ranks // RANKS))
+    shape = StepShape(workload(op, model, ranks))
     assert shape.refuse(op) is None
     made = Made(shape, rank, ranks, None)
     one = BoundStep(WORKLOADS[op](made), None, Reference(made))
@@ -57,7 +68,11 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
     one.communicate()
     one.step.reset()
     one.call()
-    found |= {"flop": seen.flop, "sent": [(*kind, calls) for kind, calls in counted(one.calls).items()]}
+    found |= {
+        "flop": seen.flop,
+        "whole_flop": one.step.flop,
+        "sent": [(*kind, calls) for kind, calls in counted(one.calls).items()],
+    }
     found["wrong_after_parts"] = one.wrong()
     # Of what this rank multiplies, so that the whole wait is its own.
     one.waits = Waits(WAIT_SECONDS / seen.flop)
@@ -117,6 +132,15 @@ def _shifted(step: Step) -> Iterator[None]:
 
 
 @contextmanager
+def _displaced(step: Step) -> Iterator[None]:
+    """All ranks take their tokens for the first ones."""
+    network: Any = step.network
+    for layer in network.layers.values():
+        layer.attention.places = None
+    yield
+
+
+@contextmanager
 def _unsettled(step: Step) -> Iterator[None]:
     """Gradients of norms stay those of this rank's tokens."""
     step.synchronise = lambda: None  # type: ignore[method-assign]
@@ -134,9 +158,12 @@ FAULTS: dict[str, dict[str, Callable[[Step], Any]]] = {
     "train_zero1": {"wrong slice": _shifted, "wrong scale": _scaled, "stale parameter": _stale},
     "train_fsdp": {"missing reduce_scatter": _silent, "stale parameter": _stale},
     "train_fsdp_kept": {"wrong slice": _shifted},
+    "train_hsdp": {"wrong slice": _shifted},
     "train_tensor": {"missing all_reduce": _silent, "stale parameter": _stale},
     "train_columns": {"missing all_gather": _silent},
     "train_sequence": {"missing all_gather": _silent, "norms of some tokens": _unsettled},
+    "train_ring": {"missing send": _silent, "wrong slice": _shifted},
+    "train_ulysses": {"missing all_to_all": _silent, "places of the first rank": _displaced},
     "train_gpipe": {"wrong scale": _scaled},
     "train_1f1b": {"wrong slice": _shifted, "stale parameter": _stale},
     "train_interleaved": {"wrong slice": _shifted},
@@ -146,11 +173,14 @@ FAULTS: dict[str, dict[str, Callable[[Step], Any]]] = {
 @contextmanager
 def _unreplicated(step: Step) -> Iterator[None]:
     step.made.__dict__["replicas"] = None
+    network: Any = step.network
+    if hasattr(network, "set_requires_all_reduce"):
+        network.set_requires_all_reduce(False)
     yield
 
 
 def faulty(op: str, plant: Callable[[Step], Any], rank: int, ranks: int = RANKS) -> int:
-    made = Made(StepShape(workload(op, MODELS[op][0], ranks // RANKS)), rank, ranks, None)
+    made = Made(StepShape(workload(op, MODELS[op][0], ranks)), rank, ranks, None)
     step = WORKLOADS[op](made)
     with plant(step):
         step.run()

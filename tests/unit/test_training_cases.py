@@ -71,7 +71,10 @@ def test_the_same_seed_makes_the_same_weights_in_the_whole_and_in_a_part() -> No
     [
         ("train_ddp", {}, (4, 1, 1, 1, 1)),
         ("train_tensor", {}, (1, 4, 1, 1, 1)),
+        ("train_hsdp", {}, (4, 1, 1, 1, 1, 1, 1, 2)),
         ("train_tensor", {"replicas": [2]}, (2, 2, 1, 1, 1)),
+        ("train_ring", {}, (1, 1, 1, 1, 1, 4)),
+        ("train_ulysses", {"replicas": [2]}, (2, 1, 1, 1, 1, 2)),
         ("train_sequence", {"replicas": [2]}, (2, 2, 1, 1, 1)),
         ("train_1f1b", {}, (1, 1, 4, 8, 1)),
         ("train_gpipe", {"replicas": [2], "micro_batches": [3]}, (2, 1, 2, 3, 1)),
@@ -80,7 +83,8 @@ def test_the_same_seed_makes_the_same_weights_in_the_whole_and_in_a_part() -> No
 )
 def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], degrees: tuple[int, ...]) -> None:
     one = workload(case(op, **sweep))
-    assert (one.dp, one.tp, one.pp, one.micro_batches, one.interleave) == degrees
+    whole = (one.dp, one.tp, one.pp, one.micro_batches, one.interleave, one.cp, one.ep, one.shard)
+    assert whole == (*degrees, *(1,) * (len(whole) - len(degrees)))
 
 
 @pytest.mark.parametrize(
@@ -91,12 +95,17 @@ def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], deg
         ("train_ddp", {"model": "DeepSeek-V3"}, "experts"),
         ("train_tensor", {"model": "GPT-3 175B", "scale": 1.0}, "vocabulary"),
         ("train_sequence", {"model": "MLP 1024"}, "sequence"),
+        ("train_ring", {"model": "MLP 1024"}, "attention"),
+        ("train_ring", {"ranks": 8}, "2 cp"),
+        ("train_ulysses", {"ranks": 8, "scale": 0.1}, None),
+        ("train_ulysses", {"ranks": 12, "scale": 0.1}, "heads"),
         ("train_1f1b", {"model": "GPT-3 175B"}, "ties"),
         ("train_ddp", {"micro_batches": [5]}, "batch"),
         ("train_interleaved", {}, "layers"),
         ("train_tensor", {"ranks": 3}, "ffn"),
         ("train_tensor", {"ranks": 16, "model": "Llama 3 8B"}, "kv_heads"),
         ("train_tensor", {"replicas": [4]}, "replica"),
+        ("train_hsdp", {"ranks": 2}, "replica"),
         ("train_1f1b", {"ranks": 1}, "replica"),
         ("train_1f1b", {"micro_batches": [2]}, "micro-batches"),
         ("train_ddp", {"modes": ["pipelined"]}, "isolated"),

@@ -125,7 +125,7 @@ def _op_of(given: str) -> str | None:
     "--scale", type=float, help="Widths, layers, sequence and batch times this one.  [default: 0.01; MLP 1024: 1]"
 )
 @click.option("--micro-batches", help="Of a step and replica, by commas.  [default: 1; pipelines: 2 a stage]")
-@click.option("--replicas", help="Of the model, tensor and pipeline parallel, by commas: 1,2.  [default: 1]")
+@click.option("--replicas", help="Of the model, not data parallel, by commas: 1,2.  [default: 1, of train_hsdp 2]")
 @click.option(
     "--compute", help="Matrix products: real, or wait=20ms, slept a step on every rank instead.  [default: real]"
 )

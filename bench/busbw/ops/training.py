@@ -88,7 +88,7 @@ def _step(name: str, summary: str, *splits: Split) -> Op:
 
 
 MODEL: Final = "MLP 1024"
-OTHER_MODELS: Final = {"train_sequence": "Llama 3 8B"}
+OTHER_MODELS: Final = dict.fromkeys(("train_sequence", "train_ring", "train_ulysses"), "Llama 3 8B")
 """Steps that :data:`MODEL` has nothing for → what they train unless told."""
 SCALE: Final = 0.01
 """Of every other model unless told: a step of a moment."""
@@ -102,9 +102,12 @@ TRAINING = (
     _step("train_zero1", "data parallel, optimizer states divided: reduce_scatter, update, all_gather", "dp"),
     _step("train_fsdp", "weights divided by fully_shard, gathered for each pass of a layer", "dp"),
     _step("train_fsdp_kept", "the same, weights kept from the forward to the backward pass", "dp"),
+    _step("train_hsdp", "weights divided within groups of ranks, gradients added up between them", "dp", "shard"),
     _step("train_tensor", "every layer split by columns and rows: two all_reduce in each direction", "tp"),
     _step("train_columns", "every layer split by columns alone: outputs are gathered", "tp"),
     _step("train_sequence", "the same as train_tensor, tokens divided between its layers' halves", "tp"),
+    _step("train_ring", "sequences divided: keys and values go around a ring", "cp"),
+    _step("train_ulysses", "sequences divided, in attention heads: an all_to_all before and behind it", "cp"),
     _step("train_gpipe", "a pipeline of layers: all forward passes, then all backward passes", "pp"),
     _step("train_1f1b", "a pipeline of layers: one forward, one backward pass in turns", "pp"),
     _step(INTERLEAVED, f"the same, {PARTS} parts of the layers on every rank", "pp"),

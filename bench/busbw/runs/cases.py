@@ -216,9 +216,10 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
 
     Raises UsageError where none does.
     """
-    dividing = [replicas for replicas in sweep.replicas if ranks % replicas == 0]
+    asked = ((2 if "shard" in op.splits else 1),) if sweep.replicas is None else sweep.replicas
+    dividing = [replicas for replicas in asked if ranks % replicas == 0]
     if not dividing:
-        message = f"key 'replicas': {', '.join(map(str, sweep.replicas))} do not divide {ranks} ranks; want a divisor"
+        message = f"key 'replicas': {', '.join(map(str, asked))} do not divide {ranks} ranks; want a divisor"
         raise UsageError(message)
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     for model, replicas in product(models, dividing if op.splits != ("dp",) else (ranks,)):

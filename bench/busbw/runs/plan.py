@@ -105,7 +105,8 @@ class Sweep(Record, frozen=True, kw_only=True):
 
     Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale`` (None: as in
     ``ops.training``); ``micro_batches`` of a step and replica (None: two for each stage of a pipeline, else one);
-    ``replicas`` of the model, where ranks divide more than the batch; ``compute`` as in ``ops.training``.
+    ``replicas`` of the model, where ranks divide more than the batch (None: one, of weights that groups of ranks divide
+    two); ``compute`` as in ``ops.training``.
     """
 
     ops: tuple[str, ...]
@@ -132,12 +133,12 @@ class Sweep(Record, frozen=True, kw_only=True):
     models: tuple[str, ...] | None = None
     scale: float | None = None
     micro_batches: tuple[int, ...] | None = None
-    replicas: tuple[int, ...] = (1,)
+    replicas: tuple[int, ...] | None = None
     compute: str = "real"
 
     def __post_init__(self) -> None:
         refuse_beyond("scale", 1.0 if self.scale is None else self.scale, limits.LEAST_SCALE, 1)
-        for number in self.replicas:
+        for number in self.replicas or ():
             refuse_beyond("replicas", number, 1, limits.MOST_RANKS)
         for number in self.micro_batches or ():
             refuse_beyond("micro_batches", number, 1, limits.MOST_MICRO_BATCHES)
@@ -164,7 +165,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
             "models": lambda: _require(("",) if self.models is None else self.models),
             "micro_batches": lambda: _require((1,) if self.micro_batches is None else self.micro_batches),
-            "replicas": lambda: _require(self.replicas),
+            "replicas": lambda: _require((1,) if self.replicas is None else self.replicas),
             "compute": lambda: parse_compute(self.compute),
         }
         for key, check in checks.items():

@@ -50,6 +50,19 @@ class StepShape:
                 op == "train_sequence" and model.sequence % one.tp,
                 f"a sequence of {model.sequence} is not cut evenly by tp = {one.tp}",
             ),
+            (one.cp > 1 and not model.heads, f"{model.name} has no attention, which is what cp ranks do together"),
+            (
+                one.cp > 1 and model.sequence % (2 * one.cp),
+                f"a sequence of {model.sequence} is not cut evenly by 2 cp = {2 * one.cp}",
+            ),
+            (
+                op == "train_ulysses" and model.heads % one.cp,
+                f"{model.heads} heads are not cut evenly by cp = {one.cp}",
+            ),
+            (
+                op == "train_ulysses" and model.kv_heads % one.cp and one.cp % model.kv_heads,
+                f"cp = {one.cp} is no multiple and no part of {model.kv_heads} kv_heads",
+            ),
             (one.tp > 1 and model.tied, f"{model.name} ties embedding and head, which tp splits apart"),
             (one.pp > 1 and model.tied, f"{model.name} ties embedding and head, which are on two stages"),
         )

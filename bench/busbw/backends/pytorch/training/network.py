@@ -17,12 +17,18 @@ _ROTARY_BASE = 10_000.0
 
 
 class Attention(nn.Module):
-    """Causal attention with its projections; heads are told from widths, for a rank may have a part of them."""
+    """Causal attention with its projections; heads are told from widths, for a rank may have a part of them.
+
+    attend: what queries, keys and values of (sequences, heads, tokens, width) become. places: of the tokens in their
+    sequence; None: one after another.
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self._head_dim = model.head_dim
         self._rotary = not model.positions
+        self.attend = causal
+        self.places: torch.Tensor | None = None
         wide, narrow = model.heads * model.head_dim, model.kv_heads * model.head_dim
         self.query = nn.Linear(model.hidden, wide, bias=model.biases)
         self.key = nn.Linear(model.hidden, narrow, bias=model.biases)
@@ -36,11 +42,8 @@ class Attention(nn.Module):
         query, key, value = (self._heads(one(hidden)) for one in (self.query, self.key, self.value))
         query, key = self.query_norm(query), self.key_norm(key)
         if self._rotary:
-            query, key = _rotated(query), _rotated(key)
-        group = query.shape[1] // key.shape[1]
-        key, value = (one.repeat_interleave(group, dim=1) for one in (key, value))
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self._merged(seen)
+            query, key = _rotated(query, self.places), _rotated(key, self.places)
+        return self._merged(self.attend(query, key, value))
 
     def _merged(self, seen: torch.Tensor) -> torch.Tensor:
         merged: torch.Tensor = self.out(seen.transpose(1, 2).flatten(2))
@@ -50,11 +53,19 @@ class Attention(nn.Module):
         return projected.view(*projected.shape[:-1], -1, self._head_dim).transpose(1, 2)
 
 
-def _rotated(heads: torch.Tensor) -> torch.Tensor:
+def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention to all earlier tokens; several heads share a key and a value (https://arxiv.org/abs/2305.13245)."""
+    group = query.shape[1] // key.shape[1]
+    key, value = (one.repeat_interleave(group, dim=1) for one in (key, value))
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def _rotated(heads: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
     """Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.2)."""
     half = heads.shape[-1] // 2
     rates = _ROTARY_BASE ** -(torch.arange(half, device=heads.device) / half)
-    angles = torch.outer(torch.arange(heads.shape[-2], device=heads.device), rates).to(heads.dtype)
+    known = torch.arange(heads.shape[-2], device=heads.device) if places is None else places
+    angles = torch.outer(known, rates).to(heads.dtype)
     first, second = heads[..., :half], heads[..., half:]
     return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
 
@@ -101,13 +112,15 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(model.vocabulary, model.hidden)
         self.positions = nn.Embedding(model.positions, model.hidden) if model.positions else None
+        self.places: torch.Tensor | None = None
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Of (sequences, tokens)."""
         looked_up: torch.Tensor = self.tokens(tokens)
         if self.positions is None:
             return looked_up
-        placed: torch.Tensor = looked_up + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        known = torch.arange(tokens.shape[1], device=tokens.device) if self.places is None else self.places
+        placed: torch.Tensor = looked_up + self.positions(known)
         return placed
 
 

@@ -115,6 +115,9 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             op, factor = _AT_ONCE[name]
             size = _bytes(args[0]) * (1 if factor is None else args[factor])
             group = _resolve_process_group(args[-1]).size()
+        if op == "all_to_all" and any(len(set(rows)) > 1 for rows in args[3:5]):
+            # The rank that gets or gives most determines how long it takes.
+            op, size = "all_to_all_v", max(_bytes(args[0]), _bytes(args[1]))
         self.calls.append(Call(op, size, 2 if op == "send_recv" else group, lambda: func(*ours, **kwargs)))
 
 
@@ -130,7 +133,9 @@ def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
         if name == "c10d::_allgather_base_":
             # Not what new memory holds: subnormal numbers take long to multiply. The input may be a part of the output.
             args[0].view(-1, args[1].numel()).copy_(args[1].clone().view(1, -1))
-        return done if name in {"c10d::send", "c10d::recv_"} else (args[0], done)
+        if name == "c10d::alltoall_base_":
+            args[0].zero_()
+        return done if name in {"c10d::send", "c10d::recv_", "c10d::alltoall_base_"} else (args[0], done)
     tensor, op = args[0], _AT_ONCE[name][0]
     ranks = args[1] if op == "all_gather" else args[2] if op == "reduce_scatter" else 1
     rows = tensor.shape[0] * ranks if op == "all_gather" else tensor.shape[0] // ranks

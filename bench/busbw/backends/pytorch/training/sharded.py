@@ -1,5 +1,8 @@
 """Fully sharded: ranks divide the batch and the weights, which are gathered where they are needed."""
 
+from typing import Any
+
+import torch
 from torch import nn
 
 from busbw.backends.pytorch.training.network import Network
@@ -23,8 +26,13 @@ class Sharded(Step):
         for unit in (network.embedding, *network.layers.values(), network.head):
             if unit is not None:
                 fully_shard(unit, mesh=mesh, reshard_after_forward=self._reshard)
-        fully_shard(network, mesh=mesh, reshard_after_forward=self._reshard)
+        self._wrapped: Any = fully_shard(network, mesh=mesh, reshard_after_forward=self._reshard)
         return network
+
+    def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
+        """Weights that are kept are so until the last micro-batch."""
+        self._wrapped.set_reshard_after_backward(last or self._reshard)
+        return super().pass_of(given, wanted, pieces, last=last)
 
     def synchronise(self) -> None:
         """Nothing is left to be said."""

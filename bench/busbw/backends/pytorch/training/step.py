@@ -100,9 +100,18 @@ class Step(ABC):
         self.made = made
         self.loss = torch.zeros(())
         given, wanted = batch_of(made.shape.model, SEED)
-        self.given, self.wanted = made.slice_of(given), made.slice_of(wanted)
+        self.given, self.wanted = self.slice_of(given), self.slice_of(wanted)
         self.network: nn.Module = self.make()
         self._initial = [parameter.detach().clone() for parameter in self.network.parameters()]
+
+    def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """What this rank has of the data."""
+        return self.made.slice_of(whole)
+
+    @property
+    def flop(self) -> int:
+        """Of matrix products that all ranks do together."""
+        return self.made.shape.flop
 
     @abstractmethod
     def make(self) -> nn.Module:
@@ -203,9 +212,9 @@ class Reference:
         model = made.shape.model
         network = Network(model, SEED)
         given, wanted = batch_of(model, SEED)
-        out = network(given)
+        out, self._wanted = network(given), wanted
         torch.autograd.backward(loss_of(out, wanted))
-        self.loss = loss_of(made.slice_of(out.detach()), made.slice_of(wanted))
+        self._out = out.detach()
         self._network = dict(network.named_parameters())
         longest = max(made.shape.tokens, model.hidden, model.ffn, model.vocabulary, model.heads * model.head_dim)
         # Forward and backward pass go through every product of a layer once; each adds up to ``longest`` numbers,
@@ -228,7 +237,8 @@ class Reference:
         for kind, of in ((step.gradients, self.gradient), (step.weights, self.weight)):
             for found, wanted in kind(of):
                 count += wanted.numel() if found is None else self._differ(found, wanted)
-        return count + (self._differ(step.loss, self.loss) if step.knows_loss else 0)
+        loss = loss_of(step.slice_of(self._out), step.slice_of(self._wanted))
+        return count + (self._differ(step.loss, loss) if step.knows_loss else 0)
 
     def _differ(self, found: torch.Tensor, wanted: torch.Tensor) -> int:
         if found.shape != wanted.shape:
@@ -324,12 +334,13 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
     ranks = len(bound.group)
     made = Made(shape, bound.me, ranks, bound.process_group)
     wait_ns = bound.case.workload.wait_ns
-    waits = None if wait_ns is None else Waits(wait_ns * 1e-9 * ranks / shape.flop)
-    one = BoundStep(make(made), waits, Reference(made))
+    step = make(made)
+    waits = None if wait_ns is None else Waits(wait_ns * 1e-9 * ranks / step.flop)
+    one = BoundStep(step, waits, Reference(made))
 
     def parts() -> Parts:
         one.count()
         calls = (one.step.reset, one.watched, one.compute, one.communicate)
-        return Parts(*calls, counted(one.calls), parameters(shape.model), shape.flop, shape.tokens)
+        return Parts(*calls, counted(one.calls), parameters(shape.model), step.flop, shape.tokens)
 
     return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)
