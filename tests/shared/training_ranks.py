@@ -26,15 +26,18 @@ REPLICATED: Final = (
     "train_ulysses",
     "train_gpipe",
     "train_1f1b",
+    "train_3d",
 )
 """Steps of which four ranks train two replicas, or of :data:`WIDE` ones a single one."""
-WIDE: Final = ("train_ring",)
+WIDE: Final = ("train_ring", "train_3d")
 SCALES: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128}
 """What is trained → its scale."""
 ACCUMULATED: Final = ("train_ddp", "train_zero1", "train_fsdp", "train_fsdp_kept", "train_ulysses")
 """Steps whose ranks add up the gradients of two micro-batches."""
 MODELS: Final = {op: (OTHER_MODELS[op],) if op in OTHER_MODELS else ("MLP 1024", "Llama 3 8B") for op in WORKLOADS}
 """Step → what it trains here."""
+PAIRED: Final = tuple(op for op in WORKLOADS if op != "train_3d")
+"""Steps that two ranks train."""
 WAIT_SECONDS = 0.02
 
 
@@ -42,11 +45,12 @@ def workload(op: str, model: str, ranks: int = RANKS) -> Workload:
     """What two ranks, or two replicas of two, train with ``op``."""
     splits, sharing = OPS[op].splits, ranks if op in WIDE else RANKS
     degrees = {**dict.fromkeys(splits, sharing), "dp": ranks if "dp" in splits else ranks // sharing}
+    degrees |= {"pp": RANKS, "tp": RANKS} if splits == ("pp", "tp") else {}
     return Workload(
         model=model,
         scale=SCALES[model],
         **{"tp": 1, "pp": 1, **degrees},
-        micro_batches=4 if splits == ("pp",) else 2 if op in ACCUMULATED else 1,
+        micro_batches=4 if "pp" in splits else 2 if op in ACCUMULATED else 1,
         interleave=2 if op == INTERLEAVED else 1,
     )
 
@@ -192,14 +196,15 @@ def main() -> None:
     rank, ranks = int(sys.argv[1]), int(sys.argv[3])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=ranks)
-    ops = WORKLOADS if ranks == RANKS else REPLICATED
+    ops = PAIRED if ranks == RANKS else REPLICATED
     found: dict[str, Any] = {op: {model: whole(op, model, rank, ranks) for model in MODELS[op]} for op in ops}
     if ranks == RANKS:
         found["faults"] = {
             op: {name: faulty(op, plant, rank) for name, plant in planted.items()} for op, planted in FAULTS.items()
         }
     else:
-        found["faults"] = {op: faulty(op, _unreplicated, rank, ranks) for op in ops}
+        plants = {"train_3d": _shifted}
+        found["faults"] = {op: faulty(op, plants.get(op, _unreplicated), rank, ranks) for op in ops}
     sys.stdout.write(json.dumps(found))
     dist.destroy_process_group()
 

@@ -79,6 +79,8 @@ def test_the_same_seed_makes_the_same_weights_in_the_whole_and_in_a_part() -> No
         ("train_1f1b", {}, (1, 1, 4, 8, 1)),
         ("train_gpipe", {"replicas": [2], "micro_batches": [3]}, (2, 1, 2, 3, 1)),
         ("train_interleaved", {}, (1, 1, 4, 8, 2)),
+        ("train_3d", {}, (1, 2, 2, 4, 1)),
+        ("train_3d", {"ranks": 8, "replicas": [2]}, (2, 2, 2, 4, 1)),
     ],
 )
 def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], degrees: tuple[int, ...]) -> None:
@@ -106,6 +108,8 @@ def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], deg
         ("train_tensor", {"ranks": 16, "model": "Llama 3 8B"}, "kv_heads"),
         ("train_tensor", {"replicas": [4]}, "replica"),
         ("train_hsdp", {"ranks": 2}, "replica"),
+        ("train_3d", {"ranks": 2}, "replica"),
+        ("train_3d", {"ranks": 3}, "replica"),
         ("train_1f1b", {"ranks": 1}, "replica"),
         ("train_1f1b", {"micro_batches": [2]}, "micro-batches"),
         ("train_ddp", {"modes": ["pipelined"]}, "isolated"),

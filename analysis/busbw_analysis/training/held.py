@@ -34,6 +34,7 @@ _LAYOUTS: Final[dict[str, dict[str, Any]]] = {
     "train_ulysses": {"context": "ulysses"},
     "train_gpipe": {"schedule": "gpipe"},
     "train_1f1b": {},
+    "train_3d": {},
     "train_interleaved": {},
 }
 """Operation → how its layout differs from the plain one. An all_reduce of each gradient by hand is none of a plan's."""

@@ -93,6 +93,8 @@ OTHER_MODELS: Final = dict.fromkeys(("train_sequence", "train_ring", "train_ulys
 SCALE: Final = 0.01
 """Of every other model unless told: a step of a moment."""
 INTERLEAVED: Final = "train_interleaved"
+STAGE: Final = 2
+"""Ranks of a stage, where stages are tensor parallel."""
 PARTS: Final = 2
 """Parts of the layers that a stage of an interleaved pipeline has."""
 
@@ -110,5 +112,6 @@ TRAINING = (
     _step("train_ulysses", "sequences divided, in attention heads: an all_to_all before and behind it", "cp"),
     _step("train_gpipe", "a pipeline of layers: all forward passes, then all backward passes", "pp"),
     _step("train_1f1b", "a pipeline of layers: one forward, one backward pass in turns", "pp"),
+    _step("train_3d", f"a pipeline whose stages are {STAGE} tensor parallel ranks each", "pp", "tp"),
     _step(INTERLEAVED, f"the same, {PARTS} parts of the layers on every rank", "pp"),
 )

@@ -15,7 +15,7 @@ from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
 from busbw.ops.storage import Access, Way
 from busbw.ops.threads import parse_threads
-from busbw.ops.training import INTERLEAVED, MODEL, OTHER_MODELS, PARTS, SCALE, Workload, parse_compute
+from busbw.ops.training import INTERLEAVED, MODEL, OTHER_MODELS, PARTS, SCALE, STAGE, Workload, parse_compute
 from busbw.runs.plan import InPlace, Plan, Sweep
 from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
 
@@ -224,9 +224,11 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     for model, replicas in product(models, dividing if op.splits != ("dp",) else (ranks,)):
         sharing = ranks // replicas
-        usual = (2 * sharing if op.splits == ("pp",) else 1,)
         scale = (1.0 if model == MODEL else SCALE) if sweep.scale is None else sweep.scale
         degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
+        if op.splits == ("pp", "tp"):
+            degrees |= {"pp": sharing // STAGE, "tp": STAGE} if sharing % STAGE == 0 else {"tp": 1}
+        usual = (2 * degrees["pp"] if "pp" in degrees else 1,)
         for micro_batches in usual if sweep.micro_batches is None else sweep.micro_batches:
             yield Workload(
                 model=model,

@@ -21,5 +21,6 @@ WORKLOADS: dict[str, MakeStep] = {
     "train_ulysses": Ulysses,
     "train_gpipe": pipelined("ScheduleGPipe"),
     "train_1f1b": pipelined("Schedule1F1B"),
+    "train_3d": pipelined("Schedule1F1B"),
     "train_interleaved": pipelined("ScheduleInterleaved1F1B"),
 }

@@ -1,4 +1,4 @@
-"""Pipelines: every rank has some of the layers, and micro-batches go from rank to rank."""
+"""Pipelines: every rank has some of the layers, or a part of each of them, and micro-batches go from rank to rank."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,11 +8,12 @@ from torch import nn
 
 from busbw.backends.pytorch.training.network import Network, loss_of
 from busbw.backends.pytorch.training.step import SEED, Made, Step
+from busbw.backends.pytorch.training.tensor_parallel import loss_by_vocabulary, settle, split, whole
 
 
 class Pipelined(Step):
     """``schedule`` is one of torch.distributed.pipelining. A rank has ``interleave`` parts of the layers: part j of
-    rank r is number j p + r in a row.
+    stage r is number j p + r in a row.
     """
 
     def __init__(self, made: Made, schedule: str) -> None:
@@ -29,6 +30,9 @@ class Pipelined(Step):
         length = model.layers // count
         numbers = [part * one.pp + made.place("pp") for part in range(one.interleave)]
         parts = [Network(model, SEED, range(number * length, (number + 1) * length)) for number in numbers]
+        if one.tp > 1:
+            for part in parts:
+                split(part, made.mesh("tp"), "rows")
         cpu = torch.device("cpu")
         stages = [
             pipelining.PipelineStage(
@@ -54,10 +58,16 @@ class Pipelined(Step):
         """By the schedule, which divides the gradients of micro-batches by their number."""
         losses: list[torch.Tensor] = []
         last = {"target": self.wanted, "losses": losses} if self._last else {}
-        given = (self.given,) if self._first else ()
-        self._schedule.step(*given, **last)
+        given = (self.given.detach().requires_grad_(self.given.is_floating_point()),) if self._first else ()
+        with loss_by_vocabulary(self.made):
+            self._schedule.step(*given, **last)
         if losses:
-            self.loss = torch.stack(losses).mean().detach()
+            self.loss = torch.stack([whole(loss.detach()) for loss in losses]).mean()
+
+    def synchronise(self) -> None:
+        """The rest of the gradients of stages that are tensor parallel, and the mean over replicas."""
+        settle(self.network)
+        super().synchronise()
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Without the number of the part."""

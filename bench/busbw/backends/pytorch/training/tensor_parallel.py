@@ -1,12 +1,13 @@
 """Tensor parallel: every rank has a part of each layer, and the whole batch."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from busbw.backends.pytorch.training.network import Network, loss_of
+from busbw.backends.pytorch.training.network import Network
 from busbw.backends.pytorch.training.step import SEED, Made, Step
 
 Form = Literal["rows", "columns", "sequence"]
@@ -39,15 +40,8 @@ class TensorParallel(Step):
 
     def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
         """With the loss split over the vocabulary."""
-        if self.wanted.is_floating_point():
-            return super().pass_of(given, wanted, pieces, last=last)
-        from torch.distributed.tensor.parallel import loss_parallel  # noqa: PLC0415 - takes half a second
-
-        with loss_parallel():
-            loss = loss_of(self.network(given), wanted) / pieces
-            torch.autograd.backward(loss)
-        mean: torch.Tensor = loss.detach()
-        return mean.full_tensor() if hasattr(mean, "full_tensor") else mean
+        with loss_by_vocabulary(self.made):
+            return whole(super().pass_of(given, wanted, pieces, last=last))
 
 
 def tensor_parallel(form: Form) -> Callable[[Made], Step]:
@@ -91,6 +85,22 @@ def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - to
     if network.head is not None:
         columns = ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
         parallelize_module(network.head, mesh, {"out": columns} | ({"norm": norm} if form == "sequence" else {}))
+
+
+def loss_by_vocabulary(made: Made) -> AbstractContextManager[None]:
+    """Within it, the loss of what is split over the vocabulary is computed by all tensor ranks."""
+    if made.shape.workload.tp == 1 or not made.shape.model.vocabulary:
+        return nullcontext()
+    from torch.distributed.tensor.parallel import loss_parallel  # noqa: PLC0415
+
+    within: AbstractContextManager[None] = loss_parallel()
+    return within
+
+
+def whole(loss: Any) -> torch.Tensor:  # noqa: ANN401 - a tensor or a DTensor
+    """As a plain tensor."""
+    plain: torch.Tensor = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+    return plain
 
 
 def settle(network: nn.Module) -> None:
