@@ -63,7 +63,7 @@ def test_memory_is_that_of_this_machine_where_none_is_named(monkeypatch: pytest.
     gpus = {"0000:1b:00.0": Gpu(0, "NVIDIA H200"), "0000:1c:00.0": Gpu(1, "NVIDIA H100 80GB HBM3")}
     monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", lambda: gpus)
     assert asked(f"memory {RING}")["gpu_memory_bytes"] == 80e9, "the smallest of all"
-    assert asked(f"memory {RING} --gpu-memory 1GiB")["gpu_memory_bytes"] == 1 << 30
+    assert asked(f"memory {RING} --gpu-memory 1024GiB")["gpu_memory_bytes"] == 1 << 40
     monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", dict)
     assert asked(f"memory {RING}")["gpu_memory_bytes"] is None
 
