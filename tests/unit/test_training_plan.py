@@ -355,9 +355,11 @@ def test_scaling_keeps_the_batch_of_a_rank_or_of_all() -> None:
     one = plans.plan(wanted(fixed={"dp": 4, "tp": 2, "micro_batch": 1}), on).layouts[0]
     weak, strong = plans.scaling(one, on)
     assert [gpus for gpus, _ in weak.points] == [2 << power for power in range(16)]
-    assert [gpus for gpus, _ in strong.points] == [2, 4, 8, 16, 32]
+    assert [gpus for gpus, _ in strong.points] == [2, 4, 8, 16, 32, 64, 128, 256], "replicas up to 16, then cp up to 8"
     assert {time.compute for _, time in weak.points} == {one.time.compute}
-    assert [time.compute * gpus for gpus, time in strong.points] == pytest.approx([8 * one.time.compute] * 5)
+    assert [time.compute * gpus for gpus, time in strong.points] == pytest.approx([8 * one.time.compute] * 8)
+    assert not any(time.exposed.get("cp") for _, time in strong.points[:5])
+    assert all(time.exposed["cp"] for _, time in strong.points[5:])
     slow = Machine(1e15, 4, Described(RATES), 0.0)
     assert plans.scaling(one, slow)[0].takes_over == 2
 
@@ -367,7 +369,7 @@ def test_scaling_leaves_out_what_does_not_fit() -> None:
     one = plans.plan(wanted(fixed={"dp": 8, "zero": 3, "micro_batch": 1}), on).layouts[0]
     weak, strong = plans.scaling(one, on, one.memory.total)
     assert [gpus for gpus, _ in weak.points] == [8 << power for power in range(14)]
-    assert [gpus for gpus, _ in strong.points] == [8, 16]
+    assert [gpus for gpus, _ in strong.points] == [8, 16, 32, 64, 128, 256]
 
 
 def test_rules_on_one_dimension_say_nothing() -> None:

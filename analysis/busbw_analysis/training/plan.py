@@ -306,30 +306,38 @@ def scaling(
     planned: Planned, machine: Machine, room: float | None = None, attention: Attention | None = None
 ) -> tuple[Scaled, Scaled]:
     """Weak scaling, where the batch grows with the GPUs, and strong scaling, where it stays and micro-batches get fewer
-    until there is one; up to 65,536 GPUs, by doubling from one replica. Steps that need more than ``room`` bytes are
-    left out (None: memory is not looked at).
+    until there is one, and then each sequence is split over more ranks (cp); up to 65,536 GPUs, by doubling from one
+    replica. Steps that need more than ``room`` bytes are left out (None: memory is not looked at).
     """
     step, layout = planned.step, planned.step.layout
     one_replica = layout.tp * layout.pp * layout.cp
-    weak: list[tuple[int, StepTime]] = []
-    strong: list[tuple[int, StepTime]] = []
     dp = next((one for one in divisors(layout.dp) if one * layout.cp % layout.ep == 0), layout.dp)
-    while dp * one_replica <= MOST_SCALED:
-        gpus = dp * one_replica
-        whole, left = divmod(step.batch, dp * step.micro_batch)
-        fits = whole and not left
-        interleaved = layout.interleave if fits and whole % layout.pp == 0 else 1
-        grown = replace(layout, dp=dp)
-        tries = [(weak, grown, step.batch * dp // layout.dp)]
-        if fits:
-            tries.append((strong, replace(grown, micro_batches=whole, interleave=interleaved), step.batch))
-        for points, made, batch in tries:
+    replicas = [dp << more for more in range((MOST_SCALED // (dp * one_replica)).bit_length())]
+    weak = [(replace(layout, dp=dp), step.batch * dp // layout.dp) for dp in replicas]
+    strong = [(one, step.batch) for one in _of_one_batch(step, replicas)]
+
+    def timed(steps: list[tuple[Layout, int]]) -> Iterator[tuple[int, StepTime]]:
+        for made, batch in steps:
             with suppress(UsageError, AnalysisError):
                 scaled = replace(step, layout=made, batch=batch)
                 if room is None or memory(scaled, attention=attention).total <= room:
-                    points.append((gpus, step_time(scaled, machine)))
-        dp *= 2
-    return Scaled("weak", tuple(weak)), Scaled("strong", tuple(strong))
+                    yield made.gpus, step_time(scaled, machine)
+
+    return Scaled("weak", tuple(timed(weak))), Scaled("strong", tuple(timed(strong)))
+
+
+def _of_one_batch(step: Step, replicas: Sequence[int]) -> Iterator[Layout]:
+    """Layouts on more and more GPUs for the batch as it is: fewer micro-batches, then more cp."""
+    last: Layout | None = None
+    for dp in replicas:
+        whole, left = divmod(step.batch, dp * step.micro_batch)
+        if whole and not left:
+            parts = step.layout.interleave if whole % step.layout.pp == 0 else 1
+            last = replace(step.layout, dp=dp, micro_batches=whole, interleave=parts)
+            yield last
+    while last is not None and 2 * last.gpus <= MOST_SCALED:
+        last = replace(last, cp=2 * last.cp)
+        yield last
 
 
 def dimensions_used(found: Sequence[Planned]) -> tuple[Dimension, ...]:

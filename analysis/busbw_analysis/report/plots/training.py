@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from busbw.errors import UsageError
 from busbw_analysis.report.tables.training_plan import short_words
-from busbw_analysis.training.plan import Planned, Scaled
+from busbw_analysis.training.plan import MOST_SCALED, Planned, Scaled
 from busbw_analysis.training.step_time import StepTime
 
 
@@ -56,5 +56,8 @@ def _over_gpus(axes: Axes, one: Scaled) -> None:
     if gpus:
         axes.stackplot(gpus, shares, colors=list(colours.values()))
     if one.takes_over is not None:
-        axes.axvline(one.takes_over, color="black", linewidth=0.8, linestyle=":")
-    axes.set(xscale="log", ylim=(0, 100), xlabel=f"GPUs, {one.kind} scaling", ylabel="share of a step (%)")
+        axes.axvline(one.takes_over, color="white", linewidth=1.0, linestyle=":")
+        words = f"{one.takes_over:,} GPUs: communication takes over"
+        axes.text(one.takes_over, 50, words, rotation=90, ha="right", va="center", color="white", fontsize="small")
+    axes.set(xscale="log", xlim=(gpus[0] if gpus else 1, MOST_SCALED), ylim=(0, 100))
+    axes.set(xlabel=f"GPUs, {one.kind} scaling", ylabel="share of a step (%)")

@@ -98,7 +98,8 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
         "",
         points,
         rows,
-        f"{words}, with other dp, where it fits; weak: the batch grows along, strong: it stays",
+        f"{words}, with other dp, where it fits",
+        "weak: the batch grows along, strong: it stays, and behind the last replica more cp share each sequence",
         *takes,
     )
 
