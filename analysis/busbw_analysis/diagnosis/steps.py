@@ -78,13 +78,15 @@ class Trained:
 
     @property
     def waits_for(self) -> tuple[str, float]:
-        """What takes most of the step beside computation, and its ns: the bubble, or communication of dp, tp and pp, as
-        far as the layout has them.
+        """What takes most of the step beside computation, and its ns: the bubble, or communication of the dimensions
+        that the layout has.
         """
         communication = self.exposed_ns - self.bubble_ns
         if self.bubble_ns > communication:
             return "bubble", self.bubble_ns
-        return ", ".join(name for name in ("dp", "tp", "pp") if getattr(self.workload, name) > 1), communication
+        return ", ".join(
+            name for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self.workload, name) > 1
+        ), communication
 
     @property
     def tokens_per_second(self) -> float:

@@ -20,7 +20,7 @@ _WAITED: Final = (
     "not share cores, and FLOP/s say nothing."
 )
 _WAITS: Final = (
-    "Of a model, scale and wait on as many ranks. Bubble: (p−1)/(m v) of computation alone; dp, tp, pp: communication "
+    "Of a model, scale and wait on as many ranks. Bubble: (p−1)/(m v) of computation alone; dp to ep: communication "
     "of those, which is all else that is exposed."
 )
 
