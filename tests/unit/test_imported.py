@@ -44,15 +44,16 @@ def nccl_log(
     wrong: str = "0",
     footer: str = "# Out of bounds values : 0 OK",
     sizes: tuple[int, ...] = SIZES,
+    curve: tuple[float, float] = (20, 210e3),
 ) -> str:
-    """A log of nccl-tests whose time is 20 µs and S over 210 GB/s."""
+    """A log of nccl-tests whose time is α in µs and S over B in bytes per µs, as ``curve`` has them."""
     lines = [f"# Collective test starting: {op}_perf", "# nThread 1 nGpus 1 minBytes 1024"]
     lines += [RANK.format(rank, rank * hosts // ranks, rank % (ranks // hosts), gpu) for rank in range(ranks)]
     lines.append(HEAD)
     for size in sizes:
-        time = 20 + size / 210e3
-        rate = f"{size / time / 1e3:.2f} {size / time / 1e3 * (bus_factor(op, ranks) or 0):.2f} {wrong}"
-        lines.append(f"  {size} {size // 4} float sum -1 {time:.2f} {rate} {time:.2f} {rate}")
+        time = curve[0] + size / curve[1]
+        rates = f"{size / time / 1e3:.2f} {size / time / 1e3 * (bus_factor(op, ranks) or 0):.2f} {wrong}"
+        lines.append(f"  {size} {size // 4} float sum -1 {time:.2f} {rates} {time:.2f} {rates}")
     return "\n".join([*lines, footer, "# Avg bus bandwidth    : 100", ""])
 
 
@@ -185,6 +186,38 @@ def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None
     assert float(published[1]) == pytest.approx(476.3 / 367.5, rel=0.05)
     path.write_text(nccl_log(gpu="NVIDIA H200", ranks=4), encoding="utf-8")
     assert not any("published" in one.why for one in judged(path).verdicts)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "algbw", "large"),
+    [
+        ("NVIDIA H100 80GB HBM3", 274e3, "faster"),
+        ("NVIDIA H100 80GB HBM3", 210e3, "as expected"),
+        ("NVIDIA A100-SXM4-80GB", 130e3, "as expected"),
+        ("NVIDIA A100-SXM4-80GB", 90e3, "slower"),
+        ("AMD Instinct MI300X", 180e3, "as expected"),
+        ("AMD Instinct MI300X", 120e3, "slower"),
+    ],
+)
+def test_who_is_as_fast_as_published_is_as_expected(tmp_path: Path, gpu: str, algbw: float, large: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu=gpu, curve=(20, algbw)), encoding="utf-8")
+    judgement = judged(path)
+    found = {one.band: one for one in judgement.verdicts}
+    assert found["large"].status == large
+    assert "published" in found["large"].text
+    assert "published" in answer_of(judgement).answer
+    path.write_text(nccl_log(gpu=gpu, curve=(60, algbw)), encoding="utf-8")
+    small = {one.band: one for one in judged(path).verdicts}["small"]
+    assert small.status == ("not judged" if "A100" in gpu else "slower"), "published from 32 KiB on, or in 13 to 34 µs"
+
+
+def test_links_of_a_mesh_are_those_to_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu="AMD Instinct MI300X", ranks=4), encoding="utf-8")
+    peak = judged(path).curves[0].peak
+    assert isinstance(peak, Peak)
+    assert peak.busbw == pytest.approx(3 * 64e9)
 
 
 def test_a_network_is_what_the_user_says(tmp_path: Path) -> None:

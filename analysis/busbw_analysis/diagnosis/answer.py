@@ -373,7 +373,10 @@ def _unjudged(judgement: Judgement) -> str:
         return "Nothing was measured, so nothing can be said about this machine."
     if any(level.share is not None for level in judgement.levels):
         return "The rates stand beside the nominal ones of the hardware, and are not judged."
-    return "There is nothing to compare the numbers with: they are shown and not judged."
+    logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
+    options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
+    rest = f", unless you say what the log does not: {', '.join(options)}" if options else ""
+    return f"There is nothing to compare the numbers with: they are shown and not judged{rest}."
 
 
 def _in_band(judged: Sequence[Verdict]) -> str:
@@ -384,7 +387,8 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     faster = [one for one in judged if one.status == "faster" and (one.model_ratio or 1.0) < _BEATEN]
     fine = len(judged) - len(slower) - undecided - len(faster)
     if fine == len(judged):
-        return "as expected"
+        alike = {(one.op, one.status) for one in judged}  # in place and out of place
+        return f"as expected ({judged[0].text})" if len(alike) == 1 else "as expected"
     parts = []
     if slower:
         worst = max(slower, key=lambda one: (one.model_ratio or 0.0, -(one.peak_share or 0.0)))

@@ -12,7 +12,7 @@ from busbw_analysis.data.groups import Interval
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.fitting.published import Published, published_words
+from busbw_analysis.fitting.published import Published, PublishedPoint, published_of, published_words
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import Prediction
@@ -40,8 +40,8 @@ MODEL_TOLERANCE = 1.25
 class Curve:
     """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``;
     ``parameters`` are what it was fed with; ``alternatives`` are the textbook algorithms at the largest size, which
-    nothing is judged by. ``published`` is what others have of the same GPUs. ``explanation`` says where the time goes;
-    it is there where the model is.
+    nothing is judged by. ``published`` is what others have of the same GPUs, which judges where no model does.
+    ``explanation`` says where the time goes; it is there where the model is.
     """
 
     series: Series
@@ -111,8 +111,10 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     most = _most_share(curve)
     status, text = _judged(peak_share, model_ratio, most, latent=latent)
+    beside = model_ratio is None and status != "undecided"
     reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
-    reasons += published_words(curve.published, point)
+    if (theirs := published_of(curve.published, point)) is not None:
+        reasons.append(published_words(theirs))
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
     ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
@@ -133,6 +135,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
             f"{format_time(ends[1])} {worst[1]}",
         )
         status, text = "undecided", f"undecided: {best[1]} to {worst[1]}"
+    elif beside and theirs is not None:
+        status, text = _beside(theirs, status, text)
     return Verdict(
         label=curve.series.key.label,
         op=curve.series.key.op,
@@ -174,6 +178,24 @@ def _judged(peak_share: float | None, model_ratio: float | None, most: float, *,
     if model_ratio < 1 / MODEL_TOLERANCE:
         return "faster", f"{times(1 / model_ratio)} faster than the model"
     return "as expected", f"{model_ratio:.2g}× the model's time"
+
+
+def _beside(theirs: PublishedPoint, status: Status, text: str) -> tuple[Status, str]:
+    """The verdict by the peak alone, or on what no peak and no model judges, beside what others published.
+
+    Who takes no longer than they is as expected, whatever share of the peak that is; near the peak nobody is slow.
+    """
+    found = f"as published: {theirs.rate_in_words}"
+    if theirs.ratio > MODEL_TOLERANCE:
+        found = f"{times(theirs.ratio)} slower than published: {theirs.rate_in_words}"
+    elif theirs.ratio < 1 / MODEL_TOLERANCE:
+        found = f"{times(1 / theirs.ratio)} faster than published: {theirs.rate_in_words}"
+    known = f"{text}, {found}" if text.endswith("of peak") else found
+    if status not in {"slower", "not judged"}:
+        return status, known
+    if theirs.ratio > MODEL_TOLERANCE:
+        return "slower", known
+    return ("faster" if theirs.ratio < 1 / MODEL_TOLERANCE and status == "not judged" else "as expected"), known
 
 
 def times(ratio: float) -> str:

@@ -4,7 +4,7 @@ The numbers are data (``published.toml``), as they stand in the source; nothing 
 """
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -101,20 +101,44 @@ def published_like(key: SeriesKey, gpu: str) -> tuple[Published, ...]:
     )
 
 
-def published_words(curves: Sequence[Published], point: Point) -> Iterator[str]:
-    """What was published of the size of ``point``, and how many times that its time is."""
+@dataclass(frozen=True, slots=True)
+class PublishedPoint:
+    """What others published of one size. ``ratio``: a measured time over theirs (the median of several)."""
+
+    of: Published
+    rates: tuple[float, ...]
+    ratio: float
+    sources: tuple[str, ...]
+
+    @property
+    def rate_in_words(self) -> str:
+        """Their busbw, lowest to highest."""
+        low, high = (format_rate(rate) for rate in (min(self.rates), max(self.rates)))
+        return low if low == high else f"{low} to {high}"
+
+
+def published_of(curves: Sequence[Published], point: Point) -> PublishedPoint | None:
+    """What was published of the size of ``point``; None: nothing."""
     found = [
         (curve, curve.sizes_bytes.index(point.size_bytes)) for curve in curves if point.size_bytes in curve.sizes_bytes
     ]
-    if found and point.busbw is not None:
-        rates = sorted(curve.busbw(place) for curve, place in found)
-        times = median([curve.times_ns[place] for curve, place in found])
-        between = format_rate(rates[0]) if len(rates) == 1 else f"{format_rate(rates[0])} to {format_rate(rates[-1])}"
-        sources = ", ".join(dict.fromkeys(curve.source for curve, _ in found))
-        yield (
-            f"published for {found[0][0].ranks} × {found[0][0].gpu}: {between} at this size, so it takes "
-            f"{point.time_ns / times:.2g} times as long as published ({sources})"
-        )
+    if not found or point.busbw is None:
+        return None
+    times = median([curve.times_ns[place] for curve, place in found])
+    return PublishedPoint(
+        of=found[0][0],
+        rates=tuple(curve.busbw(place) for curve, place in found),
+        ratio=point.time_ns / times,
+        sources=tuple(dict.fromkeys(curve.source for curve, _ in found)),
+    )
+
+
+def published_words(found: PublishedPoint) -> str:
+    """Whose machine it was, what it reached, and how many times that the measured time is."""
+    return (
+        f"published for {found.of.ranks} × {found.of.gpu}: {found.rate_in_words} at this size, so it takes "
+        f"{found.ratio:.2g} times as long as published ({', '.join(found.sources)})"
+    )
 
 
 def curve_named(name: str) -> Published:

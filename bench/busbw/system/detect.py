@@ -7,7 +7,7 @@ or a row is missing there is a reason in words instead of a number.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
@@ -137,17 +137,26 @@ def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | N
     """The links of a GPU to others in one direction: those that are up, as NVML tells. With ``peers`` (addresses) only
     those that lead to a switch or to one of them.
     """
-    return _all_nvlinks(gpu, rows) or _nvlinks_up(gpu, rows, peers)
+    return _all_links(gpu, rows, peers) or _nvlinks_up(gpu, rows, peers)
 
 
-def _all_nvlinks(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | None:
-    """Of a GPU that is known by its name alone, those that its kind has; None for others."""
+_MESH: Final = 7
+"""Links of a GPU that has one to each of the others on a board of eight (MI300 and later)."""
+
+
+def _all_links(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | None:
+    """Of a GPU that is known by its name alone, the links that its kind has, of a mesh those to ``peers``; None for
+    others.
+    """
     row = row_of(gpu, rows) if from_log(gpu) else None
-    link = None if row is None else rows.rate("nvlink", row.link or "")
-    if row is None or link is None or not row.links:
+    if row is None or not row.links:
         return None
-    each = format_rate(link.bytes_per_second)
-    return link.peak.times(row.links, f"{row.links} × {row.link} ({each} a link), all that {row.name} has")
+    link, count, which = rows.rate("nvlink", row.link or ""), row.links, f"all that {row.name} has"
+    if link is None and row.links == _MESH and peers:
+        link, count, which = rows.rate("xgmi", row.link or ""), min(_MESH, len(peers)), "one to each of the others"
+    if link is None:
+        return None
+    return link.peak.times(count, f"{count} × {row.link} ({format_rate(link.bytes_per_second)} a link), {which}")
 
 
 def _nvlinks_up(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
