@@ -37,7 +37,8 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        message = f"size {text!r} is not a size; write bytes (8) or a binary unit (64KiB, 1MiB, 1.5GiB)"
+        ranges = ", and a range as 8..64MiB*2" if "-" in text else ""
+        message = f"size {text!r} is not a size; write bytes (8) or a binary unit (64KiB, 1MiB, 1.5GiB){ranges}"
         raise UsageError(message)
     number, unit = match.groups()
     factor = _BINARY.get(unit or "B")

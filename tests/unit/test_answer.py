@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
 
 from busbw.runs.records import Case, HostConditions, Measurement
 from busbw.runs.store import StoredRun
+from busbw.units import format_rate
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.answer import Answer, answer_of, ranked
 from busbw_analysis.diagnosis.findings import Finding
@@ -135,6 +137,36 @@ def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_pra
 @pytest.mark.parametrize(("launches", "points"), [(1, 2), (3, 3), (4, 4)])
 def test_few_launches_cost_confidence(launches: int, points: int) -> None:
     assert answer(run_of(launches=launches)).confidence == points
+
+
+def test_the_best_collective_stands_beside_a_faster_message_between_two_ranks() -> None:
+    judgement = judge(pool((run_of(),)))
+    best = judgement.best
+    assert best is not None
+    assert best.label.startswith("ping_pong")
+    rates = [
+        point.busbw
+        for curve in judgement.curves
+        if curve.series.key.op == "all_reduce"
+        for point in curve.series.points
+        if point.busbw is not None
+    ]
+    measured = answer_of(judgement).measured
+    assert format_rate(best.busbw) in measured
+    assert format_rate(max(rates)) in measured
+
+
+@pytest.mark.parametrize("beside", [(), ("all_reduce",)])
+def test_the_slowest_pair_is_named_with_its_share(beside: Sequence[str]) -> None:
+    cases = [case("pair_matrix", 1 << 20), *(case(op, size) for op in beside for size in SIZES)]
+    judgement = judge(pool((synthetic_run(cases, World(slow_pairs=((2, 0),), slow_factor=5.0), launches=6),)))
+    (matrix,) = judgement.matrices
+    source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
+    share = 100 * matrix.rate[source, target] / np.nanmedian(matrix.rate)
+    made = answer_of(judgement)
+    said = made.measured if judgement.verdicts else made.answer
+    assert f"lowest pair of ranks {source} → {target}: {format_rate(matrix.rate[source, target])} at 1 MiB" in said
+    assert f"{share:.3g} % " in said
 
 
 def test_findings_are_ranked_by_severity_and_then_by_what_they_change() -> None:

@@ -89,8 +89,11 @@ def test_a_dry_run_says_what_the_baseline_takes() -> None:
     assert {case["op"] for case in alone["cases"]} == {"all_reduce"}
 
 
-def test_a_suite_measures_what_it_says() -> None:
-    assert {case["op"] for case in dry("--suite", "quick", "--op", "all_reduce")["cases"]} == {"all_reduce"}
+def test_a_suite_measures_what_it_says_and_what_judges_an_op_of_it() -> None:
+    assert dry("--suite", "quick")["baseline"]["ops"] == []
+    options = ("--suite", "quick", "--op", "all_reduce")
+    assert set(dry(*options)["baseline"]["ops"]) == _ALL
+    assert {case["op"] for case in dry(*options, "--no-baseline")["cases"]} == {"all_reduce"}
 
 
 @given(st.integers(1, 100), st.integers(0, 5000), st.sampled_from(["*2", "*3", "*1.5", "+7", "+64"]))

@@ -257,7 +257,7 @@ def test_a_dry_run_says_how_calls_are_timed_where_it_is_not_as_usual() -> None:
 
 
 def test_a_suite_is_narrowed_by_options() -> None:
-    document = dry("--suite", "quick", "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2")
+    document = dry("--suite", "quick", "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2", "--no-baseline")
     assert {(case["op"], case["size_bytes"]) for case in document["cases"]} == {("all_reduce", 1024)}
     assert [case["mode"] for case in document["cases"]] == ["isolated", "pipelined", "overlap"]
     assert document["plan"]["name"] == "quick"

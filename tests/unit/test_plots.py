@@ -2,10 +2,14 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from itertools import combinations
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from busbw_analysis.report.plots.curves import Line, Panel, Point, Series, draw, drawable, swatch
+from busbw_analysis.report.plots.axes import canvas
+from busbw_analysis.report.plots.curves import Line, Panel, Point, Series, draw, drawable, paint, swatch
 
 SIZES = [2**exponent for exponent in range(3, 25)]
 
@@ -69,6 +73,21 @@ def test_every_colour_is_left_to_the_style_sheet() -> None:
 
 def test_a_dollar_in_a_note_is_a_dollar() -> None:
     assert "peak $5 &amp; more" in draw(panel(), "a", "title", "text")
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("step", [1.0, 1.02, 1.3, 2.0, 40.0])
+def test_the_names_of_peaks_never_lie_on_one_another(step: float, wide: bool) -> None:  # noqa: FBT001
+    peaks = tuple(
+        Line("peak", ((8.0, 1e9 * step**number), (2.0**24, 1e9 * step**number)), None, f"peak {number}.84 GB/s")
+        for number in range(5)
+    )
+    with canvas() as (figure, axes):
+        paint(axes, replace(panel(), quantity="rate", lines=peaks, wide=wide))
+        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+        boxes = [text.get_window_extent(renderer) for text in axes.texts]
+        assert not [1 for one, other in combinations(boxes, 2) if one.overlaps(other)]
+        assert len(boxes) == 5 if step == 40 else 3 <= len(boxes) <= 5
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0001, 3.0, 1e3, 1e9])

@@ -103,6 +103,7 @@ def test_a_sweep_is_ascending_and_without_repeats(text: str, sizes: tuple[int, .
     [
         ("", "not a size"),
         ("8,,16", "not a size"),
+        ("1MiB-1GiB", r"a range as 8\.\.64MiB\*2"),
         ("8..64", "needs a factor or a step"),
         ("64..8*2", "runs backwards"),
         ("0..8*2", "starts above 0"),

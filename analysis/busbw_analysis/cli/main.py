@@ -128,7 +128,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 
 @click.command()
 @click.argument("first", metavar="A", shell_complete=names_of_runs)
-@click.argument("second", metavar="B", shell_complete=names_of_runs)
+@click.argument("second", metavar="B", required=False, shell_complete=names_of_runs)
 @click.option("--within", default="5%", show_default=True, help="Differences inside ± this share are called equal.")
 @click.option("--paired", is_flag=True, help="Compare neighbouring launches, which were taken in turns (A B B A …).")
 @click.option(
@@ -153,7 +153,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 def compare(  # noqa: PLR0913 - click hands every option over by name
     *,
     first: str,
-    second: str,
+    second: str | None,
     within: str,
     paired: bool,
     fail_on: tuple[str, ...],
@@ -168,6 +168,11 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     A and B are runs (a folder, the start or end of a name, "latest"), or several with commas between, which are pooled.
     Exit status: 0, or with --fail-on 1 when it holds and 2 when it could not have.
     """
+    if second is None:
+        message = (
+            f"one run is no comparison: B is missing (busbw compare {first} B; busbw list runs names what there is)"
+        )
+        raise UsageError(message)
     margin = _share(within)
     sides = [pool([read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)

@@ -13,6 +13,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from busbw.ops import SYNCHRONISING
+from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.pair_groups import PairGroups
@@ -22,6 +23,7 @@ from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.selftest import taken_in_words
 from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
+from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
 """Of a whole run. ``explained``: slower than expected, and the causes say why; ``slower``: for no cause that was found.
@@ -41,6 +43,7 @@ _BANDS: Final = {
     "no size": "without data",
 }
 """The bands of the verdicts, in the order in which the answer says them."""
+_COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _SCATTERED: Final = 0.1
 """Launches that differ by more than that (± of the median case) cost confidence."""
 
@@ -371,6 +374,8 @@ def _by_band(verdicts: Sequence[Verdict]) -> Iterator[str]:
 def _unjudged(judgement: Judgement) -> str:
     if all(row.state != "measured" for row in judgement.dataset.cases):
         return "Nothing was measured, so nothing can be said about this machine."
+    if pair := _slowest_pair(judgement):
+        return _sentence(pair, "pairs of ranks are held against each other alone")
     if any(level.share is not None for level in judgement.levels):
         return "The rates stand beside the nominal ones of the hardware, and are not judged."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
@@ -488,7 +493,8 @@ def _measured(judgement: Judgement) -> str:
         f"{complete} of {planned} launches" if complete < planned else "",
         "all data verified" if checks == {"verified"} else "",
     ]
-    return _sentence(", ".join(filter(None, parts)), *_best(judgement))
+    pair = _slowest_pair(judgement) if judgement.verdicts else ""
+    return _sentence(", ".join(filter(None, parts)), *_best(judgement), pair)
 
 
 def _best(judgement: Judgement) -> Iterator[str]:
@@ -506,6 +512,40 @@ def _best(judgement: Judgement) -> Iterator[str]:
         if best.busbw > best.peak and best.denominator.startswith("memory copy"):
             text += ", above it because parts of a message stay in a cache"
     yield text
+    if judgement.cases[best.case].case.op not in _COLLECTIVE:
+        yield _best_collective(judgement)
+
+
+def _best_collective(judgement: Judgement) -> str:
+    """The highest busbw of a collective, for runs whose messages between two ranks are faster; "" without one."""
+    points = [
+        (point.busbw, point.size_bytes, curve)
+        for curve in judgement.curves
+        if curve.series.key.op in _COLLECTIVE
+        for point in curve.series.points
+        if point.busbw is not None
+    ]
+    if not points:
+        return ""
+    busbw, size, curve = max(points, key=lambda one: one[0])
+    share = ""
+    if isinstance(curve.peak, Peak) and curve.peak.busbw:
+        share = f", {100 * busbw / curve.peak.busbw:.3g} % of its peak of {format_rate(curve.peak.busbw)}"
+    return f"of a collective {format_rate(busbw)}, {curve.series.key.op} at {format_size(size)}{share}"
+
+
+def _slowest_pair(judgement: Judgement) -> str:
+    """The slowest pair of ranks at the largest size beside the median pair; "" of fewer than three ranks."""
+    matrix = max(judgement.matrices, key=lambda one: one.size_bytes, default=None)
+    if matrix is None or len(matrix.ranks) < 3 or np.isnan(matrix.rate).all():
+        return ""
+    source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
+    rate = float(matrix.rate[source, target])
+    share = rate / float(np.nanmedian(matrix.rate))
+    return (
+        f"slowest pair of ranks {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
+        f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median over pairs"
+    )
 
 
 def _best_memory(judgement: Judgement) -> Iterator[str]:

@@ -164,7 +164,7 @@ class _Commands(click.Group):
             _say(error)
             ctx.exit(1)
         except KeyboardInterrupt:
-            echo("busbw: interrupted; what was finished is kept", err=True)
+            echo("busbw: interrupted", err=True)
             ctx.exit(1)
 
 

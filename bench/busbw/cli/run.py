@@ -47,16 +47,30 @@ _SECTIONS = {
 
 class _Run(Sectioned):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; who gives an operation without ``--op`` is told."""
+        """As click does; who gives an operation without ``--op``, or an option of nccl-tests, is told."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in _OF_NCCL_TESTS:
+                raise
+            message = f"{error.message} In place of nccl-tests' {_OF_NCCL_TESTS[error.option_name]}"
+            raise click.UsageError(message, ctx) from None
         except click.UsageError as error:
             likely = next(filter(None, map(_op_of, given)), None) if "unexpected extra" in error.message else None
             if likely is not None:
                 message = f"{error.message}. Did you mean --op {likely}?"
                 raise click.UsageError(message, ctx) from None
             raise
+
+
+_OF_NCCL_TESTS = {
+    **dict.fromkeys(("-b", "-e", "-f"), "-b 8 -e 64M -f 2 write --sizes 8..64MiB*2"),
+    **dict.fromkeys(("-g", "-t"), "-t and -g write --ranks"),
+    "-o": "-o write --redop",
+    "-d": "-d write --dtype",
+}
+"""What takes the place of options that people know."""
 
 
 def _op_of(given: str) -> str | None:
@@ -214,7 +228,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
 
                 asked["traffic"] = read_weights(traffic)
             wanted = _plan(suite, plan_file, _names(ops), asked)
-            alone = no_baseline or suite is not None or plan_file is not None
+            alone = no_baseline or ops is None
             wanted, beside = _completed(wanted, settings["sizes"], alone=alone)
             if dry_run:
                 _print_dry_run(wanted, beside, as_json=as_json)
@@ -339,7 +353,8 @@ def _completed(wanted: Any, sizes: str | None, *, alone: bool) -> Any:  # noqa: 
         return wanted, []
     launcher, ranks = launcher_here(os.environ), launch.ranks_of(wanted, os.environ)
     one_host = launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
-    beside = baseline(wanted.sweep[0].ops, backend_named(wanted.backend), ranks, one_host=one_host)
+    asked = [op for sweep in wanted.sweep for op in sweep.ops]
+    beside = baseline(asked, backend_named(wanted.backend), ranks, one_host=one_host)
     return structs.replace(wanted, sweep=(*wanted.sweep, *beside)), [name for sweep in beside for name in sweep.ops]
 
 

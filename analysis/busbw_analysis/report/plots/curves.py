@@ -116,6 +116,7 @@ def paint(axes: Axes, panel: Panel) -> None:
     _scale(axes, panel)
     for line in panel.lines:
         _draw_line(axes, line)
+    _write_notes(axes, panel)
     for position, size in enumerate(panel.breaks):
         axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
     for one in panel.series:
@@ -216,10 +217,27 @@ def _draw_line(axes: Axes, line: Line) -> None:
         zorder=2,
         marker="",
     )
-    if line.note and vertices:
+
+
+def _write_notes(axes: Axes, panel: Panel) -> None:
+    """The notes of lines below them, each at the first of ``_NOTE_PLACES`` where no other one is near. Where all are
+    taken it is left to the legend: text upon text says nothing.
+    """
+    height = _WIDE_NOTE if panel.wide else _NOTE
+    taken: list[tuple[float, float]] = []
+    for line in sorted((line for line in panel.lines if line.note), key=lambda one: one.vertices[0][1]):
+        (first, y), (last, _) = line.vertices[0], line.vertices[-1]
+        if min(first, y) <= 0:
+            continue
+        level = float(axes.transData.transform((first, y))[1])
+        near = {place for place, other in taken if abs(other - level) < height}
+        place = next((one for one in _NOTE_PLACES if one not in near), None)
+        if place is None:
+            continue
+        taken.append((place, level))
         axes.annotate(
             line.note,
-            vertices[0],
+            (first * (last / first) ** place, y),
             xytext=(2, -11),
             textcoords="offset points",
             color=INK,
@@ -227,3 +245,10 @@ def _draw_line(axes: Axes, line: Line) -> None:
             parse_math=False,
             zorder=5,
         )
+
+
+_NOTE_PLACES: Final = (0.0, 0.3, 0.6)
+"""Where along a line a note may begin; towards its end the fastest points are near the peak."""
+_NOTE: Final = 13.0
+_WIDE_NOTE: Final = 24.0
+"""Points that notes need between each other; a phone shows those of a wide drawing twice as large."""

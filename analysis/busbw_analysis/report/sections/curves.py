@@ -41,7 +41,6 @@ _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
 """So many curves of a figure are told in its caption."""
 _MOST_IN_OVERVIEW = 12
-_READABLE = 1.3
 _LIMITED = (
     "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
     "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
@@ -168,22 +167,20 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         series.append(plots.Series(slot, tuple(_rate_points(one.curve, label))))
         legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(op)))
         if isinstance(one.curve.peak, Peak) and one.curve.peak.busbw:
-            peaks.setdefault(one.curve.peak.busbw, one.curve.peak.denominator)
+            what = one.curve.peak.denominator.partition(",")[0]
+            peaks.setdefault(one.curve.peak.busbw, f"{what} ({one.side.name})" if one.side.name else what)
     sizes = [float(point.size_bytes) for one in series for point in one.points]
     if not plots.drawable(series):
         return None
-    lines: list[Line] = []
-    for peak in sorted(peaks):
-        # Peaks of two runs may lie so close to each other that their names would lie on one another.
-        apart = not lines or peak > _READABLE * lines[-1].vertices[0][1]
-        note = f"peak {format_rate(peak)}" if apart else ""
-        lines.append(Line("peak", ((min(sizes), peak), (max(sizes), peak)), None, note))
+    ends = (min(sizes), max(sizes))
+    lines = [Line("peak", tuple((end, peak) for end in ends), None, f"peak {format_rate(peak)}") for peak in peaks]
     lines += _reference_lines(references, "rate")
+    lines += _published_lines(((slot, one.curve) for slot, _, one in chosen), "rate")
     legend += [
-        LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(peak)}: {what.partition(',')[0]}")
-        for peak, what in peaks.items()
+        LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(peak)}: {what}") for peak, what in peaks.items()
     ]
     legend += _reference_entries(references, None)
+    legend += _published_entries([one.curve for _, _, one in chosen], None)
     left_out = f" The {len(ops)} fastest of {len(kept)} operations." if len(kept) > len(ops) else ""
     caption = f"busbw over size of every operation, and the peaks that they are held against.{left_out}"
     panel = Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
@@ -383,6 +380,21 @@ def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity)
         yield Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
 
 
+def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quantity) -> Iterator[Line]:
+    """What others published of the same operation on as many GPUs of the same kind, as thin lines in the colour of the
+    first slot that it is held against.
+    """
+    slots = {one: slot for slot, curve in reversed(list(curves)) for one in curve.published}
+    for one, slot in slots.items():
+        values = one.times_ns if quantity == "time" else [one.busbw(place) for place in range(len(one.sizes_bytes))]
+        yield Line("reference", tuple(zip(map(float, one.sizes_bytes), values, strict=True)), slot)
+
+
+def _published_entries(curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
+    for what in dict.fromkeys(one.what for curve in curves for one in curve.published):
+        yield LegendEntry(plots.swatch(slot, "reference"), f"published: {what}")
+
+
 def _reference_entries(references: Sequence[_Reference], slot: int | None) -> Iterator[LegendEntry]:
     for name in dict.fromkeys(one.side.name for _, one in references):
         yield LegendEntry(plots.swatch(slot, "reference"), f"reference: {name}")
@@ -399,6 +411,7 @@ def _time_panel(curves: Sequence[Curve], labels: Sequence[str], references: Sequ
             breaks.update(curve.fit.breaks_bytes)
         if not isinstance(curve.model, Unavailable):
             lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in curve.model), slot))
+    lines += _published_lines(enumerate(curves), "time")
     return Panel("time", "Time of one call over size", tuple(series), tuple(lines), tuple(sorted(breaks)))
 
 
@@ -423,6 +436,7 @@ def rate_panel(curves: Sequence[Curve], labels: Sequence[str], references: Seque
             lines.append(Line("model", model, slot))
         if (peak := _peak_of(curve)) is not None:
             peaks.setdefault(peak, []).append(slot)
+    lines += _published_lines(enumerate(curves), "rate")
     sizes = [float(point.size_bytes) for one in series for point in one.points]
     for peak, slots in peaks.items():
         ends = ((min(sizes, default=1.0), peak), (max(sizes, default=1.0), peak))
@@ -451,6 +465,7 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
     if algorithms:
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
     yield from _reference_entries(references, shared)
+    yield from _published_entries(curves, shared)
     denominators = {curve.peak.denominator.partition(",")[0]: None for curve in curves if isinstance(curve.peak, Peak)}
     for denominator in denominators:
         yield LegendEntry(plots.swatch(None, "peak"), f"peak: {denominator}")
