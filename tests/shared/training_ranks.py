@@ -24,13 +24,14 @@ REPLICATED: Final = (
     "train_sequence",
     "train_ring",
     "train_ulysses",
+    "train_experts",
     "train_gpipe",
     "train_1f1b",
     "train_3d",
 )
 """Steps of which four ranks train two replicas, or of :data:`WIDE` ones a single one."""
 WIDE: Final = ("train_ring", "train_3d")
-SCALES: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128}
+SCALES: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128, "Mixtral 8x7B": 1 / 128}
 """What is trained → its scale."""
 ACCUMULATED: Final = ("train_ddp", "train_zero1", "train_fsdp", "train_fsdp_kept", "train_ulysses")
 """Steps whose ranks add up the gradients of two micro-batches."""
@@ -51,6 +52,8 @@ def workload(op: str, model: str, ranks: int = RANKS) -> Workload:
         scale=SCALES[model],
         **{"tp": 1, "pp": 1, **degrees},
         micro_batches=4 if "pp" in splits else 2 if op in ACCUMULATED else 1,
+        expert_imbalance=1.5 if "ep" in splits else 1.0,
+        capacity=1.25 if "ep" in splits else None,
         interleave=2 if op == INTERLEAVED else 1,
     )
 
@@ -136,6 +139,15 @@ def _shifted(step: Step) -> Iterator[None]:
 
 
 @contextmanager
+def _misrouted(step: Step) -> Iterator[None]:
+    """A token goes to the experts of the one before it."""
+    network: Any = step.network
+    for layer in network.layers.values():
+        layer.ffn._choice = layer.ffn._choice.roll(1, 0)
+    yield
+
+
+@contextmanager
 def _displaced(step: Step) -> Iterator[None]:
     """All ranks take their tokens for the first ones."""
     network: Any = step.network
@@ -168,6 +180,7 @@ FAULTS: dict[str, dict[str, Callable[[Step], Any]]] = {
     "train_sequence": {"missing all_gather": _silent, "norms of some tokens": _unsettled},
     "train_ring": {"missing send": _silent, "wrong slice": _shifted},
     "train_ulysses": {"missing all_to_all": _silent, "places of the first rank": _displaced},
+    "train_experts": {"missing all_to_all": _silent, "tokens of other experts": _misrouted},
     "train_gpipe": {"wrong scale": _scaled},
     "train_1f1b": {"wrong slice": _shifted, "stale parameter": _stale},
     "train_interleaved": {"wrong slice": _shifted},

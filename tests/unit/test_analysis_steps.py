@@ -45,6 +45,7 @@ ONE = Trained(
     parameters=10,
     flop=6000,
     tokens=20,
+    dropped=0,
     product_rate=1.2e11,
     check="verified",
 )

@@ -1,10 +1,11 @@
 """What is trained: models at their scale, how ranks share them, and what is refused before anything starts."""
 
+import math
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from busbw.backends.pytorch.training import WORKLOADS, step
@@ -17,6 +18,7 @@ from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case
 from busbw.workloads import model_rows
+from busbw.workloads.routing import DROPPED, routed
 from busbw.workloads.shapes import StepShape, refuse_model
 
 MODELS = model_rows.models()
@@ -51,10 +53,36 @@ def test_a_scaled_model_can_be_divided_and_is_no_larger(name: str, scale: float)
     assert small.layers == whole.layers or small.layers % 4 == 0
 
 
-@pytest.mark.parametrize("name", [name for name, row in MODELS.items() if not (row.experts or row.kv_rank)])
+@given(
+    st.sampled_from([8, 32, 120]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.floats(1, 8),
+    st.floats(1, 4),
+)
+def test_tokens_are_routed_as_was_stated(
+    tokens: int, top_k: int, ranks: int, imbalance: float, capacity: float
+) -> None:
+    assume(imbalance <= min(ranks, 8 / top_k))
+    chosen = routed(tokens, 8, top_k, ranks, imbalance, None)
+    assert len(chosen) == tokens * top_k
+    for token in range(tokens):
+        assert len(set(chosen[token::tokens])) == top_k
+    load = [chosen.count(expert) for expert in range(8)]
+    busy = sum(load[: 8 // ranks])
+    assert abs(busy - imbalance * len(chosen) / ranks) <= 1
+    assert max(load[8 // ranks :], default=0) - min(load[8 // ranks :], default=0) <= 1
+    kept = routed(tokens, 8, top_k, ranks, imbalance, capacity)
+    most = math.ceil(capacity * len(chosen) / 8)
+    assert [kept.count(expert) for expert in range(8)] == [min(one, most) for one in load]
+    assert all(one in {DROPPED, other} for one, other in zip(kept, chosen, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name, row in MODELS.items() if not row.kv_rank])
 def test_a_network_has_the_parameters_that_its_row_counts(name: str) -> None:
     small = model_rows.scaled(MODELS[name], 1e-4)
-    assert sum(one.numel() for one in Network(small, 1).parameters()) == model_rows.parameters(small)
+    network = Network(small, 1, choice=range(small.top_k))
+    assert sum(one.numel() for one in network.parameters()) == model_rows.parameters(small)
 
 
 def test_the_same_seed_makes_the_same_weights_in_the_whole_and_in_a_part() -> None:
@@ -80,6 +108,7 @@ def test_the_same_seed_makes_the_same_weights_in_the_whole_and_in_a_part() -> No
         ("train_gpipe", {"replicas": [2], "micro_batches": [3]}, (2, 1, 2, 3, 1)),
         ("train_interleaved", {}, (1, 1, 4, 8, 2)),
         ("train_3d", {}, (1, 2, 2, 4, 1)),
+        ("train_experts", {"replicas": [2]}, (4, 1, 1, 1, 1, 1, 2)),
         ("train_3d", {"ranks": 8, "replicas": [2]}, (2, 2, 2, 4, 1)),
     ],
 )
@@ -94,6 +123,11 @@ def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], deg
     [
         ("train_ddp", {}, None),
         ("train_ddp", {"model": "Mixtral 8x7B"}, "experts"),
+        ("train_experts", {"model": "Mixtral 8x7B"}, None),
+        ("train_experts", {"model": "Mixtral 8x7B", "expert_imbalance": 4.5}, "imbalance"),
+        ("train_experts", {"model": "Mixtral 8x7B", "ranks": 16}, "cut evenly"),
+        ("train_experts", {}, "no experts"),
+        ("train_experts", {"model": "Mixtral 8x7B", "replicas": [4]}, "replica"),
         ("train_ddp", {"model": "DeepSeek-V3"}, "experts"),
         ("train_tensor", {"model": "GPT-3 175B", "scale": 1.0}, "vocabulary"),
         ("train_sequence", {"model": "MLP 1024"}, "sequence"),

@@ -38,6 +38,7 @@ class Trained:
     parameters: int
     flop: int
     tokens: int
+    dropped: int
     product_rate: float | None
     check: str
 
@@ -183,6 +184,7 @@ def _trained(
         parameters=last.parameters,
         flop=last.flop,
         tokens=last.tokens,
+        dropped=last.dropped,
         product_rate=rate,
         check=summary.check,
     )

@@ -32,6 +32,7 @@ _LAYOUTS: Final[dict[str, dict[str, Any]]] = {
     "train_sequence": {"sequence_parallel": True, "keep_inputs": True},
     "train_ring": {},
     "train_ulysses": {"context": "ulysses"},
+    "train_experts": {},
     "train_gpipe": {"schedule": "gpipe"},
     "train_1f1b": {},
     "train_3d": {},
@@ -100,7 +101,9 @@ def step_of(op: str, one: Workload) -> Step:
         shard=None if one.shard == 1 else one.shard,
         **_LAYOUTS.get(op, {}),
     )
-    return Step(model, layout, model.batch, model.sequence)
+    # What an expert has no room for is not sent.
+    busiest = one.expert_imbalance if one.capacity is None else min(one.expert_imbalance, one.capacity)
+    return Step(model, layout, model.batch, model.sequence, imbalance=busiest)
 
 
 def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...]:

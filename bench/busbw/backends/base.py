@@ -49,6 +49,7 @@ class Parts:
     parameters: int
     flop: int
     tokens: int
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _SECTIONS = {
     ),
     "Steps of training": (
         "busbw run --op train_ddp,train_fsdp --model 'Llama 3 8B' --scale 0.03",
-        ("models", "scale", "micro_batches", "replicas", "compute"),
+        ("models", "scale", "micro_batches", "replicas", "expert_imbalance", "capacity", "compute"),
     ),
     "How it is timed": (
         "busbw run --suite quick --mode isolated,pipelined --cache flushed",
@@ -140,6 +140,8 @@ def _op_of(given: str) -> str | None:
 )
 @click.option("--micro-batches", help="Of a step and replica, by commas.  [default: 1; pipelines: 2 a stage]")
 @click.option("--replicas", help="Of the model, not data parallel, by commas: 1,2.  [default: 1, of train_hsdp 2]")
+@click.option("--expert-imbalance", type=float, help="Load of the busiest rank's experts over the mean.  [default: 1]")
+@click.option("--capacity", type=float, help="Of an expert over its even share; more is dropped.  [default: no limit]")
 @click.option(
     "--compute", help="Matrix products: real, or wait=20ms, slept a step on every rank instead.  [default: real]"
 )

@@ -164,6 +164,7 @@ def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
         parameters=parts.parameters,
         flop=parts.flop,
         tokens=parts.tokens,
+        dropped=parts.dropped,
     )
 
 

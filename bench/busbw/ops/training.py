@@ -23,6 +23,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     (``workloads.model_rows.scaled``).
     dp, tp, pp, cp: ranks that divide the batch, each layer, the layers, or each sequence; their product is the number
     of ranks. ep, shard: how many of the dp ranks divide the experts of a layer, or all weights; 1: as the op has it.
+    expert_imbalance, capacity: which experts tokens go to, as in ``workloads.routing``.
     micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
     wait_ns: matrix products are not computed but waited for: so long in a step on every rank, if all ranks share the
     work evenly. None: they are computed.
@@ -39,6 +40,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cp: int = 1
     ep: int = 1
     shard: int = 1
+    expert_imbalance: float = 1.0
+    capacity: float | None = None
 
 
 def workload_in_words(one: Workload) -> str:
@@ -47,8 +50,10 @@ def workload_in_words(one: Workload) -> str:
     micro = [] if one.micro_batches == 1 else [f"{one.micro_batches} micro-batches"]
     parts = [] if one.interleave == 1 else [f"{one.interleave} parts a stage"]
     scale = [] if one.scale == 1 else [f"scale {one.scale:g}"]
+    uneven = [] if one.expert_imbalance == 1 else [f"expert imbalance {one.expert_imbalance:g}"]
+    room = [] if one.capacity is None else [f"capacity {one.capacity:g}"]
     wait = [] if one.wait_ns is None else [f"compute waits {format_time(one.wait_ns)}"]
-    return ", ".join([one.model, *scale, *degrees, *micro, *parts, *wait])
+    return ", ".join([one.model, *scale, *degrees, *micro, *parts, *uneven, *room, *wait])
 
 
 _WAIT = re.compile(r"wait=(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)(?P<unit>us|ms|s)")
@@ -88,7 +93,10 @@ def _step(name: str, summary: str, *splits: Split) -> Op:
 
 
 MODEL: Final = "MLP 1024"
-OTHER_MODELS: Final = dict.fromkeys(("train_sequence", "train_ring", "train_ulysses"), "Llama 3 8B")
+OTHER_MODELS: Final = {
+    **dict.fromkeys(("train_sequence", "train_ring", "train_ulysses"), "Llama 3 8B"),
+    "train_experts": "Mixtral 8x7B",
+}
 """Steps that :data:`MODEL` has nothing for → what they train unless told."""
 SCALE: Final = 0.01
 """Of every other model unless told: a step of a moment."""
@@ -110,6 +118,7 @@ TRAINING = (
     _step("train_sequence", "the same as train_tensor, tokens divided between its layers' halves", "tp"),
     _step("train_ring", "sequences divided: keys and values go around a ring", "cp"),
     _step("train_ulysses", "sequences divided, in attention heads: an all_to_all before and behind it", "cp"),
+    _step("train_experts", "experts divided: tokens go to them and back by all_to_all", "dp", "ep"),
     _step("train_gpipe", "a pipeline of layers: all forward passes, then all backward passes", "pp"),
     _step("train_1f1b", "a pipeline of layers: one forward, one backward pass in turns", "pp"),
     _step("train_3d", f"a pipeline whose stages are {STAGE} tensor parallel ranks each", "pp", "tp"),

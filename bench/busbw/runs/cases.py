@@ -237,6 +237,8 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
                 micro_batches=micro_batches,
                 interleave=PARTS if op.name == INTERLEAVED else 1,
                 wait_ns=parse_compute(sweep.compute),
+                expert_imbalance=sweep.expert_imbalance if "ep" in op.splits else 1.0,
+                capacity=sweep.capacity if "ep" in op.splits else None,
             )
 
 

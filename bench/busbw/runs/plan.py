@@ -106,7 +106,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale`` (None: as in
     ``ops.training``); ``micro_batches`` of a step and replica (None: two for each stage of a pipeline, else one);
     ``replicas`` of the model, where ranks divide more than the batch (None: one, of weights that groups of ranks divide
-    two); ``compute`` as in ``ops.training``.
+    two); ``expert_imbalance`` and ``capacity`` as in ``workloads.routing``; ``compute`` as in ``ops.training``.
     """
 
     ops: tuple[str, ...]
@@ -134,10 +134,14 @@ class Sweep(Record, frozen=True, kw_only=True):
     scale: float | None = None
     micro_batches: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
+    expert_imbalance: float = 1.0
+    capacity: float | None = None
     compute: str = "real"
 
     def __post_init__(self) -> None:
         refuse_beyond("scale", 1.0 if self.scale is None else self.scale, limits.LEAST_SCALE, 1)
+        refuse_beyond("expert_imbalance", self.expert_imbalance, 1, limits.MOST_RANKS)
+        refuse_beyond("capacity", 1.0 if self.capacity is None else self.capacity, 1, limits.MOST_RANKS)
         for number in self.replicas or ():
             refuse_beyond("replicas", number, 1, limits.MOST_RANKS)
         for number in self.micro_batches or ():
@@ -388,6 +392,7 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "numa_nodes": takes_nodes,
     "pairs": lambda op: op.members == "pairs",
     "path": lambda op: op.stores,
+    **dict.fromkeys(("expert_imbalance", "capacity"), lambda op: "ep" in op.splits),
     "replicas": lambda op: op.splits not in {(), ("dp",)},
     **dict.fromkeys(("models", "scale", "micro_batches", "compute"), lambda op: bool(op.splits)),
 }

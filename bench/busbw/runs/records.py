@@ -402,6 +402,7 @@ class StepParts(Record, frozen=True, kw_only=True):
     communication_ns: the same collectives in the order of the step, without anything else.
     sent: what was sent in a step, counted where torch.distributed hands it over.
     parameters: of the whole model. flop: of a step of all ranks together, of matrix products alone. tokens: of a step.
+    dropped: how often in a step an expert had no room for a token of its own.
     """
 
     step_ns: tuple[int, ...]
@@ -411,6 +412,7 @@ class StepParts(Record, frozen=True, kw_only=True):
     parameters: int
     flop: int
     tokens: int
+    dropped: int = 0
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):

@@ -9,6 +9,7 @@ from busbw.errors import UsageError
 from busbw.ops.training import Workload
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
+from busbw.workloads.routing import DROPPED, routed
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,37 @@ class StepShape:
     @property
     def flop(self) -> int:
         """Of matrix products of a step, all ranks together; attention to all tokens, as kernels are counted."""
-        return round(self.tokens * model_rows.flop_per_token(self.model, self.model.sequence, causal=False))
+        whole = round(self.tokens * model_rows.flop_per_token(self.model, self.model.sequence, causal=False))
+        return whole - 6 * self.dropped * model_rows.one_expert(self.model)
+
+    @cached_property
+    def choice(self) -> list[int]:
+        """The experts of the tokens of a rank's micro-batch (``routing.routed``); empty without experts."""
+        model, one = self.model, self.workload
+        tokens = self.tokens // (one.dp * one.micro_batches)
+        if not model.experts:
+            return []
+        return routed(tokens, model.experts, model.top_k, one.ep, one.expert_imbalance, one.capacity)
+
+    @property
+    def dropped(self) -> int:
+        """How often in a step an expert has no room for a token."""
+        one = self.workload
+        return self.choice.count(DROPPED) * one.dp * one.micro_batches * self.model.expert_layers
 
     def refuse(self, op: str) -> str | None:
         """Why there is no such step of ``op``; None when there is."""
         model, one = self.model, self.workload
         pieces, parts = one.dp * one.micro_batches, one.pp * one.interleave
+        most = min(one.ep, model.experts / max(1, model.top_k))
         obstacles = (
-            (model.experts, f"{model.name} has experts; models without are trained here"),
+            (model.experts and one.ep == 1, f"{model.name} has experts, which train_experts divides"),
+            (one.ep > 1 and not model.experts, f"{model.name} has no experts, which ep ranks divide"),
+            (model.experts % one.ep, f"{model.experts} experts are not cut evenly by ep = {one.ep}"),
+            (
+                one.ep > 1 and one.expert_imbalance > most,
+                f"an expert imbalance of {one.expert_imbalance:g} is more than ep and experts / top-k allow, {most:g}",
+            ),
             (model.kv_rank, f"{model.name} has latent attention; models without are trained here"),
             (model.batch % pieces, f"a batch of {model.batch} is not cut evenly by dp · micro-batches = {pieces}"),
             (model.layers % parts, f"{model.layers} layers are not cut evenly by pp · parts of a stage = {parts}"),

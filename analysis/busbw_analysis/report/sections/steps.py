@@ -38,6 +38,7 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
     Column("Idle", lambda one: one.exposed_share if one.bubble is not None else None, percent, "%", group="Pipeline"),
     Column("Bubble", lambda one: one.bubble, percent, "%", group="Pipeline"),
     Column("Sent a rank", lambda one: round(one.sent_bytes), format_size),
+    Column("Dropped", lambda one: one.dropped or None, str),
     Column("Tokens/s", lambda one: one.tokens_per_second, three_digits),
     Column("FLOP/s", lambda one: one.flop_per_second, format_flop),
     Column("Of products", lambda one: one.product_share, percent, "%"),
@@ -69,6 +70,8 @@ def steps(judgement: Judgement) -> Section | None:
         notes.append("Idle: exposed over the step, messages included. Bubble: (p−1)/(m v + p−1), without messages.")
     if any(one.product_share is not None for one in judgement.steps):
         notes.append("Of products: FLOP/s over those of the largest matmul in this run.")
+    if any(one.dropped for one in judgement.steps):
+        notes.append("Dropped: how often an expert had no room for a token.")
     if any(one.workload.wait_ns is not None for one in judgement.steps):
         notes.append(_WAITED)
     rows = table("Steps", _COLUMNS, judgement.steps, *notes, without_empty=True)

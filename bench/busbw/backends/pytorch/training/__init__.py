@@ -2,6 +2,7 @@
 
 from busbw.backends.pytorch.training.context_parallel import Ring, Ulysses
 from busbw.backends.pytorch.training.data_parallel import AllReduced, Bucketed, Zero1
+from busbw.backends.pytorch.training.expert_parallel import ExpertParallel
 from busbw.backends.pytorch.training.pipeline import pipelined
 from busbw.backends.pytorch.training.sharded import Sharded
 from busbw.backends.pytorch.training.step import MakeStep
@@ -19,6 +20,7 @@ WORKLOADS: dict[str, MakeStep] = {
     "train_sequence": tensor_parallel("sequence"),
     "train_ring": Ring,
     "train_ulysses": Ulysses,
+    "train_experts": ExpertParallel,
     "train_gpipe": pipelined("ScheduleGPipe"),
     "train_1f1b": pipelined("Schedule1F1B"),
     "train_3d": pipelined("Schedule1F1B"),

@@ -5,13 +5,16 @@ Weights and data are made from a seed, the same on every rank; a part of a model
 
 import math
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from busbw.backends.pytorch.training.exchange import exchanged
 from busbw.workloads.model_rows import Model
+from busbw.workloads.routing import DROPPED
 
 _ROTARY_BASE = 10_000.0
 
@@ -73,29 +76,69 @@ def _rotated(heads: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
 class FeedForward(nn.Module):
     """Two matrices, or three of which one is a gate (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, width: int) -> None:
         super().__init__()
-        self.up = nn.Linear(model.hidden, model.ffn, bias=model.biases)
-        self.gate = nn.Linear(model.hidden, model.ffn, bias=model.biases) if model.gated else None
-        self.down = nn.Linear(model.ffn, model.hidden, bias=model.biases)
+        self.up = nn.Linear(model.hidden, width, bias=model.biases)
+        self.gate = nn.Linear(model.hidden, width, bias=model.biases) if model.gated else None
+        self.down = nn.Linear(width, model.hidden, bias=model.biases)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of (sequences, tokens, hidden)."""
+        """Of (…, hidden)."""
         wide = self.up(hidden)
         inner = functional.gelu(wide) if self.gate is None else functional.silu(self.gate(hidden)) * wide
         out: torch.Tensor = self.down(inner)
         return out
 
 
-class Layer(nn.Module):
-    """Attention, where the model has it, and the feed-forward network, each added to what comes in."""
+class Experts(nn.Module):
+    """Feed-forward networks of which a token goes to some, weighed by a softmax over these (Jiang et al. 2024,
+    https://arxiv.org/abs/2401.04088, section 2.1). A token that is dropped gets nothing from that expert.
 
-    def __init__(self, model: Model) -> None:
+    own: the experts that are here. group: the ranks that have all, as many each; None: they are all here.
+    """
+
+    def __init__(self, model: Model, choice: Sequence[int], own: range) -> None:
+        super().__init__()
+        self.router = nn.Linear(model.hidden, model.experts, bias=False)
+        self.experts = nn.ModuleDict({str(number): FeedForward(model, model.expert_ffn) for number in own})
+        self.group: Any = None
+        self._choice = torch.tensor(choice).view(model.top_k, -1).T
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of (sequences, tokens, hidden): one, or several behind each other, of the sets of tokens that choose."""
+        rows = hidden.flatten(0, 1)
+        choice = self._choice.repeat(len(rows) // len(self._choice), 1)
+        gates = self.router(rows).gather(1, choice.clamp(min=0)).softmax(-1).flatten()
+        wanted = choice.flatten()
+        order = wanted.argsort(stable=True)[int((wanted == DROPPED).sum()) :]
+        token = order // choice.shape[1]
+        counts = wanted[order].bincount(minlength=self.router.out_features).tolist()
+        found = self._worked(rows[token], counts) * gates[order].unsqueeze(-1)
+        return torch.zeros_like(rows).index_add(0, token, found).view_as(hidden)
+
+    def _worked(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """What experts make of rows in the order of experts, so many of each."""
+        ranks, own = 1 if self.group is None else self.group.size(), len(self.experts)
+        here = [counts[int(number)] for number in self.experts]
+        sent = [sum(counts[first : first + own]) for first in range(0, len(counts), own)]
+        received = [sum(here)] * ranks
+        came = rows if self.group is None else exchanged(rows, sent, received, self.group)
+        parts = torch.split(came, here * ranks)
+        made = [expert(torch.cat(parts[place::own])) for place, expert in enumerate(self.experts.values())]
+        by_source = zip(*(one.tensor_split(ranks) for one in made), strict=True)
+        back = torch.cat([part for source in by_source for part in source])
+        return back if self.group is None else exchanged(back, received, sent, self.group)
+
+
+class Layer(nn.Module):
+    """Attention, where the model has it, and the feed-forward network or experts, each added to what comes in."""
+
+    def __init__(self, model: Model, choice: Sequence[int], experts: range) -> None:
         super().__init__()
         self.attention_norm = _norm(model) if model.heads else None
         self.attention = Attention(model) if model.heads else None
         self.ffn_norm = _norm(model)
-        self.ffn = FeedForward(model)
+        self.ffn = Experts(model, choice, experts) if model.experts else FeedForward(model, model.ffn)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of (sequences, tokens, hidden)."""
@@ -141,14 +184,25 @@ class Head(nn.Module):
 class Network(nn.Module):
     """The layers of ``model`` that are named, with embedding and head where they are the first and last; weights by
     ``seed``. A parameter has the name that it has in the whole model.
+
+    choice: experts of tokens as in ``workloads.routing``; experts: those of a layer that are here (None: all).
     """
 
-    def __init__(self, model: Model, seed: int, layers: range | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        seed: int,
+        layers: range | None = None,
+        *,
+        choice: Sequence[int] = (),
+        experts: range | None = None,
+    ) -> None:
         super().__init__()
         mine = range(model.layers) if layers is None else layers
         first, last = mine.start == 0, mine.stop == model.layers
         self.embedding = Embedding(model) if model.vocabulary and first else None
-        self.layers = nn.ModuleDict({str(number): Layer(model) for number in mine})
+        own = range(model.experts) if experts is None else experts
+        self.layers = nn.ModuleDict({str(number): Layer(model, choice, own) for number in mine})
         self.head = Head(model) if model.vocabulary and last else None
         if model.tied and self.embedding is not None and self.head is not None:
             self.head.out.weight = self.embedding.tokens.weight

@@ -210,13 +210,14 @@ class Reference:
 
     def __init__(self, made: Made) -> None:
         model = made.shape.model
-        network = Network(model, SEED)
+        network = Network(model, SEED, choice=made.shape.choice)
         given, wanted = batch_of(model, SEED)
         out, self._wanted = network(given), wanted
         torch.autograd.backward(loss_of(out, wanted))
         self._out = out.detach()
         self._network = dict(network.named_parameters())
-        longest = max(made.shape.tokens, model.hidden, model.ffn, model.vocabulary, model.heads * model.head_dim)
+        inner = max(model.ffn, model.expert_ffn, model.heads * model.head_dim)
+        longest = max(made.shape.tokens, model.hidden, inner, model.vocabulary)
         # Forward and backward pass go through every product of a layer once; each adds up to ``longest`` numbers,
         # whose errors are as a random walk's.
         chain = 2 * (model.layers * (6 if model.heads else 2) + 1)
@@ -341,6 +342,6 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
     def parts() -> Parts:
         one.count()
         calls = (one.step.reset, one.watched, one.compute, one.communicate)
-        return Parts(*calls, counted(one.calls), parameters(shape.model), step.flop, shape.tokens)
+        return Parts(*calls, counted(one.calls), parameters(shape.model), step.flop, shape.tokens, shape.dropped)
 
     return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)

@@ -1,0 +1,39 @@
+"""Expert parallel: every rank has a part of the batch, all that is no expert, and some of the experts of each layer."""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from busbw.backends.pytorch.training.network import Network
+from busbw.backends.pytorch.training.step import SEED, Step
+
+
+class ExpertParallel(Step):
+    """Tokens go to the ranks of their experts and back, by all_to_all (Lepikhin et al. 2020,
+    https://arxiv.org/abs/2006.16668, section 3.2).
+    """
+
+    def make(self) -> nn.Module:
+        """The model with this rank's experts."""
+        shape, mesh = self.made.shape, self.made.mesh("ep")
+        each = shape.model.experts // shape.workload.ep
+        first = self.made.place("ep") * each
+        network = Network(shape.model, SEED, choice=shape.choice, experts=range(first, first + each))
+        for layer in network.layers.values():
+            mixture: Any = layer.ffn
+            mixture.group = mesh.get_group()
+        return network
+
+    def synchronise(self) -> None:
+        """The mean of each gradient over replicas. Those of experts have come together from all tokens of the ranks
+        that divide them: what is left are copies of these ranks.
+        """
+        copies = self.made.mesh("dp").get_group() if self.made.degrees["dp"] > 1 else None
+        for name, parameter in self.network.named_parameters():
+            expert = ".experts." in name
+            if expert and parameter.grad is not None:
+                parameter.grad.div_(self.made.shape.workload.ep)
+            group = copies if expert else self.made.replicas
+            if group is not None:
+                dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=group)
