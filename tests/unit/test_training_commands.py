@@ -196,6 +196,16 @@ def test_at_these_tokens_the_wire_takes_as_long_as_the_backward_pass() -> None:
     assert 4 * weights * document["least_tokens"] / flop == pytest.approx(sent / wire)
 
 
+@pytest.mark.parametrize(("degrees", "cards"), [("--dp 64 --batch 64", 8), ("--dp 32 --tp 2 --batch 32", 4)])
+def test_ranks_of_a_node_that_reduce_first_have_the_cards_of_all(degrees: str, cards: int) -> None:
+    words = f"roofline --model 'Llama 3 8B' {degrees} --network rail:inner=450GB/s,nic="
+    one = asked(f"{words}50GB/s")
+    assert one["least_tokens_by_node"] == pytest.approx(one["least_tokens"] / cards)
+    assert asked(f"{words}400GB/s")["least_tokens_by_node"] == pytest.approx(one["least_tokens"] / 9), "the node's rate"
+    within = asked("roofline --model 'Llama 3 8B' --dp 8 --batch 8 --network rail:inner=450GB/s,nic=50GB/s")
+    assert within["least_tokens_by_node"] is None
+
+
 def test_products_of_a_step_are_counted_matrix_by_matrix() -> None:
     """The plain network: batch 128 through 8 square matrices; each product reads its matrix, its input, writes one."""
     found = {one.name: one for one in phases(Step(models()["MLP 1024"], Layout(), 128, 1), causal=False)}

@@ -525,6 +525,21 @@ def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) ->
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        ("--model 'Mixtral 8x7B' --gpus 64 --ep 16", "ep of 1, 2, 4, 8"),
+        ("--model 'Llama 3 8B' --gpus 8 --tp 3", "tp of 1, 2, 4, 8"),
+        ("--model 'Llama 3 8B' --gpus 8 --dp 8 --batch 4", "dp of 1, 2, 4"),
+        ("--model 'Llama 3 8B' --gpus 8 --dp 2 --tp 2 --pp 1 --cp 1", "product is 8"),
+    ],
+)
+def test_degrees_that_no_layout_has_are_refused_with_those_that_there_are(words: str, there: str) -> None:
+    with pytest.raises(UsageError) as error:
+        training.main(["plan", *shlex.split(f"{words} {NETWORK}")], standalone_mode=False)
+    assert str(error.value).endswith(there)
+
+
 def test_what_a_run_does_not_tell_the_network_does() -> None:
     document = asked(
         f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --dp 8 --ranks-per-host 4 {NETWORK}"

@@ -34,7 +34,7 @@ from busbw_analysis.training.memory import (
 )
 from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.rates import rates_of
-from busbw_analysis.training.roofline import least_tokens, phases, rate_of
+from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate_of_node
 from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
@@ -265,7 +265,7 @@ def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json
     found, peak, memory_rate = phases(step, causal=causal), row.flops[dtype], row.memory_bytes_per_second
     times = [one.seconds(peak, memory_rate, rates, step.layout) for one in found]
     notes = [f"of one rank in a step; balance of memory: {peak / memory_rate:.4g} FLOP/B"]
-    tokens = None
+    tokens = by_node = None
     if rates is not None:
         wires = dict.fromkeys((rates.inner, rates.outer))
         notes += [f"balance of the network: {peak / wire:.4g} FLOP/B at {format_rate(wire)}" for wire in wires]
@@ -274,6 +274,9 @@ def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json
             tokens = least_tokens(peak, wire, step.layout.replicas, step.gradient_bytes)
             own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
             notes.append(f"dp is hidden by the backward pass from {tokens:.0f} tokens a GPU on; here {own}")
+            if wire == rates.outer < (together := rate_of_node(rates, step.layout)):
+                by_node = least_tokens(peak, together, step.layout.replicas, step.gradient_bytes)
+                notes.append(f"from {by_node:.0f} on where ranks of a node reduce first, and all of their cards send")
     document = {
         **_head(step),
         "gpu": row.name,
@@ -281,6 +284,7 @@ def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json
         "memory_bytes_per_second": memory_rate,
         "rates": None if rates is None else asdict(rates),
         "least_tokens": tokens,
+        "least_tokens_by_node": by_node,
         "phases": [
             {**_with(one, "memory_intensity", "network_intensity"), "seconds": least}
             for one, least in zip(found, times, strict=True)
@@ -401,8 +405,8 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     if row is None and (sample is None or write_rate is not None):
         message = "want --model, whose tokens are read and which is saved, or without --write-rate --sample"
         raise UsageError(message, code="storage")
-    if not (0 < achieved < 1e30 and 0 <= restart < 1e30):
-        message = "--achieved above 0 FLOP/s and --restart of 0 s or more, both finite"
+    if not (0 < achieved < 1e30 and 0 <= restart < 1e30 and (mtbf is None or 0 < mtbf < 1e30)):
+        message = "want --achieved above 0 FLOP/s, --restart of 0 s or more and --mtbf above 0 hours, all finite"
         raise UsageError(message, code="storage")
     if sample is not None:
         reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample), achieved, gpus)

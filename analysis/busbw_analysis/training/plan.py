@@ -142,8 +142,7 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
         fixed = ", ".join(f"{name} {value}" for name, value in wanted.fixed.items())
         message = (
             f"no layout of {what}{f' with {fixed}' if fixed else ''} divides its layers, heads, and a batch of "
-            f"{wanted.batch} sequences of {wanted.sequence}; want another --batch ({wanted.gpus}), or "
-            "other degrees"
+            f"{wanted.batch} sequences of {wanted.sequence}; want {_what_divides(wanted)}"
         )
         raise UsageError(message, code="divides")
     if not search.best and search.refused:
@@ -159,13 +158,26 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
     return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
 
 
+def _what_divides(wanted: Wanted) -> str:
+    """The degrees that there are in place of one that is fixed and that no layout has, else another batch."""
+    made = [one for one in layouts(_with_sequence(wanted), wanted.gpus, _base(wanted)) if wanted.batch % one.dp == 0]
+    for name in DIMENSIONS:
+        there = {getattr(one, name) for one in made}
+        if there and wanted.fixed.get(name, min(there)) not in there:
+            return f"{name} of {', '.join(map(str, sorted(there)))}"
+    return f"another --batch ({wanted.gpus}), or other degrees, whose product is {wanted.gpus}"
+
+
+def _base(wanted: Wanted) -> Layout:
+    return replace(wanted.like, uneven=True, zero=0, micro_batches=1, interleave=1)
+
+
 def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
     """For every choice of degrees, micro-batch and parts of a stage: the steps with more and more of recomputation and
     zero, which need less and less memory.
     """
-    base = replace(wanted.like, uneven=True, zero=0, micro_batches=1, interleave=1)
-    fixed = {name: value for name, value in wanted.fixed.items() if name in ("dp", "tp", "pp", "cp", "ep")}
-    for layout in layouts(_with_sequence(wanted), wanted.gpus, base):
+    fixed = {name: value for name, value in wanted.fixed.items() if name in DIMENSIONS}
+    for layout in layouts(_with_sequence(wanted), wanted.gpus, _base(wanted)):
         if any(getattr(layout, name) != value for name, value in fixed.items()) or wanted.batch % layout.dp:
             continue
         whole = wanted.batch // layout.dp

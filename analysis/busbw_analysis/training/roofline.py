@@ -62,6 +62,14 @@ def rate_of(rates: Rates, layout: Layout, dimension: Dimension) -> float:
     return rates.inner if inside <= rates.per_host else rates.outer
 
 
+def rate_of_node(rates: Rates, layout: Layout) -> float:
+    """B/s of a GPU in the groups of dp that leave a node, if the ranks of one reduce there first and each sends a part:
+    that of all of their cards, at most that of the node.
+    """
+    each = min(layout.replicas, max(1, rates.per_host // layout.tp))
+    return min(rates.inner, rates.outer * each)
+
+
 def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[Phase, ...]:
     """Products forward and backward, attention, the optimizer, and the whole step against each dimension's traffic, of
     a rank of the stage that ``traffic`` takes.
