@@ -4,6 +4,7 @@ import io
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -97,10 +98,30 @@ def test_every_number_is_the_one_in_the_log(name: str) -> None:
     for row in stored.imported:
         seconds = row.time_ns / 1e9
         assert any(
-            one.time_seconds == pytest.approx(seconds, rel=1e-12)
+            (median(one.samples_seconds) if one.samples_seconds else one.time_seconds)
+            == pytest.approx(seconds, rel=1e-12)
             or one.rate == pytest.approx(row.case.size_bytes * (one.messages or 0) / seconds, rel=1e-12)
             for one in by_line[row.line]
         )
+
+
+def test_times_of_every_iteration_are_samples(tmp_path: Path) -> None:
+    written = json.loads((LOGS / "nccl-tests-v1.json").read_text(encoding="utf-8"))
+    times = [float(10 + place) for place in range(22)]
+    for row in written["results"]:
+        for key in ("out_of_place_per_iter", "in_place_per_iter"):
+            row[key] = {"times_us": times, "skipped_iterations": 2}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(written), encoding="utf-8")
+    judgement = judged(path)
+    for case in judgement.cases:
+        (group,) = case.groups
+        assert (group.statistic, group.samples) == ("median", 20)
+        assert [group.time_ns, group.p5_ns, group.p95_ns] == pytest.approx([21.5e3, 12.95e3, 30.05e3])
+    status, told = run("export", str(path), "--to", "csv", "--samples")
+    header, *lines = told.splitlines()
+    assert (status, len(lines)) == (0, 20 * len(judgement.cases))
+    assert dict(zip(header.split(","), lines[0].split(","), strict=True))["time_ns"] == "12000.0"
 
 
 def test_every_command_takes_a_log(log: Path, tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ class GroupSummary:
     is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
     sample which rank entered last. ``overlap`` is there for the mode of that name.
 
-    Of a number that another tool printed there are no samples. ``time_ns`` is what ``statistic`` says, and instead of
-    launch medians there is one such number for each table of the log that has the case.
+    Of most numbers that another tool printed there are no samples. ``time_ns`` is what ``statistic`` says, and instead
+    of launch medians there is one such number for each table of the log that has the case.
     """
 
     ranks: tuple[int, ...]
@@ -110,10 +110,15 @@ def summarise_imported(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[
     time_ns, first = median(numbers), told[0][1]
     rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
     ends = (min(numbers), max(numbers)) if len(numbers) > 1 else None
+    low, middle, high = _quantiles(told) or (None, None, None)
     return GroupSummary(
         ranks=ranks,
         label=rank_list(ranks),
         time_ns=time_ns,
+        p5_ns=low,
+        p95_ns=high,
+        spread=None if low is None or middle is None or high is None else (high - low) / 2 / middle,
+        samples=sum(len(one.samples_ns) for _, one in told),
         interval=Interval(None, None, "none") if ends is None else Interval(*ends, "range of the tables of a log"),
         algbw=rate,
         busbw=None if rate is None or first.bus_factor is None else rate * first.bus_factor,
@@ -124,6 +129,15 @@ def summarise_imported(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[
         launch_keys=tuple(by_table),
         statistic=" and ".join(dict.fromkeys(one.statistic or "not told" for _, one in told)),
     )
+
+
+def _quantiles(told: Sequence[tuple[int, Imported]]) -> tuple[float, float, float] | None:
+    """p5, median and p95 in ns, each the median over the rows of a case; None unless all of them have samples."""
+    sampled = [one.samples_ns for _, one in told if one.samples_ns]
+    if len(sampled) < len(told):
+        return None
+    low, middle, high = np.median([np.quantile(samples, (0.05, 0.5, 0.95)) for samples in sampled], axis=0)
+    return float(low), float(middle), float(high)
 
 
 def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> GroupSummary:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import msgspec
@@ -346,18 +347,20 @@ def _rows(
                 continue
             case, ranks = _case(row, size or 0, table, tool, world)
             assumed = assumed or guessed
+            samples = tuple(one * 1e9 for one in row.samples_seconds)
             yield Imported(
                 case=case,
                 launch=seen[case],
                 block=blocks[case, ranks],
                 ranks=ranks,
-                time_ns=(time or 0.0) * 1e9,
-                statistic=row.statistic,
-                calls=row.iterations,
+                time_ns=median(samples) if samples else (time or 0.0) * 1e9,
+                statistic="median" if samples else row.statistic,
+                calls=len(samples) or row.iterations,
                 bus_factor=OPS[case.op].factor(len(ranks)),
                 wire_bytes=OPS[case.op].wire_bytes(len(ranks), case.size_bytes),
                 check=_check(row, table, refused=refused and row.check != "verified"),
                 line=row.line,
+                samples_ns=samples,
             )
             blocks[case, ranks] += 1
         seen.update({case for case, _ in blocks})

@@ -86,9 +86,12 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
             continue
         what = dict.fromkeys(group.statistic for one in measured for group in one.groups if group.statistic)
         tool = f"{log.tool} {log.tool_version or '(version not told)'}"
+        sampled = bool(what) and all(group.samples for one in measured for group in one.groups)
+        have = "samples of one start" if sampled else "no samples"
         text = (
-            f"{log.file} is a log of {tool}: one number a case ({', '.join(map(str, what)) or 'none'}), no samples. "
-            "Spread, intervals, two modes, drift, disturbance, late ranks and the cost of the timer cannot be judged, "
+            f"{log.file} is a log of {tool}: one number a case ({', '.join(map(str, what)) or 'none'}), {have}. "
+            f"{'I' if sampled else 'Spread, i'}ntervals, two modes, drift, disturbance, late ranks and the cost of the "
+            "timer cannot be judged, "
             "and a single log cannot be told from another one by a test"
         )
         yield Finding("caution", "imported", f"{text}.")

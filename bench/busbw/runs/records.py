@@ -447,15 +447,16 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
 
 
 class Imported(Record, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
-    """One number that another tool printed for a case on one group of ranks. There are no samples of it.
+    """One number that another tool printed for a case on one group of ranks.
 
     launch, block: which table of the log it is of, and which of the rows of that table that have its case
     ranks: the group; for the pair ops source and destination
-    time_ns: of one call, as the tool states it or as its rate gives it
+    time_ns: of one call, as the tool states it or as its rate gives it; of ``samples_ns`` the median
     statistic: what the number is of the calls, by the tool: mean, median, max …; None: it does not say
     calls: how many calls it is of; None: not told
     bus_factor, wire_bytes: as in ``GroupSamples``
     line: where it stands in the log, from 1
+    samples_ns: every call of the slowest process, where the tool keeps them; mostly empty
     """
 
     case: Case
@@ -469,6 +470,7 @@ class Imported(Record, frozen=True, kw_only=True, tag="imported", tag_field="kin
     wire_bytes: float
     check: Check
     line: int
+    samples_ns: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _require_finite(time_ns=self.time_ns, bus_factor=self.bus_factor, wire_bytes=self.wire_bytes)

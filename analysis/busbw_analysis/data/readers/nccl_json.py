@@ -108,7 +108,7 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
         statistic="mean",
         iterations=whole(row.get("actual_iterations")),
         spread=picked(values, _SPREAD, 1e-6) | picked(values, {"cv_pct": "cv"}, 0.01),
-        samples_seconds=reals(each.get("times_us"), 1e-6),
+        samples_seconds=reals(each.get("times_us"), 1e-6)[whole(each.get("skipped_iterations")) or 0 :],
         process_samples_seconds=processes if all(processes) else (),
         others={name: value for name, value in labels.items() if value is not None},
         **verdict(values.get("nwrong")),

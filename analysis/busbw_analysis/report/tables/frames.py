@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from busbw.runs.records import JSON, case_in_words
+from busbw.runs.records import JSON, Imported, case_in_words
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.pair_columns import PairBlock
@@ -54,6 +54,7 @@ def case_frame(judgement: Judgement) -> pd.DataFrame:
 def sample_frame(dataset: Dataset) -> pd.DataFrame:
     """One row a sample of a group of ranks. Times are ns per call."""
     parts = [*map(_of_block, dataset.blocks), *(_of_pairs(*block) for block in dataset.pair_blocks)]
+    parts += [_of_log(*row) for row in dataset.imported if row[2].samples_ns]
     if not parts:
         return pd.DataFrame(columns=list(_OF_SAMPLES))
     found = pd.concat(parts, ignore_index=True)
@@ -109,6 +110,23 @@ def _of_block(block: Block) -> pd.DataFrame:
             "last_rank": one.last_rank or one.late_rank,
             "arrival_skew_ns": unknown if one.arrival_skew_ns is None else one.arrival_skew_ns,
             "exit_span_ns": unknown if one.exit_span_ns is None else one.exit_span_ns,
+        }
+    )
+
+
+def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
+    """The samples that another tool kept of a case: one call each, of the slowest process."""
+    return pd.DataFrame(
+        {
+            "run": run,
+            "launch": row.launch,
+            "block": row.block,
+            "case": case,
+            "group": rank_list(row.ranks),
+            "sample": np.arange(len(row.samples_ns)),
+            "calls": 1,
+            "slowest_ns": np.array(row.samples_ns),
+            **dict.fromkeys(("fastest_ns", "last_rank", "arrival_skew_ns", "exit_span_ns"), np.nan),
         }
     )
 
