@@ -220,7 +220,9 @@ def test_every_format_is_written_by_the_command(form: str, tmp_path: Path) -> No
     assert target.stat().st_size > 0
 
 
-@pytest.mark.parametrize("arguments", [["--to", "nothing"], ["--to", "osu", "--samples"], ["--to", "parquet"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--format", "csv"], ["--to", "nothing"], ["--to", "osu", "--samples"], ["--to", "parquet"]]
+)
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(arguments: list[str], tmp_path: Path) -> None:
     write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], launches=1, samples=10))
     before = sorted(tmp_path.rglob("*"))

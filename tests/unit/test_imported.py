@@ -139,6 +139,15 @@ def test_every_command_takes_a_log(log: Path, tmp_path: Path) -> None:
     assert "no samples" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("told", "name"), [("f8e4m3", "float8_e4m3"), ("uint64", "uint64")])
+def test_a_type_that_busbw_does_not_measure_is_a_case_all_the_same(tmp_path: Path, told: str, name: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log().replace(" float ", f" {told} "), encoding="utf-8")
+    assert {one.case.dtype for one in judged(path).cases} == {name}
+    status, table = run("export", str(path), "--to", "nccl-tests")
+    assert (status, f" {told} " in table) == (0, True)
+
+
 def test_standard_input_is_a_log(log: Path) -> None:
     status, told = run("show", "-", "--json", text=log.read_text(encoding="utf-8"))
     assert status == 0

@@ -57,8 +57,7 @@ def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
     "--to",
     "form",
     metavar="FORMAT",
-    required=True,
-    help="nccl-tests, osu, csv, json-lines, parquet, openmetrics or markdown.",
+    help="What is written: nccl-tests, osu, csv, json-lines, parquet, openmetrics or markdown.",
 )
 @click.option("--samples", is_flag=True, help="One row a sample, not one a case: csv, json-lines, parquet.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: standard output]")
@@ -68,7 +67,7 @@ def export(
     results_dir: Path,
     peaks_file: Path | None,
     force: bool,
-    form: str,
+    form: str | None,
     samples: bool,
     output: Path | None,
 ) -> None:
@@ -78,6 +77,11 @@ def export(
     """
     from busbw_analysis.export import EXPORTERS  # noqa: PLC0415 - the report is loaded with it
 
+    if form is None:
+        written = log_facts().reader
+        instead = "" if written is None else f"; --format {written} says how a log is read"
+        message = f"say with --to what is written: {', '.join(EXPORTERS)}{instead}"
+        raise UsageError(message)
     if form not in EXPORTERS:
         refuse_unknown("format", form, EXPORTERS)
     exporter = EXPORTERS[form]

@@ -16,7 +16,7 @@ from busbw import __version__
 from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, PAIRED, TO_THE_HOST, limits, op_named
 from busbw.runs.records import (
-    DTYPE_BYTES,
+    CASE_DTYPE_BYTES,
     JSON,
     REDOPS,
     SCHEMA,
@@ -401,7 +401,7 @@ def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | Non
     op = OPS[row.op]
     reasons = {
         "a sum over others": row.statistic == "sum",
-        f"busbw has no type {row.dtype}": row.dtype is not None and row.dtype not in DTYPE_BYTES,
+        f"busbw has no type {row.dtype}": row.dtype is not None and row.dtype not in CASE_DTYPE_BYTES,
         f"busbw has no reduction {row.redop}": op.reduces and row.redop is not None and row.redop not in REDOPS,
         "no bytes": op.sized and size == 0,
         "nobody says how many bytes": op.sized and size is None,

@@ -14,7 +14,7 @@ import msgspec
 
 from busbw import __version__
 from busbw.errors import AnalysisError
-from busbw.runs.records import DTYPE_BYTES, Case, case_in_words
+from busbw.runs.records import CASE_DTYPE_BYTES, Case, case_in_words
 from busbw.system.detect import gpus_of
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
@@ -32,7 +32,13 @@ OPS: Final = {
 
 _OF_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Their column ``count`` is that of one rank's block."""
-_TYPES: Final = {"float32": "float", "float64": "double", "float16": "half"}
+_TYPES: Final = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "half",
+    "float8_e4m3": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+}
 _REDOPS: Final = {None: "none", "product": "prod"}
 _RATES: Final = "(us)  (GB/s)  (GB/s)         "
 _HEAD: Final = (
@@ -123,7 +129,7 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
 
 def _preamble(row: Case, ranks: int) -> str:
     blocks = ranks if row.op in _OF_BLOCKS else 1
-    count = "N/A" if row.dtype is None else row.size_bytes // DTYPE_BYTES.get(row.dtype, 1) // blocks
+    count = "N/A" if row.dtype is None else row.size_bytes // CASE_DTYPE_BYTES.get(row.dtype, 1) // blocks
     dtype, redop = _TYPES.get(row.dtype or "", row.dtype or "none"), _REDOPS.get(row.redop, row.redop)
     root = -1 if row.root is None else row.root
     return f"{row.size_bytes:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:6}"

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from busbw.runs.placement import variables_of
-from busbw.runs.records import DTYPE_BYTES
+from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel
@@ -73,7 +73,7 @@ class Call:
     @property
     def elements(self) -> int:
         """Those of S."""
-        return self.size_bytes // DTYPE_BYTES[self.dtype or "uint8"]
+        return self.size_bytes // CASE_DTYPE_BYTES[self.dtype or "uint8"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ TRANSIENT = frozenset({"rank_lost", "timeout", "environment"})
 """The causes that are not the case's own."""
 
 DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+CASE_DTYPE_BYTES = DTYPE_BYTES | {"uint32": 4, "uint64": 8, "float8_e4m3": 1, "float8_e5m2": 1}
+"""The types of a case: also those that logs of other tools have, and busbw does not measure."""
 REDOPS = ("sum", "avg", "min", "max", "product")
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles that are stored for every rank."""
@@ -137,8 +139,8 @@ class Case(Record, frozen=True, kw_only=True):
     tool_op: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in DTYPE_BYTES:
-            refuse_unknown("dtype", self.dtype, DTYPE_BYTES)
+        if self.dtype is not None and self.dtype not in CASE_DTYPE_BYTES:
+            refuse_unknown("dtype", self.dtype, CASE_DTYPE_BYTES)
         if self.redop is not None and self.redop not in REDOPS:
             refuse_unknown("redop", self.redop, REDOPS)
         if self.size_bytes < 0 or self.ranks < 1 or self.nodes < 1:
@@ -148,7 +150,7 @@ class Case(Record, frozen=True, kw_only=True):
     @property
     def count(self) -> int:
         """Elements in S (0 for an op without data)."""
-        return 0 if self.dtype is None else self.size_bytes // DTYPE_BYTES[self.dtype]
+        return 0 if self.dtype is None else self.size_bytes // CASE_DTYPE_BYTES[self.dtype]
 
 
 _SETTINGS: dict[str, Callable[[Any], str]] = {

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from busbw.ops import OPS, bus_factor
-from busbw.runs.records import DTYPE_BYTES
+from busbw.runs.records import CASE_DTYPE_BYTES
 from busbw_analysis.data.readers.lines import op_named
 from busbw_analysis.data.readers.log import Aggregate
 
@@ -54,7 +54,7 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
 
 def _blocks(row: Aggregate) -> int | None:
     """Of how many blocks of ``count`` elements S is; None where it is of no whole number of them."""
-    block = (row.count or 0) * DTYPE_BYTES.get(row.dtype or "", 0)
+    block = (row.count or 0) * CASE_DTYPE_BYTES.get(row.dtype or "", 0)
     if not block or not row.size_bytes or row.size_bytes % block:
         return None
     return row.size_bytes // block

@@ -33,6 +33,10 @@ _DTYPES: Final = {
     "char": "int8",
     "byte": "uint8",
     "int": "int32",
+    "f8e4m3": "float8_e4m3",
+    "fp8_e4m3": "float8_e4m3",
+    "f8e5m2": "float8_e5m2",
+    "fp8_e5m2": "float8_e5m2",
 }
 _REDOPS: Final = {"prod": "product", "none": None, "": None}
 _OPS: Final = {name.replace("_", ""): name for name in OPS} | {"bcast": "broadcast", "alltoallsingle": "all_to_all"}
