@@ -155,8 +155,8 @@ def make(seed: int) -> tuple[Path, bytes]:
 
 def _numbers(text: str) -> list[float]:
     stripped = [line.text for line in clean(text.split("\n"))]
-    found = {float(word) for part in (text, *stripped) for word in _NUMBER.findall(part) if len(word) < 400}
-    return sorted(found)
+    found = {float(word) for part in (text, *stripped) for word in _NUMBER.findall(part)}
+    return sorted(filter(math.isfinite, found))
 
 
 def _told(log: ForeignLog) -> Iterable[float | None]:

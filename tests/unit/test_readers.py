@@ -126,6 +126,15 @@ def test_the_time_that_a_processor_takes_is_none_of_the_operation(tmp_path: Path
         assert row.rate == (row.algbw if row.algbw is not None and row.algbw >= 0.1e9 else None)
 
 
+def test_an_error_before_the_last_result_is_no_failure(tmp_path: Path) -> None:
+    text = (LOGS / "osu-pairs.txt").read_text(encoding="utf-8")
+    path = tmp_path / "log"
+    for content, failed in ((f"UCX  ERROR no rc on eth0\n{text}", False), (f"{text}Assertion failed in a.c\n", True)):
+        path.write_text(content, encoding="utf-8")
+        log = read_log(path)
+        assert (log.last_error is not None, "warning" in {note.code for note in log.notes}) == (failed, not failed)
+
+
 def test_a_warning_in_a_job_that_ended_is_no_failure() -> None:
     log = read_log(LOGS / "nccl-tests-labelled.txt")
     assert (log.last_error, [note.code for note in log.notes]) == (None, ["truncated-row", "warning"])
@@ -191,7 +200,10 @@ def test_a_log_may_begin_with_much_that_nccl_says(tmp_path: Path) -> None:
     assert log.rows[0].line == 50_021
 
 
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[0] ", "2026-08-21T03:26:03.123Z ", "> ", "    "])
+TIMED = "Sun Dec 24 09:52:05 2017[1,0]<stdout>:"
+
+
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", TIMED, "0: ", "[0] ", "2026-08-21T03:26:03.123Z ", "> ", "    "])
 def test_prefixes_change_nothing(prefix: str) -> None:
     lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     plain = nccl_text.read("log", iter(lines))

@@ -15,10 +15,11 @@ _STRONG: Final = re.compile(
 )
 _WEAK: Final = re.compile(
     r"(.*\b(?:ERROR|FATAL)\b.*|(?:srun|slurmstepd|mpirun|mpiexec|orted): error.*|.*(?:Segmentation fault|MPI_ABORT).*"
-    r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)|Couldn't |Failed |command not found).*)"
+    r"|.*(?:Assertion failed|Invalid value when checking|Couldn't |Failed |command not found).*"
+    r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)).*)"
 )
 _MAYBE: Final = re.compile(
-    "rror|WARN|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
+    "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
 _FATAL: Final = ("placeholder", "no-header", "truncated-row")
 """Notes that say why there is no result."""
@@ -44,7 +45,7 @@ class Draft:
         self._notes: dict[str, tuple[Note, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
-        self._warned = 1
+        self._heard: int | None = None
 
     def note(self, code: str, line: int | None, text: str) -> None:
         """Keep the first note of every code, and count the others."""
@@ -71,14 +72,18 @@ class Draft:
         if _MAYBE.search(text) is not None:
             strong = _STRONG.search(text)
             if strong is not None:
-                self.fail(strong[0])
-                self._warned = line.number
+                self.fail(strong[0], line.number)
             elif _WEAK.match(text) is not None and not self._quotes_tool:
-                self.error = text.strip()[:_QUOTED]
+                self.error, self._heard = text.strip()[:_QUOTED], line.number
 
-    def fail(self, error: str) -> None:
+    def fail(self, error: str, line: int | None = None) -> None:
         """The last error that the tool or NCCL gives, before those of others."""
-        self.error, self._quotes_tool = error.strip()[:_QUOTED], True
+        self.error, self._quotes_tool, self._heard = error.strip()[:_QUOTED], True, line
+
+    def _went_on(self) -> None:
+        """What was heard last was no failure."""
+        self.note("warning", self._heard, f"{self.error}; the tool went on")
+        self.error, self._quotes_tool = None, False
 
     def cpu_time(self, line: int) -> None:
         """Note a row of nccl-tests whose time is not that of the operation."""
@@ -143,8 +148,7 @@ class Draft:
         """The present table is over. Its versions stay for the next one; its places, settings and rows do not."""
         self.facts.update(facts)
         if self.rows and self.facts.get("complete") and (self.error or "").startswith("NCCL WARN"):
-            self.note("warning", self._warned, f"{self.error}; the tool ended as it should")
-            self.error, self._quotes_tool = None, False
+            self._went_on()
         if self.rows:
             nranks = next(iter(self.nranks)) if len(self.nranks) == 1 else None
             ranks = self.facts.setdefault("ranks", nranks)
@@ -161,6 +165,9 @@ class Draft:
         self.end()
         if not self.tables:
             self._refuse()
+        unfinished = any(table.complete is False for table in self.tables)
+        if self.error and self._heard and not unfinished and self._heard < self.tables[-1].rows[-1].line:
+            self._went_on()
         for note in disagreements(row for table in self.tables for row in table.rows):
             self.note(note.code, note.line, note.text)
         notes = tuple(

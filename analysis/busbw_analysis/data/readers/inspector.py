@@ -66,6 +66,8 @@ def _add(draft: Draft, line: int, row: dict[str, Any], prefix: str) -> None:
         blocks=_BLOCKS,
         statistic="sample",
         others={
-            name: value for name, value in row.items() if name not in known and isinstance(value, str | int | float)
+            name: value
+            for name, value in row.items()
+            if name not in known and (isinstance(value, str) or real(value) is not None)
         },
     )

@@ -46,7 +46,8 @@ _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
 _PREFIX: Final = re.compile(
     r"\s*(?:"
-    r"\[(?:\d+|[\w.-]+@\d+),(?P<tagged>\d+)\]<std\w+>:?\s?"  # Open MPI --tag-output
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]+ \d{4})?"  # Open MPI --timestamp-output, before
+    r"\[(?:\d+|[\w.-]+@\d+),(?P<tagged>\d+)\]<std\w+>:?\s?"  # --tag-output
     r"|\[?(?P<rank>\d{1,7})(?:\]:?|:)\s(?=\s*\S)"  # srun --label, MPICH -prepend-rank
     r"|\[pod/[^\]]*\]\s|\[(?:default|rank)\d+\]:\s?"  # kubectl logs --prefix, torchrun
     r"|\[\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]\s"
