@@ -10,7 +10,7 @@ one class covers conditions that somebody has to tell apart, ``code=`` says at t
     ├── StoreError    store             a run folder that cannot be written or read
     │   ├── DamagedRun    damaged-run       a line that is not what the writer wrote
     │   └── NewerSchema   newer-schema      written by a busbw that knows more than this one
-    ├── LaunchError   launch            the ranks did not come to life, or the world is not the one that was promised
+    ├── LaunchError   launch            the ranks did not come to life, or the world is not the one that was stated
     ├── BackendError  backend           the backend refused or broke an operation on this rank
     ├── RankFailure   rank-failure      a rank died, hung or dropped out while the others were measuring
     ├── ClockError    clock             a clock that went backwards or cannot be trusted
@@ -104,7 +104,7 @@ class NewerSchema(StoreError):
 
 
 class LaunchError(BusbwError):
-    """The ranks did not come to life, or the world that formed is not the one that was promised."""
+    """The ranks did not come to life, or the world that formed is not the one that was stated."""
 
     code = "launch"
 

@@ -176,7 +176,7 @@ class Networks:
         judgement = judge(pool((self.run(rate_mbit, delay_ms, hosts, text),)))
         keys = ((curve.series.key, curve) for curve in judgement.curves)
         curves = {key.op if key.algorithm is None else f"{key.op} {key.algorithm}": curve for key, curve in keys}
-        return Found(curves, judgement.races)
+        return Found(curves, judgement.comparisons)
 
     def run(self, rate_mbit: int, delay_ms: int, hosts: int, text: str) -> store.StoredRun:
         """One launch of a plan on the first ``hosts`` of them."""

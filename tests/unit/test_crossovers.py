@@ -211,7 +211,7 @@ def _judged(
 
 
 def race_of(judgement: Judgement) -> AlgorithmComparison:
-    (race,) = judgement.races
+    (race,) = judgement.comparisons
     return race
 
 
@@ -363,13 +363,13 @@ class TestRaces:
         assert found < s_star("ring", "recursive-doubling")
 
     def test_one_algorithm_alone_is_no_race(self) -> None:
-        assert judged(["ring"]).races == ()
-        assert judge(pool((synthetic_run(sweep("all_reduce"), launches=1),))).races == ()
+        assert judged(["ring"]).comparisons == ()
+        assert judge(pool((synthetic_run(sweep("all_reduce"), launches=1),))).comparisons == ()
 
     def test_curves_that_were_measured_in_different_ways_are_no_race(self) -> None:
         cases = [*sweep("all_reduce", "ring")]
         cases += [case("all_reduce", size, RANKS, algorithm="binomial-tree", mode="pipelined") for size in SIZES]
-        assert judge(pool((synthetic_run(cases, launches=1),))).races == ()
+        assert judge(pool((synthetic_run(cases, launches=1),))).comparisons == ()
 
     def test_the_fastest_of_all_changes_at_the_turns(self) -> None:
         race = race_of(judged(["ring", "binomial-tree", "recursive-doubling"]))
@@ -380,7 +380,7 @@ class TestRaces:
 
     def test_without_messages_a_joint_fit_of_these_curves_has_s_star(self) -> None:
         judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
-        assert lacks_formulas(judgement.races)
+        assert lacks_formulas(judgement.comparisons)
         pair = pair_of(race_of(judgement), "ring", "binomial-tree")
         assert isinstance(pair.expected, Unavailable)
         assert formula_words(pair) == agreement_words(pair) == "–"
@@ -400,7 +400,7 @@ class TestRaces:
         judgements = [two_levels(hosts, each) for hosts, each in ((2, 2), (2, 4), (4, 4))]
         joint = joint_fits_of([judgement.dataset for judgement in judgements])
         for judgement in judgements:
-            assert lacks_formulas(judgement.races)
+            assert lacks_formulas(judgement.comparisons)
             (race,) = algorithm_comparisons(judgement.curves, None, joint)
             assert not lacks_formulas([race])
             for pair in race.pairs:
@@ -456,7 +456,7 @@ class TestShown:
     """In `busbw fit`, in the report, and as JSON."""
 
     def test_the_table_says_where_they_cross_and_what_one_gains(self) -> None:
-        races = judged(["ring", "binomial-tree", "recursive-doubling"]).races
+        races = judged(["ring", "binomial-tree", "recursive-doubling"]).comparisons
         text = render(map(crossing_table, races))
         assert text.startswith("# all_reduce · float32 · sum")
         assert re.search(

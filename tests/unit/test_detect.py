@@ -186,7 +186,7 @@ def test_in_a_virtual_machine_made_up_bridges_are_no_finding(facts_of: Facts, ro
     assert at(seen, "PCIe").peak is None
     assert at(seen, "PCIe").why == "the kernel does not tell how its link was trained"
     assert seen.findings == ()
-    assert "PCIe link: the kernel does not tell it of 0000:c2:00.0, 0000:c1:00.0" in seen.untold
+    assert "PCIe link: the kernel does not tell it of 0000:c2:00.0, 0000:c1:00.0" in seen.unknown
 
 
 def test_a_bottleneck_on_the_way_is_found(facts_of: Facts, rows: Catalogue) -> None:
@@ -196,7 +196,7 @@ def test_a_bottleneck_on_the_way_is_found(facts_of: Facts, rows: Catalogue) -> N
     )
     assert at(seen, "HBM").peak is None
     assert at(seen, "HBM").why == "no row for the GPU with PCI identity 1002:7550; add one to your peaks file"
-    assert any("name and NVLink of GPU 0000:03:00.0" in untold for untold in seen.untold)
+    assert any("name and NVLink of GPU 0000:03:00.0" in untold for untold in seen.unknown)
 
 
 def test_a_drive_on_half_its_lanes_is_found(facts_of: Facts, rows: Catalogue) -> None:

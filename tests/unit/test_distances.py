@@ -94,7 +94,7 @@ def test_pairs_with_other_launches_have_no_interval() -> None:
     summary = judgement.cases[0]
     group = summary.groups[0]
     lacking = replace(group, launch_keys=group.launch_keys[1:], launch_medians_ns=group.launch_medians_ns[1:])
-    (split,) = splits_of([replace(summary, groups=(lacking, *summary.groups[1:]))], judgement.dataset.seats)
+    (split,) = splits_of([replace(summary, groups=(lacking, *summary.groups[1:]))], judgement.dataset.placements)
     assert {kind.interval.kind for kind in split.classes} == {"none", "95 % over launches"}
     assert split.classes[1].times_within is None
 

@@ -170,7 +170,7 @@ def test_a_slow_pair_is_named_alone() -> None:
     assert [(odd.kind, odd.ranks) for odd in matrix.outliers] == [("pair", (1, 2))]
     assert matrix.outliers[0].ratio == pytest.approx(0.25, rel=0.1)
     assert matrix.rate[1, 2] == np.nanmin(matrix.rate)
-    assert matrix.untold is None
+    assert matrix.unknown is None
 
 
 def test_a_slow_rank_is_one_finding_and_not_two() -> None:
@@ -203,7 +203,7 @@ def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
 def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, why: str) -> None:
     judgement = judged(ranks, World(slow_pairs=((0, 1),)), launches=launches)
     assert judgement.matrices[0].outliers == ()
-    assert why in (judgement.matrices[0].untold or "")
+    assert why in (judgement.matrices[0].unknown or "")
     assert why.lower() in compose(judgement).text.lower()
 
 
@@ -211,7 +211,7 @@ def test_no_pair_is_judged_where_medians_jump_between_two_modes() -> None:
     world = World(slow_pairs=((1, 2),), slow_factor=4.0, slow_share=0.4, slow_seconds=4e-3)
     matrix = matrix_of(4, world)
     assert matrix.outliers == ()
-    assert "most have two modes" in (matrix.untold or "")
+    assert "most have two modes" in (matrix.unknown or "")
     rank = matrix_of(6, replace(world, slow_pairs=(), slow_ranks=(2,)))
     assert [odd.name for odd in rank.outliers] == ["rank 2"]
 
@@ -222,4 +222,4 @@ def test_a_matrix_with_holes_names_nobody() -> None:
     cut = replace(cut, groups=cut.groups[:-1])
     (matrix,) = matrices_of([cut], [RankPlacement(rank, "n0") for rank in range(4)])
     assert matrix.outliers == ()
-    assert "not measured" in (matrix.untold or "")
+    assert "not measured" in (matrix.unknown or "")

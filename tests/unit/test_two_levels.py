@@ -505,7 +505,7 @@ def test_messages_between_hosts_say_no_crossing_of_two_levels() -> None:
     cases = [case("all_reduce", size, 8, nodes=2, algorithm=name) for name in names for size in SIZES]
     cases += [case("pair_matrix", size, 8, nodes=2) for size in SIZES]
     stored = synthetic_run(cases, world(2, 4, *names), machine=Machine(hosts=("a", "b")), launches=2)
-    (race,) = judge(pool((stored,))).races
+    (race,) = judge(pool((stored,))).comparisons
     for pair in race.pairs:
         assert isinstance(pair.expected, Unavailable) == ("hierarchical" in pair.names), pair.names
         if isinstance(pair.expected, Unavailable):

@@ -97,14 +97,18 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     datasets = read_groups([read_run(results_dir, run) for run in runs], force=force)
     judgements = with_joint_fits([judge_with_selftest(dataset, catalogued) for dataset in datasets])
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
-    raced = names_apart(judgements, lambda one: [race.key for race in one.races])
+    compared_names = names_apart(judgements, lambda one: [comparison.key for comparison in one.comparisons])
     choices = [(one, list(nccl_choices(one, names, catalogued))) for one, names in fitted]
     every = [choice for _, found in choices for choice in found]
     regimes = judgements[0].regimes
     blocks: list[Block | Section] = [
         fits_table([(names[curve.series.key], curve) for one, names in fitted for curve in one.curves]),
         *([nccl_table(every)] if every else []),
-        *(crossing_table(race, names[race.key]) for one, names in raced for race in one.races),
+        *(
+            crossing_table(comparison, names[comparison.key])
+            for one, names in compared_names
+            for comparison in one.comparisons
+        ),
         *joint_sections(regimes),
     ]
     document: dict[str, JSON] = {
@@ -116,10 +120,10 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
         "nccl": [{**plain(choice), "runs": run_names(one)} for one, found in choices for choice in found],
         "joint": to_json.joint_rows(regimes),
         "crossings": [
-            {**row, "curve": names[race.key], "runs": run_names(one)}
-            for one, names in raced
-            for race in one.races
-            for row in to_json.crossing_rows([race])
+            {**row, "curve": names[comparison.key], "runs": run_names(one)}
+            for one, names in compared_names
+            for comparison in one.comparisons
+            for row in to_json.crossing_rows([comparison])
         ],
     }
     findings = ranked(dict.fromkeys(finding for judgement in judgements for finding in judgement.findings))

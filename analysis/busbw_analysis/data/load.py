@@ -98,7 +98,7 @@ class Dataset:
         return f"{hosts} host{'' if hosts == 1 else 's'}"
 
     @property
-    def seats(self) -> tuple[RankPlacement, ...]:
+    def placements(self) -> tuple[RankPlacement, ...]:
         """Where every rank sits (in the first run)."""
         run = self.runs[0].run
         return rank_placements(run.hosts, run.environments)
@@ -164,8 +164,8 @@ def _placement(run: Run) -> JSON:
 
 def _binding(run: Run) -> JSON:
     """How ranks are bound to cores, in words: not to which, for another job may get others of the same kind."""
-    seats = rank_placements(run.hosts, run.environments)
-    told = {binding([seat for seat in seats if seat.host == host]) for host in run.hosts}
+    placements = rank_placements(run.hosts, run.environments)
+    told = {binding([placement for placement in placements if placement.host == host]) for host in run.hosts}
     return ", ".join(sorted(words for words in told if words is not None)) or None
 
 

@@ -1,4 +1,4 @@
-"""The shape of samples: two humps, far outliers, a level that moves. What a median and its interval do not show."""
+"""The shape of samples: two modes, far outliers, a level that moves. What a median and its interval do not show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _MODE_LEAST_SAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Two humps of one distribution: their centres (ns per call) and the share of samples in the slower one."""
+    """Two modes of one distribution: their centres (ns per call) and the share of samples in the slower one."""
 
     fast_ns: float
     slow_ns: float
@@ -28,9 +28,9 @@ class Modes:
 
 
 def find_modes(samples: Floats) -> Modes | None:
-    """The two humps of ``samples`` (positive, any order), or None when one hump describes them.
+    """The two modes of ``samples`` (positive, any order), or None when one mode describes them.
 
-    The sorted logarithms are cut where the variance within the two sides is least (Otsu 1979). Two humps are believed
+    The sorted logarithms are cut where the variance within the two sides is least (Otsu 1979). Two modes are believed
     when each side holds 20–80 % of the samples, the centres differ by a factor of at least 2, and Ashman's D =
     √2·|m₁ − m₂| / √(s₁² + s₂²) is above 4: a normal distribution cut at its median has D = 2.65, a uniform one 3.46.
     """
@@ -61,9 +61,9 @@ def all_modes(samples: Floats) -> Floats:
 
 
 def common_modes(by_launch: Sequence[Modes | None]) -> Modes | None:
-    """The two humps that at least half of the launches have, each number the median over those; None otherwise.
+    """The two modes that at least half of the launches have, each number the median over those; None otherwise.
 
-    Launches that have one hump each, one here and one there, differ from each other, which is something else.
+    Launches that have one mode each, one here and one there, differ from each other, which is something else.
     """
     found = [modes for modes in by_launch if modes is not None]
     if not found or 2 * len(found) < len(by_launch):

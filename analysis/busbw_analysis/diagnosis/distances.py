@@ -63,20 +63,20 @@ class PairSplit:
     classes: tuple[PairClass, ...]
 
 
-def steps_between(seats: Sequence[RankPlacement], ranks: Sequence[int]) -> Steps:
-    """The distances of ``ranks`` from each other; a rank that has no seat is as far from all as is not known."""
-    there = [seats[rank] if rank < len(seats) else None for rank in ranks]
+def steps_between(placements: Sequence[RankPlacement], ranks: Sequence[int]) -> Steps:
+    """The distances of ``ranks`` from each other; a rank that has no placement is as far from all as is not known."""
+    there = [placements[rank] if rank < len(placements) else None for rank in ranks]
     places, place_of = _places(there)
     rows = [[None if one is None or other is None else distance(one, other) for other in places] for one in places]
     of_place = [tuple(row[place] for place in place_of) for row in rows]
     return tuple(of_place[place] for place in place_of)
 
 
-def _places(seats: Sequence[RankPlacement | None]) -> tuple[list[RankPlacement | None], list[int]]:
-    """One seat of every place that differs to ``distance``, and the place of each of ``seats``."""
-    keys = [None if seat is None else (seat.host, seat.switches) for seat in seats]
+def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[RankPlacement | None], list[int]]:
+    """One placement of every place that differs to ``distance``, and the place of each of ``placements``."""
+    keys = [None if placement is None else (placement.host, placement.switches) for placement in placements]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return [seats[keys.index(key)] for key in numbers], [numbers[key] for key in keys]
+    return [placements[keys.index(key)] for key in numbers], [numbers[key] for key in keys]
 
 
 def kinds(steps: Steps) -> list[Truths]:
@@ -107,9 +107,9 @@ def indistinct(hosts: Sequence[str], steps: Steps) -> str | None:
     )
 
 
-def splits_of(summaries: Iterable[CaseSummary], seats: Sequence[RankPlacement]) -> tuple[PairSplit, ...]:
+def splits_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlacement]) -> tuple[PairSplit, ...]:
     """The measured cases of pair ops, in the order of the plan; nothing where all ranks are on one host."""
-    if len({seat.host for seat in seats}) < 2:
+    if len({placement.host for placement in placements}) < 2:
         return ()
     together: dict[object, list[CaseSummary]] = {}
     for summary in summaries:
@@ -117,18 +117,18 @@ def splits_of(summaries: Iterable[CaseSummary], seats: Sequence[RankPlacement]) 
             case = summary.case
             fields = {name: getattr(case, name) for name in case.__struct_fields__ if name != "group"}
             together.setdefault(tuple(fields.items()), []).append(summary)
-    return tuple(_split(members, seats) for members in together.values())
+    return tuple(_split(members, placements) for members in together.values())
 
 
-def _split(summaries: Sequence[CaseSummary], seats: Sequence[RankPlacement]) -> PairSplit:
+def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]) -> PairSplit:
     case = summaries[0].case
     pairs = _Pairs.of([pair_times(summary.groups) for summary in summaries])
-    places, place_of = _places(seats)
+    places, place_of = _places(placements)
     apart = {
-        (one, to): distance(seat, other)
-        for one, seat in enumerate(places)
+        (one, to): distance(placement, other)
+        for one, placement in enumerate(places)
         for to, other in enumerate(places)
-        if seat is not None and other is not None
+        if placement is not None and other is not None
     }
     ends = np.asarray(place_of)[pairs.ranks]
     names, which = np.unique(ends, axis=0, return_inverse=True)

@@ -79,7 +79,7 @@ def findings_on(
 
 
 def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Finding]:
-    """What logs of other tools cannot tell, what somebody said in place of them, and what their readers found odd."""
+    """What logs of other tools cannot tell, what somebody said in place of them, and what its reader noted."""
     for stored in dataset.runs:
         log = stored.run.imported
         if log is None:
@@ -186,7 +186,7 @@ def _oversubscribed(dataset: Dataset) -> Iterator[Finding]:
 def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
     """Hosts and GPUs that more ranks have than should, and hosts that are one machine after all."""
     run = dataset.runs[0].run
-    for text in taken_twice(dataset.seats, run.environments):
+    for text in taken_twice(dataset.placements, run.environments):
         yield Finding("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
     kernels = {host: dataset.environment(host).get("boot_id") for host in dict.fromkeys(run.hosts)}
     for kernel in dict.fromkeys(kernels.values()):
@@ -207,15 +207,15 @@ def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
     """One finding per kind of outlier: whom it is about, the strongest with its numbers, and in how many matrices."""
     found: dict[tuple[str, str], list[tuple[int, Outlier]]] = {}
     for number, matrix in enumerate(matrices):
-        for odd in matrix.outliers:
-            found.setdefault((matrix.op, odd.kind), []).append((number, odd))
+        for outlier in matrix.outliers:
+            found.setdefault((matrix.op, outlier.kind), []).append((number, outlier))
     for (op, kind), members in found.items():
         among = [matrix for matrix in matrices if matrix.op == op]
-        worst = min((odd for _, odd in members), key=lambda odd: odd.ratio)
+        worst = min((outlier for _, outlier in members), key=lambda outlier: outlier.ratio)
         text = f"{'Pair matrix' if op == 'pair_matrix' else f'Pairs of {op}'}: {worst.text}"
         by_name: dict[str, set[int]] = {}
-        for number, odd in sorted(members, key=lambda member: member[1].ratio):
-            by_name.setdefault(odd.name, set()).add(number)
+        for number, outlier in sorted(members, key=lambda member: member[1].ratio):
+            by_name.setdefault(outlier.name, set()).add(number)
         if len(members) > 1:
             names = _some([f"{name} in {len(numbers)}" for name, numbers in by_name.items()])
             text += f"; that is the worst of {len(members)}. Slow by {kind}, of {len(among)} matrices: {names}"

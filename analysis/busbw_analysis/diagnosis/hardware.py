@@ -11,7 +11,7 @@ _MOST = 4
 """So many findings of a host are said one by one; more are mostly one cause."""
 
 
-def odd_hardware(dataset: Dataset, rows: Catalogue) -> Iterator[Finding]:
+def hardware_findings(dataset: Dataset, rows: Catalogue) -> Iterator[Finding]:
     """One finding for every difference, with the hosts that have it. Links that may have been at rest are left out:
     the facts are read before anybody copies.
     """

@@ -17,7 +17,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.findings import Finding, Severity, findings_on
-from busbw_analysis.diagnosis.hardware import odd_hardware
+from busbw_analysis.diagnosis.hardware import hardware_findings
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel, hierarchy
 from busbw_analysis.diagnosis.memory import MemoryCurve, memory_curves
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline, network_rooflines
@@ -63,8 +63,8 @@ class Best:
 class Judgement:
     """All that a report needs: the data, then what is thought of them. ``findings`` are sorted, the worst first;
     ``memory``, ``files`` and ``steps`` are what kernels in memory, operations on storage and steps of training came
-    to, ``levels`` the hierarchy, ``pair_shares[i]`` what the pairs of matrix i reached of their peaks, ``races`` are
-    algorithms of one op beside each other. ``regimes`` are joint fits, which ``with_joint_fits`` makes.
+    to, ``levels`` the hierarchy, ``pair_shares[i]`` what the pairs of matrix i reached of their peaks,
+    ``comparisons`` are algorithms of one op beside each other. ``regimes`` are joint fits of ``with_joint_fits``.
     """
 
     dataset: Dataset
@@ -83,7 +83,7 @@ class Judgement:
     steps: tuple[Trained, ...] = ()
     levels: tuple[HierarchyLevel, ...] = ()
     pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
-    races: tuple[AlgorithmComparison, ...] = ()
+    comparisons: tuple[AlgorithmComparison, ...] = ()
     regimes: tuple[OneRegime, ...] = ()
 
     @property
@@ -119,10 +119,10 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     shipped one with the user's own.
     """
     rows = catalogue() if rows is None else rows
-    crowded = dataset.oversubscribed_hosts
-    summaries = tuple(_flag_crowded(dataset, summary, crowded) for summary in summarise(dataset))
-    seats = dataset.seats
-    matrices = matrices_of(summaries, seats)
+    oversubscribed = dataset.oversubscribed_hosts
+    summaries = tuple(_flag_oversubscribed(dataset, summary, oversubscribed) for summary in summarise(dataset))
+    placements = dataset.placements
+    matrices = matrices_of(summaries, placements)
     lateness = lateness_of(dataset, summaries)
     series = series_of(dataset, summaries)
     copies, streams = host_copies(dataset, summaries), socket_streams(dataset, summaries)
@@ -130,14 +130,14 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     memory, files = memory_curves(dataset, curves, summaries), stored(dataset, summaries, curves)
     rooflines = rooflines_of(dataset, summaries, memory, rows)
     shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
-    findings = [*findings_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
+    findings = [*findings_on(dataset, summaries, matrices, lateness, selftest), *hardware_findings(dataset, rows)]
     return Judgement(
         dataset=dataset,
         findings=tuple(sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))),
         verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
         curves=curves,
         matrices=matrices,
-        splits=splits_of(summaries, seats),
+        splits=splits_of(summaries, placements),
         lateness=lateness,
         cases=summaries,
         selftest=selftest,
@@ -147,7 +147,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         files=files,
         steps=steps_of(dataset, summaries),
         pair_shares=shares,
-        races=algorithm_comparisons(curves, library_of_run(dataset)),
+        comparisons=algorithm_comparisons(curves, library_of_run(dataset)),
         levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
 
@@ -176,18 +176,18 @@ def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
 def with_joint_fits(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
     """``judgements`` with the joint fits over all of their curves, and S* from these where messages tell none."""
     regimes = joint_fits_of([one.dataset for one in judgements], [one.cases for one in judgements])
-    return tuple(replace(one, regimes=regimes, races=_races(one, regimes)) for one in judgements)
+    return tuple(replace(one, regimes=regimes, comparisons=_comparisons(one, regimes)) for one in judgements)
 
 
-def _races(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[AlgorithmComparison, ...]:
-    if not lacks_formulas(judgement.races):
-        return judgement.races
+def _comparisons(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[AlgorithmComparison, ...]:
+    if not lacks_formulas(judgement.comparisons):
+        return judgement.comparisons
     return algorithm_comparisons(judgement.curves, library_of_run(judgement.dataset), regimes)
 
 
-def _flag_crowded(dataset: Dataset, summary: CaseSummary, crowded: Mapping[str, object]) -> CaseSummary:
+def _flag_oversubscribed(dataset: Dataset, summary: CaseSummary, oversubscribed: Mapping[str, object]) -> CaseSummary:
     hosts = set(dataset.hosts_of(ranks_in(summary.groups)))
-    return replace(summary, flags=(*summary.flags, "oversubscribed")) if hosts & set(crowded) else summary
+    return replace(summary, flags=(*summary.flags, "oversubscribed")) if hosts & set(oversubscribed) else summary
 
 
 def _sharing(dataset: Dataset, series: Series, summary: CaseSummary) -> float:

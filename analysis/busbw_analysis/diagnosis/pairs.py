@@ -67,8 +67,8 @@ class PairMatrix:
     launches where there are enough for one, else of their range, and for a single launch that within it.
 
     ``steps[s][d]`` is how far apart they are, as
-    ``placement.distance`` has it. ``pairs`` says whether they ran together. ``untold`` says what could not be told from
-    it and why, None where everything could. ``op`` says what the pairs did.
+    ``placement.distance`` has it. ``pairs`` says whether they ran together. ``unknown`` says what could not be told
+    from it and why, None where everything could. ``op`` says what the pairs did.
     """
 
     ranks: tuple[int, ...]
@@ -82,18 +82,20 @@ class PairMatrix:
     low_ns: Floats
     high_ns: Floats
     outliers: tuple[Outlier, ...]
-    untold: str | None = None
+    unknown: str | None = None
     op: str = "pair_matrix"
 
 
-def matrices_of(summaries: Iterable[CaseSummary], seats: Sequence[RankPlacement]) -> tuple[PairMatrix, ...]:
-    """The pair matrices of the measured cases, in the order of the plan; ``seats[r]`` is the place of rank r."""
+def matrices_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlacement]) -> tuple[PairMatrix, ...]:
+    """The pair matrices of the measured cases, in the order of the plan; ``placements[r]`` is the place of rank r."""
     return tuple(
-        _matrix(summary, seats) for summary in summaries if summary.case.op in PAIRED and summary.state == "measured"
+        _matrix(summary, placements)
+        for summary in summaries
+        if summary.case.op in PAIRED and summary.state == "measured"
     )
 
 
-def _matrix(summary: CaseSummary, seats: Sequence[RankPlacement]) -> PairMatrix:
+def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMatrix:
     ranks, times = ranks_in(summary.groups), pair_times(summary.groups)
     cells = tuple(np.searchsorted(ranks, times.ranks).T)
     # Launches can be told apart only where every pair has them all.
@@ -103,8 +105,8 @@ def _matrix(summary: CaseSummary, seats: Sequence[RankPlacement]) -> PairMatrix:
     time_ns, low_ns, high_ns = (np.full(launches.shape[1:], np.nan) for _ in range(3))
     time_ns[cells], low_ns[cells], high_ns[cells] = times.time_ns, times.low_ns, times.high_ns
     rate: Floats = summary.case.size_bytes / time_ns * 1e9
-    hosts = tuple(seats[rank].host if rank < len(seats) else "?" for rank in ranks)
-    steps = steps_between(seats, ranks)
+    hosts = tuple(placements[rank].host if rank < len(placements) else "?" for rank in ranks)
+    steps = steps_between(placements, ranks)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes
     jumpy = 2 * int(times.has_modes.sum()) > len(summary.groups)
@@ -122,12 +124,12 @@ def _matrix(summary: CaseSummary, seats: Sequence[RankPlacement]) -> PairMatrix:
         outliers=outliers_in(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy)
         if may_name
         else (),
-        untold=_untold(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
+        unknown=_unknown(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
         op=summary.case.op,
     )
 
 
-def _untold(count: int, launches: int, indistinct: str | None, *, holes: bool, jumpy: bool) -> str | None:
+def _unknown(count: int, launches: int, indistinct: str | None, *, holes: bool, jumpy: bool) -> str | None:
     if count == 2:
         return "two ranks have one pair: whether one of them or the way between them is slow cannot be told"
     if count < LEAST_RANKS:

@@ -119,12 +119,12 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
     run = dataset.runs[0]
     pids = run.launches[0].pids if run.launches else ()
     for number, rank in enumerate(ranks):
-        host, seat = run.run.hosts[rank], dataset.seats[rank]
+        host, placement = run.run.hosts[rank], dataset.placements[rank]
         gpus = gpus_of(dataset.environment(host))
-        gpu = next((one for one in gpus if seat.gpu is not None and one.get("index") == seat.gpu), None)
+        gpu = next((one for one in gpus if placement.gpu is not None and one.get("index") == placement.gpu), None)
         name, address = ("CPU", "0x00") if gpu is None else (gpu.get("name"), gpu.get("address"))
         pid = pids[rank] if rank < len(pids) else 0
-        yield f"#  Rank {number:2} Group  0 Pid {pid:6} on {host:>10} device {seat.gpu or 0:2} [{address}] {name}"
+        yield f"#  Rank {number:2} Group  0 Pid {pid:6} on {host:>10} device {placement.gpu or 0:2} [{address}] {name}"
 
 
 def _preamble(row: Case, ranks: int) -> str:

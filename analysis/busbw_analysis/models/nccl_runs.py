@@ -101,7 +101,7 @@ def _refusal(dataset: Dataset, key: SeriesKey) -> str | None:
 
 def _links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> tuple[int | None, bool]:
     """The fewest links up of any of the ranks' GPUs, and whether all of them end at switches."""
-    numbers = {dataset.seats[rank].gpu for rank in ranks}
+    numbers = {dataset.placements[rank].gpu for rank in ranks}
     gpus = gpus_of(dataset.environment(dataset.hosts_of(ranks)[0]))
     row = gpu_model(dataset, ranks, rows)
     if len(numbers) == _ON_SWITCHES and not isinstance(row, str) and all(map(from_log, gpus)):

@@ -220,7 +220,7 @@ def _host(dataset: Dataset, rank: int) -> str:
 def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
     """The recorded facts of the GPU that ``rank`` drives, or what is missing."""
     host = _host(dataset, rank)
-    number, address = dataset.seats[rank].gpu, dataset.seats[rank].gpu_address
+    number, address = dataset.placements[rank].gpu, dataset.placements[rank].gpu_address
     if number is None and address is None:
         return (
             f"the run does not say which GPU rank {rank} drove: NVML was not there or does not know it, and torch does "

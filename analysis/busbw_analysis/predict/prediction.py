@@ -125,13 +125,13 @@ def _on_a_host(data: MeasuredCurves, asked: PredictionQuery, shapes: Sequence[tu
     """What is said of the number of ranks on each host, and of the cores that they have."""
     counts = sorted({-(-ranks // hosts) for ranks, hosts in shapes})
     each, least, measured = -(-asked.ranks // asked.hosts), counts[0], counts[-1]
-    crowded = [shape for shape in shapes if data.crowded(*shape)]
+    oversubscribed = [shape for shape in shapes if data.oversubscribed(*shape)]
     of = f"{each} ranks on a host of {data.cores} usable cores"
-    if data.crowded(asked.ranks, asked.hosts) and not crowded:
+    if data.oversubscribed(asked.ranks, asked.hosts) and not oversubscribed:
         return (f"cores: {of} share cores, {NEW_REGIME}: none of the measured ranks did",)
-    if crowded and len(crowded) == len(shapes) and not data.crowded(asked.ranks, asked.hosts):
+    if oversubscribed and len(oversubscribed) == len(shapes) and not data.oversubscribed(asked.ranks, asked.hosts):
         return (f"cores: {of} have a core each, {NEW_REGIME}: none of the measured ranks had",)
-    if crowded and each > measured:
+    if oversubscribed and each > measured:
         return (f"cores: {of} share cores more than the most measured, {measured}",)
     if each > measured:
         return (f"a host: {each} ranks on one are more than the most measured, {measured}",)
@@ -386,7 +386,7 @@ class _Joinable:
 
     @classmethod
     def of(cls, data: MeasuredCurves, asked: PredictionQuery) -> "_Joinable":
-        wanted = Regime.of(asked.ranks, asked.hosts, oversubscribed=data.crowded(asked.ranks, asked.hosts))
+        wanted = Regime.of(asked.ranks, asked.hosts, oversubscribed=data.oversubscribed(asked.ranks, asked.hosts))
         apart = regimes([one for one in data.observations() if (one.hosts > 1) == (asked.hosts > 1)])
 
         def unlike(regime: Regime) -> int:

@@ -108,7 +108,7 @@ class MeasuredCurves:
             "not-measured", f"{self.op} was not measured {'between hosts' if far else 'inside a host'}"
         )
 
-    def crowded(self, ranks: int, hosts: int) -> bool:
+    def oversubscribed(self, ranks: int, hosts: int) -> bool:
         """Whether so many ranks have to share cores, where ranks need one each."""
         return self.device == "cpu" and self.cores is not None and -(-ranks // hosts) > self.cores
 
@@ -118,7 +118,7 @@ class MeasuredCurves:
         """
 
         def unlike(group: _Group) -> tuple[bool, bool]:
-            return group.shape != (ranks, hosts), self.crowded(*group.shape) != self.crowded(ranks, hosts)
+            return group.shape != (ranks, hosts), self.oversubscribed(*group.shape) != self.oversubscribed(ranks, hosts)
 
         return _calls_of(min(self._groups, key=unlike), (self.curves or self.of_op)[0].key)
 
@@ -135,7 +135,7 @@ class MeasuredCurves:
                 seconds=point.time_ns / 1e9,
                 launches=tuple(median / 1e9 for median in point.launch_medians_ns),
                 algorithm=None if algorithm_of(one.key) == LIBRARY else algorithm_of(one.key),
-                oversubscribed=self.crowded(*shape_of(one)),
+                oversubscribed=self.oversubscribed(*shape_of(one)),
                 # What the launches of one group of runs had in common, all of its curves have.
                 launch_set=f"{place}",
                 launch_keys=point.launch_keys,

@@ -222,7 +222,7 @@ failed; or only where a reader opens it, for which it needs a ``gist``.
 _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...]] = (
     ("always", steps),
     ("always", one_call),
-    ("always", lambda one: pairs(one.matrices, one.splits, one.dataset.seats, one.pair_shares)),
+    ("always", lambda one: pairs(one.matrices, one.splits, one.dataset.placements, one.pair_shares)),
     ("always", lambda one: rank_views(one.dataset, one.cases, one.lateness)),
     ("failed", lambda one: missing_cases(one.dataset)),
     ("folded", composition),

@@ -20,7 +20,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   times are normal
 - ``joint``:
   for every regime one set of parameters for all curves, ``not_separated``: what these data cannot tell, ``algorithms``
-  with their ``rivals``, and ``validations``; in base units, as ``busbw fit --json`` has it
+  with their ``candidates``, and ``validations``; in base units, as ``busbw fit --json`` has it
 - ``crossings``: for every two algorithms of one op, over send/recv or the library's, which was faster for sure at each
   size, where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest
   size
@@ -80,7 +80,8 @@ time, of quantiles that were medians over launches each, and large matrices list
 Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts. Up to 3 a
 peak was called ``roof``. Up to 4 ``joint`` had other names than the records, ``crossings`` had words,
 ``pair_matrices`` ``odd`` for ``outliers``, and ``lateness`` ``accused`` for ``flagged``. Up to 5 ``answer`` was a
-paragraph beside a ``tone``, and verdicts had a ``word``.
+paragraph beside a ``tone``, verdicts had a ``word``, ``joint`` had ``by_hand`` and ``rivals`` for ``explicit`` and
+``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
 """
 
 _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
@@ -103,7 +104,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "verdicts": plain(answer.verdicts),
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
-        "crossings": crossing_rows(judgement.races),
+        "crossings": crossing_rows(judgement.comparisons),
         "compositions": [
             {**plain(one), "sum_ns": one.sum_ns, "ratio": one.ratio} for one in compositions_of(judgement.curves)
         ],
@@ -213,7 +214,7 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
     joint = one.joint
     if joint is None:
         return found
-    beside = {"ties": joint.ties, "rivals": joint.candidates}
+    beside = {"ties": joint.ties, "candidates": joint.candidates}
     names = ("backend", "parameters", "validations", "interval_note", "notes")
     return {
         **found,
@@ -226,17 +227,17 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
             {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
             for op, name in joint.algorithms.items()
         ],
-        "by_hand": sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm}),
+        "explicit": sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm}),
     }
 
 
-def crossing_rows(races: Sequence[AlgorithmComparison]) -> list[JSON]:
+def crossing_rows(comparisons: Sequence[AlgorithmComparison]) -> list[JSON]:
     """One row for every two algorithms of a curve: bytes, and ratios of times; ``faster`` at each size."""
     return [
         {
-            "curve": race.key.label,
-            "op": race.key.op,
-            "ranks": list(race.key.ranks),
+            "curve": comparison.key.label,
+            "op": comparison.key.op,
+            "ranks": list(comparison.key.ranks),
             "algorithms": list(pair.names),
             "sizes_bytes": list(pair.sizes_bytes),
             "faster": list(pair.faster),
@@ -248,8 +249,8 @@ def crossing_rows(races: Sequence[AlgorithmComparison]) -> list[JSON]:
             "largest": plain(pair.largest),
             "expected": _expected(pair),
         }
-        for race in races
-        for pair in race.pairs
+        for comparison in comparisons
+        for pair in comparison.pairs
     ]
 
 

@@ -92,11 +92,11 @@ def _end_here(error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This rank's place among the others, as the launcher promised it.
+    """This rank's place among the others, as the launcher stated it.
 
     ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
     environment says how to meet). ``timeout_seconds`` bounds every wait for another rank. ``local_size`` is how many
-    ranks this host has, ``node`` its number (None: not promised). ``folder`` is where operations on storage make their
+    ranks this host has, ``node`` its number (None: not stated). ``folder`` is where operations on storage make their
     files (None: the plan has none of them). ``key`` is what the ranks of this launch sign with on the store.
 
     A backend whose calls never end by themselves watches them from a thread and calls ``lost`` when this rank has got

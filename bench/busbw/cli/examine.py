@@ -34,7 +34,7 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Row:
         "backends": listing.backends(),
         "launchers": listing.launchers(),
         "levels": level_rows(seen),
-        "untold": list(seen.untold),
+        "unknown": list(seen.unknown),
         "findings": [*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
     }
 
@@ -124,7 +124,7 @@ def in_words(examined: Row) -> str:
         f"variables     {variables or 'none that matter are set'}",
         "levels",
         *map(_level_in_words, examined["levels"]),
-        *(f"  not told: {untold}" for untold in examined["untold"]),
+        *(f"  unknown: {one}" for one in examined["unknown"]),
         "can run",
         *(f"  backend {row['backend']}: {row['here']}" for row in examined["backends"]),
         *(

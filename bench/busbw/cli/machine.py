@@ -90,7 +90,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     seen = picture(environment.host_facts(), rows)
     levels = examine.level_rows(seen)
     if as_json:
-        document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "untold": list(seen.untold)}
+        document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "unknown": list(seen.unknown)}
         echo(json.dumps(document, indent=2))
         return
     table: list[dict[str, JSON]] = [
@@ -109,8 +109,8 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     echo(listing.as_table(table))
     for finding in (*seen.findings, *seen.resting):
         echo(plain_text(f"finding: {finding}"), err=True)
-    for untold in seen.untold:
-        echo(plain_text(f"not told: {untold}"), err=True)
+    for unknown in seen.unknown:
+        echo(plain_text(f"unknown: {unknown}"), err=True)
 
 
 def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:

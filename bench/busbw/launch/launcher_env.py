@@ -41,7 +41,7 @@ class LauncherVariables:
 @dataclass(frozen=True, slots=True)
 class RankInfo:
     """This process's place in the world that the launcher called ``launcher`` started. Rank 0 leads: it keeps the run
-    folder. ``local_size`` and ``node``, the number of its host, are None where they are not promised.
+    folder. ``local_size`` and ``node``, the number of its host, are None where they are not stated.
     """
 
     launcher: str
@@ -154,7 +154,7 @@ def port_in(variables: Mapping[str, str], name: str) -> int:
 
 
 def default_ranks(places: int | None = None) -> int:
-    """What nobody has promised: one rank a device where each wants one (``places`` of them are here). Else one a usable
+    """What nobody has stated: one rank a device where each wants one (``places`` of them are here). Else one a usable
     core, and at least two, for one rank has nobody to talk to.
     """
     return max(2, environment.usable_cores()) if places is None else max(1, places)

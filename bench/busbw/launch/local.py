@@ -291,15 +291,15 @@ def _verdict(watch: _Watch) -> LaunchFailed:
     roots = [word for word in words if word.kind != RankFailure.__name__]
     ends = {rank.number: end for rank in watch.ranks if (end := _fate(rank)) is not None}
     certain = {number: text for number, (text, sure) in ends.items() if sure}
-    blamed = certain or ({} if roots else {number: text for number, (text, _) in ends.items()})
-    if blamed:
+    suspects = certain or ({} if roots else {number: text for number, (text, _) in ends.items()})
+    if suspects:
         names = [
             f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}"
-            for number, text in blamed.items()
+            for number, text in suspects.items()
         ]
         said = next((f"; {word.said}" for word in words if word.said), "")
-        late = not any(watch.ranks[number].gone for number in blamed)
-        failure = RankFailure(f"{', '.join(names)} during {during}{said}", tuple(blamed), late=late)
+        late = not any(watch.ranks[number].gone for number in suspects)
+        failure = RankFailure(f"{', '.join(names)} during {during}{said}", tuple(suspects), late=late)
         return LaunchFailed(failure, case, block)
     if roots:
         return LaunchFailed(_as_error(roots[0]), case, block)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 _LEAST_PORT, _PORTS = 10_000, 20_000
-"""Where a port is taken from that nobody has promised: below those that kernels give to outgoing connections."""
+"""Where a port is taken from that nobody has stated: below those that kernels give to outgoing connections."""
 
 _PRESENT, _ASKED, _ORDER, _HEARD, _ELSEWHERE = (
     "present/{rank}",
@@ -268,7 +268,7 @@ class StoreRendezvous:
 
 class MpiRendezvous:
     """Over MPI itself, by a broadcast. What forms its world otherwise gets a store at rank 0, and MPI is left before
-    anything is measured. Raises LaunchError when MPI's world is not the one that was promised.
+    anything is measured. Raises LaunchError when MPI's world is not the one that was stated.
 
     No wait of MPI ends by itself. What takes longer than ``timeout_seconds`` ends this process, and with it the world.
     """

@@ -236,13 +236,13 @@ def _refuse_other_facts(
     differences = [] if run.hosts == tuple(hosts) else [f"hosts: {list(run.hosts)} then, {list(hosts)} now"]
     if run.cases != tuple(cases):
         differences.append(f"cases: {len(run.cases)} then, {len(cases)} now, and not the same")
-    seats = rank_placements(run.hosts, run.environments), rank_placements(hosts, facts)
+    placements = rank_placements(run.hosts, run.environments), rank_placements(hosts, facts)
     for host in dict.fromkeys(hosts):
         then, now = _told(run.environments.get(host, {})), _told(facts.get(host, {}))
         for path in _SAME_FACTS:
             if not then[path] and path != "virtualization":
                 del then[path], now[path]
-        bound = [binding([seat for seat in those if seat.host == host]) for those in seats]
+        bound = [binding([placement for placement in those if placement.host == host]) for those in placements]
         if None not in bound:  # runs of before it was recorded do not tell
             then["binding"], now["binding"] = bound
         differences += [

@@ -44,7 +44,7 @@ class Picture:
 
     levels: tuple[Level, ...]
     findings: tuple[str, ...]
-    untold: tuple[str, ...]
+    unknown: tuple[str, ...]
     resting: tuple[str, ...] = ()
 
 
@@ -60,7 +60,7 @@ def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
     levels += [_level("NIC", name, peak) for name, peak in _networks(facts, rows)]
     levels += [_level("NVMe", _names(drive), _drive(drive, rows)) for drive in _listed(facts, "drives")]
     return Picture(
-        tuple(levels), tuple(_findings(facts, rows)), tuple(_untold(facts, rows)), tuple(_resting(facts, rows))
+        tuple(levels), tuple(_findings(facts, rows)), tuple(_unknown(facts, rows)), tuple(_resting(facts, rows))
     )
 
 
@@ -386,7 +386,7 @@ def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Ca
         )
 
 
-def _untold(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
+def _unknown(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     for source in (facts.get("pci"), facts.get("memory_modules")):
         told = source.get("untold") if isinstance(source, Mapping) else None
         yield from map(str, told if isinstance(told, list) else ())

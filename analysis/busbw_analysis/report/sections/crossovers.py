@@ -33,15 +33,15 @@ _STEPS: Final = 12
 """Of a line from one size to the next."""
 
 
-def beside_each_other(race: AlgorithmComparison, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
+def beside_each_other(comparison: AlgorithmComparison, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
     """A picture and the numbers of how far every algorithm is from the fastest, and every two of them in a table."""
-    sizes = race.by_size
-    figure = (_figure(race, sizes, anchor),) if draw and len(sizes) >= _LEAST_SIZES else ()
-    return (*figure, crossing_table(race))
+    sizes = comparison.by_size
+    figure = (_figure(comparison, sizes, anchor),) if draw and len(sizes) >= _LEAST_SIZES else ()
+    return (*figure, crossing_table(comparison))
 
 
-def _figure(race: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
-    names = _drawn(race, sizes)
+def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
+    names = _drawn(comparison, sizes)
     lines = _lines(sizes)
     least = {size: min(point.time_ns for point in points.values()) for size, points in sizes.items()}
     drawn = [
@@ -52,11 +52,13 @@ def _figure(race: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]],
         )
         for slot, name in enumerate(names)
     ]
-    marks = [Mark(one.at_bytes, one.low_bytes, one.high_bytes, expected) for one, expected in race.turns]
-    caption = _caption(race)
-    label = race.key.label
-    picture = models.draw_relative(drawn, marks, f"{anchor}-race", f"{label}: time over that of the fastest", caption)
-    return Figure(caption, (picture,), tuple(_legend(names, marks)), _numbers(race, names, sizes, least))
+    marks = [Mark(one.at_bytes, one.low_bytes, one.high_bytes, expected) for one, expected in comparison.turns]
+    caption = _caption(comparison)
+    label = comparison.key.label
+    picture = models.draw_relative(
+        drawn, marks, f"{anchor}-algorithms", f"{label}: time over that of the fastest", caption
+    )
+    return Figure(caption, (picture,), tuple(_legend(names, marks)), _numbers(comparison, names, sizes, least))
 
 
 def _relative(point: Point, least_ns: float) -> curves.Point:
@@ -79,27 +81,26 @@ def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple
     }
 
 
-def _drawn(race: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
+def _drawn(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
     """As many as can be told apart: in their order where there are no more, else those nearest to the fastest."""
-    if len(race.curves) <= SLOTS:
-        return list(race.curves)
+    if len(comparison.curves) <= SLOTS:
+        return list(comparison.curves)
 
     def distance(name: str) -> float:
         return sum(math.log(points[name].time_ns) for points in sizes.values())
 
-    chosen = list(dict.fromkeys([*race.leaders, *sorted(race.curves, key=distance)]))[:SLOTS]
-    return [name for name in race.curves if name in chosen]
+    chosen = list(dict.fromkeys([*comparison.leaders, *sorted(comparison.curves, key=distance)]))[:SLOTS]
+    return [name for name in comparison.curves if name in chosen]
 
 
-def _caption(race: AlgorithmComparison) -> str:
+def _caption(comparison: AlgorithmComparison) -> str:
     """Who is the fastest, and where that changes for sure."""
-    turns = sorted(race.turns, key=lambda turn: turn[0].at_bytes)
-    if len(race.leaders) == 1:
-        return f"By its medians {race.leaders[0]} is the fastest at every size."
+    turns = sorted(comparison.turns, key=lambda turn: turn[0].at_bytes)
+    if len(comparison.leaders) == 1:
+        return f"By its medians {comparison.leaders[0]} is the fastest at every size."
     if not turns:
-        return (
-            f"By their medians {', '.join(race.leaders)} are the fastest in turn, but none of their crossings is sure."
-        )
+        names = ", ".join(comparison.leaders)
+        return f"By their medians {names} are the fastest in turn, but none of their crossings is sure."
     told = [
         f"{one.below} gives way to {one.above} at {about_size(one.at_bytes)}"
         + ("" if expected is None else f", where S* is {about_size(expected)}")
@@ -118,7 +119,7 @@ def _legend(names: Sequence[str], marks: Sequence[Mark]) -> Iterator[LegendEntry
 
 
 def _numbers(
-    race: AlgorithmComparison,
+    comparison: AlgorithmComparison,
     names: Sequence[str],
     sizes: Mapping[int, Mapping[str, Point]],
     least: Mapping[int, float],
@@ -128,10 +129,10 @@ def _numbers(
         Column("Fastest", lambda size: least[size], micro, "µs"),
         *(_times(name, sizes, least) for name in names),
     )
-    left = [name for name in race.curves if name not in names]
+    left = [name for name in comparison.curves if name not in names]
     note = "As unsure as the times, whose ends stand with each curve."
     note += f" Not drawn, for they are slower: {', '.join(left)}." if left else ""
-    return table(f"{race.key.label}: times as long as the fastest", columns, sizes, note, folded=True)
+    return table(f"{comparison.key.label}: times as long as the fastest", columns, sizes, note, folded=True)
 
 
 def _times(name: str, sizes: Mapping[int, Mapping[str, Point]], least: Mapping[int, float]) -> Column[int]:

@@ -42,10 +42,10 @@ def theory(judgement: Judgement) -> Section | None:
     for curve in judgement.curves:
         if (modelled := modelled_curve(curve)) is not None:
             by_op.setdefault(curve.series.key.op, []).append(modelled)
-    races: dict[str, list[AlgorithmComparison]] = {}
-    for race in judgement.races:
-        races.setdefault(race.key.op, []).append(race)
-        by_op.setdefault(race.key.op, [])
+    comparisons: dict[str, list[AlgorithmComparison]] = {}
+    for comparison in judgement.comparisons:
+        comparisons.setdefault(comparison.key.op, []).append(comparison)
+        by_op.setdefault(comparison.key.op, [])
     if not by_op:
         return None
     count = sum(len(members) for members in by_op.values())
@@ -61,7 +61,7 @@ def theory(judgement: Judgement) -> Section | None:
                 op,
                 members,
                 [in_words(one.curve, judgement.dataset, cases) for one in members],
-                races.get(op, ()),
+                comparisons.get(op, ()),
                 drawn=_MOST_DRAWN - before,
                 folded=count > _OPEN,
             )
@@ -76,7 +76,7 @@ def _operation(
     op: str,
     members: Sequence[Modelled],
     told: Sequence[str],
-    races: Sequence[AlgorithmComparison],
+    comparisons: Sequence[AlgorithmComparison],
     *,
     drawn: int,
     folded: bool,
@@ -92,8 +92,8 @@ def _operation(
     blocks += model_tables([one.curve for one in members])
     notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
-    for number, race in enumerate(races, start=1):
-        blocks += beside_each_other(race, f"{anchor}-{number}", draw=drawn > 0)
+    for number, comparison in enumerate(comparisons, start=1):
+        blocks += beside_each_other(comparison, f"{anchor}-{number}", draw=drawn > 0)
     if not several:
         return Section(anchor, op, (*figures, *blocks))
     parts = tuple(

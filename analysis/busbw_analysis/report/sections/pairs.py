@@ -48,7 +48,7 @@ _SLOWEST = 20
 def pairs(
     matrices: Sequence[PairMatrix],
     splits: Sequence[PairSplit],
-    seats: Sequence[RankPlacement],
+    placements: Sequence[RankPlacement],
     shares: Sequence[PairShares | Unavailable | None] = (),
 ) -> Section | None:
     """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
@@ -81,15 +81,15 @@ def pairs(
     of_peaks = {id(matrix): share for matrix, share in zip(matrices, shares, strict=False)}
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
-        blocks += _rates(ordered[-1], label, seats, folded=False)
+        blocks += _rates(ordered[-1], label, placements, folded=False)
         blocks += _of_their_peaks(of_peaks.get(id(ordered[-1])))
         blocks += _slow(ordered[-1])
-        blocks += _times(ordered[0], label, seats, folded=False)
+        blocks += _times(ordered[0], label, placements, folded=False)
         if len(ordered) > 1:
             blocks += _slow(ordered[0])
-        blocks += _untold(ordered)
+        blocks += _unknown(ordered)
         for matrix in reversed(ordered[1:-1]):
-            blocks += _rates(matrix, label, seats, folded=True)
+            blocks += _rates(matrix, label, placements, folded=True)
     return Section("pairs", "Pairs of ranks", tuple(blocks)) if blocks else None
 
 
@@ -167,21 +167,21 @@ def _rate(kind: PairClass) -> str:
 
 
 def _slow(matrix: PairMatrix) -> list[Block]:
-    return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.outliers]
+    return [Paragraph(sentence(outlier.text), tone="caution") for outlier in matrix.outliers]
 
 
-def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:
+def _unknown(matrices: Sequence[PairMatrix]) -> list[Block]:
     sizes: dict[str, list[str]] = {}
     for matrix in matrices:
-        if matrix.untold is not None:
-            sizes.setdefault(matrix.untold, []).append(format_size(matrix.size_bytes))
+        if matrix.unknown is not None:
+            sizes.setdefault(matrix.unknown, []).append(format_size(matrix.size_bytes))
     return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
 
 
-def _rates(matrix: PairMatrix, label: str, seats: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
+def _rates(matrix: PairMatrix, label: str, placements: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
     what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
     if not np.isfinite(matrix.rate).any():
-        return [_heatmap(f"{what}: none was measured", matrix, seats, matrix.rate, "GB/s", folded=folded)]
+        return [_heatmap(f"{what}: none was measured", matrix, placements, matrix.rate, "GB/s", folded=folded)]
     slowest, fastest = np.nanargmin(matrix.rate), np.nanargmax(matrix.rate)
     most = float(matrix.rate.flat[fastest])
     finding = (
@@ -190,21 +190,21 @@ def _rates(matrix: PairMatrix, label: str, seats: Sequence[RankPlacement], *, fo
         f"the median {format_rate(float(np.nanmedian(matrix.rate)))}"
     )
     unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
-    return _shown(finding, matrix, seats, matrix.rate / factor, unit, folded=folded)
+    return _shown(finding, matrix, placements, matrix.rate / factor, unit, folded=folded)
 
 
-def _times(matrix: PairMatrix, label: str, seats: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
+def _times(matrix: PairMatrix, label: str, placements: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
     call = "message of {} with its answer" if matrix.op == _MESSAGES else "copy of {}"
     what = f"Time of a {call.format(format_size(matrix.size_bytes))} · {label}"
     times = matrix.time_ns
     if not np.isfinite(times).any():
-        return [_heatmap(f"{what}: none was measured", matrix, seats, times, "µs", folded=folded)]
+        return [_heatmap(f"{what}: none was measured", matrix, placements, times, "µs", folded=folded)]
     slowest, fastest = np.nanargmax(times), np.nanargmin(times)
     finding = (
         f"{what}: from {format_time(float(times.flat[fastest]))} ({_named(matrix, fastest)}) "
         f"to {format_time(float(times.flat[slowest]))} ({_named(matrix, slowest)})"
     )
-    return _shown(finding, matrix, seats, times / 1e3, "µs", folded=folded)
+    return _shown(finding, matrix, placements, times / 1e3, "µs", folded=folded)
 
 
 def _named(matrix: PairMatrix, cell: np.integer) -> str:
@@ -213,11 +213,11 @@ def _named(matrix: PairMatrix, cell: np.integer) -> str:
 
 
 def _shown(
-    caption: str, matrix: PairMatrix, seats: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
+    caption: str, matrix: PairMatrix, placements: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
 ) -> list[Block]:
     """Every pair as a cell; where there are too many, the slowest by name and the others by their hosts."""
     if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
-        return [_heatmap(caption, matrix, seats, values, unit, folded=folded)]
+        return [_heatmap(caption, matrix, placements, values, unit, folded=folded)]
     blocks: list[Block] = [_slowest(caption, matrix, folded=folded)]
     hosts = list(dict.fromkeys(matrix.hosts))
     if 1 < len(hosts) <= _MOST_IN_A_HEATMAP:
@@ -289,7 +289,7 @@ def _of_their_peaks(shares: PairShares | Unavailable | None) -> list[Block]:
 def _heatmap(
     caption: str,
     matrix: PairMatrix,
-    seats: Sequence[RankPlacement],
+    placements: Sequence[RankPlacement],
     values: Floats,
     unit: str,
     *,
@@ -297,9 +297,9 @@ def _heatmap(
 ) -> Table:
     """Ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
     shade = _shades_by_ratio(values[np.isfinite(values)].tolist())
-    places = _places(matrix, seats)
+    places = _places(matrix, placements)
     several = len(set(places.values())) > 1
-    ranks = sorted(matrix.ranks, key=lambda rank: (*_order(matrix, seats, rank), rank))
+    ranks = sorted(matrix.ranks, key=lambda rank: (*_order(matrix, placements, rank), rank))
     # Where every host has one rank, the rows name it, and columns need no more than its leaf switch.
     single = len(set(places.values())) == len(places)
     above = {rank: place.rpartition(_LEAF_AND_HOST)[0] if single else place for rank, place in places.items()}
@@ -318,9 +318,9 @@ def _heatmap(
     return table(caption, columns, rows, row_headers=2 if several else 1, folded=folded)
 
 
-def _places(matrix: PairMatrix, seats: Sequence[RankPlacement]) -> dict[int, str]:
+def _places(matrix: PairMatrix, placements: Sequence[RankPlacement]) -> dict[int, str]:
     """What stands above a rank: its host, with its leaf switch where there are several."""
-    leaves = {rank: _leaf(seats, rank) for rank in matrix.ranks}
+    leaves = {rank: _leaf(placements, rank) for rank in matrix.ranks}
     several = len(set(leaves.values())) > 1
     return {
         rank: f"{leaves[rank]}{_LEAF_AND_HOST}{host}" if several and leaves[rank] else host
@@ -328,13 +328,13 @@ def _places(matrix: PairMatrix, seats: Sequence[RankPlacement]) -> dict[int, str
     }
 
 
-def _leaf(seats: Sequence[RankPlacement], rank: int) -> str:
-    switches = seats[rank].switches if rank < len(seats) else None
+def _leaf(placements: Sequence[RankPlacement], rank: int) -> str:
+    switches = placements[rank].switches if rank < len(placements) else None
     return switches[-1] if switches else ""
 
 
-def _order(matrix: PairMatrix, seats: Sequence[RankPlacement], rank: int) -> tuple[tuple[str, ...], int]:
-    switches = seats[rank].switches if rank < len(seats) else None
+def _order(matrix: PairMatrix, placements: Sequence[RankPlacement], rank: int) -> tuple[tuple[str, ...], int]:
+    switches = placements[rank].switches if rank < len(placements) else None
     return switches or (), matrix.hosts.index(matrix.hosts[matrix.ranks.index(rank)])
 
 

@@ -25,20 +25,20 @@ def places(runs: Sequence[StoredRun]) -> list[Table]:
 def _hosts(runs: Sequence[StoredRun]) -> Table:
     hosts: list[tuple[list[RankPlacement], object]] = []
     for stored in runs:
-        seats = rank_placements(stored.run.hosts, stored.run.environments)
+        placements = rank_placements(stored.run.hosts, stored.run.environments)
         for host in dict.fromkeys(stored.run.hosts):
-            here = [seat for seat in seats if seat.host == host]
+            here = [placement for placement in placements if placement.host == host]
             hosts.append((here, fact(stored.run.environments.get(host, {}), "node.name")))
     return table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True, without_empty=True)
 
 
-def _way(seat: RankPlacement) -> str | None:
-    return None if seat.switches is None else " / ".join(seat.switches) or "none that Slurm knows"
+def _way(placement: RankPlacement) -> str | None:
+    return None if placement.switches is None else " / ".join(placement.switches) or "none that Slurm knows"
 
 
 _HOST_COLUMNS: Final[tuple[Column[tuple[list[RankPlacement], object]], ...]] = (
     Column("Host", lambda one: one[0][0].host),
-    Column("Ranks", lambda one: rank_list([seat.rank for seat in one[0]])),
+    Column("Ranks", lambda one: rank_list([placement.rank for placement in one[0]])),
     Column("Node of Slurm", lambda one: one[1] or None),
     Column("Switches above it", lambda one: _way(one[0][0])),
     Column("Cores of its ranks", lambda one: binding(one[0]) or None),
@@ -66,10 +66,10 @@ _GPU_COLUMNS: Final[tuple[Column[tuple[Mapping[str, JSON], str]], ...]] = (
 def _ranks(runs: Sequence[StoredRun]) -> Iterator[Table]:
     ranks: list[tuple[RankPlacement, str]] = []
     for stored in runs:
-        for seat in rank_placements(stored.run.hosts, stored.run.environments):
-            own = _variables(stored.run.environments.get(seat.host, {}), seat.rank)
-            if seat.cores is not None or seat.local_rank is not None or own:
-                ranks.append((seat, own))
+        for placement in rank_placements(stored.run.hosts, stored.run.environments):
+            own = _variables(stored.run.environments.get(placement.host, {}), placement.rank)
+            if placement.cores is not None or placement.local_rank is not None or own:
+                ranks.append((placement, own))
     if ranks:
         yield table("Every rank", _RANK_COLUMNS, ranks, folded=True, distinct=True)
 

@@ -23,14 +23,14 @@ _NOTES: Final = (
 )
 
 
-def shown(race: AlgorithmComparison) -> tuple[Pair, ...]:
+def shown(comparison: AlgorithmComparison) -> tuple[Pair, ...]:
     """The pairs that there is room for: of many those with one that is the fastest somewhere. All of them where no size
     says which that is, for no size is common to all.
     """
-    leaders = race.leaders
-    if len(race.pairs) <= _PAIRS or not leaders:
-        return race.pairs
-    return tuple(pair for pair in race.pairs if not set(leaders).isdisjoint(pair.names))
+    leaders = comparison.leaders
+    if len(comparison.pairs) <= _PAIRS or not leaders:
+        return comparison.pairs
+    return tuple(pair for pair in comparison.pairs if not set(leaders).isdisjoint(pair.names))
 
 
 def measured_words(pair: Pair) -> str:
@@ -123,9 +123,9 @@ def gain_words(gain: Gain) -> str:
     return f"{gain.faster} {gain.times:.3g} ×" if gain.sure else NOT_TOLD
 
 
-def intervals_words(race: AlgorithmComparison) -> str:
+def intervals_words(comparison: AlgorithmComparison) -> str:
     """What the intervals of its times are, and what decides where there is none."""
-    kinds = dict.fromkeys(point.interval.kind for one in race.curves.values() for point in one.points)
+    kinds = dict.fromkeys(point.interval.kind for one in comparison.curves.values() for point in one.points)
     known = [kind for kind in kinds if kind != "none"]
     lacking = "none at some sizes, where medians alone decide" if known else "none, so that medians alone decide"
     return ", ".join([*known, *([lacking] if "none" in kinds else [])])
@@ -146,9 +146,9 @@ def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{words} ({'; '.join(names)})" if several else words for words, names in by_words.items())
 
 
-def crossing_table(race: AlgorithmComparison, name: str | None = None) -> Table:
-    """Every two algorithms of a race, or those that there is room for; ``name`` is that of the curve."""
-    pairs = shown(race)
+def crossing_table(comparison: AlgorithmComparison, name: str | None = None) -> Table:
+    """Every two algorithms of a comparison, or those that there is room for; ``name`` is that of the curve."""
+    pairs = shown(comparison)
     ends = (min(pair.sizes_bytes[0] for pair in pairs), max(pair.sizes_bytes[-1] for pair in pairs))
     columns: list[Column[Pair]] = [
         Column("Algorithms", lambda pair: " and ".join(pair.names)),
@@ -158,11 +158,11 @@ def crossing_table(race: AlgorithmComparison, name: str | None = None) -> Table:
         Column(f"At {format_size(ends[0])}", lambda pair: gain_words(pair.smallest)),
         Column(f"At {format_size(ends[1])}", lambda pair: gain_words(pair.largest)),
     ]
-    more = len(race.pairs) - len(pairs)
+    more = len(comparison.pairs) - len(pairs)
     notes = [
-        f"intervals: {intervals_words(race)}",
+        f"intervals: {intervals_words(comparison)}",
         *origins((" and ".join(pair.names), origin_words(pair)) for pair in pairs),
         *_NOTES,
         *([f"{more} more pairs are in the JSON"] if more else []),
     ]
-    return table(f"{name or race.key.label}: every two algorithms", columns[: 4 + len(set(ends))], pairs, *notes)
+    return table(f"{name or comparison.key.label}: every two algorithms", columns[: 4 + len(set(ends))], pairs, *notes)

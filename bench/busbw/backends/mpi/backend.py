@@ -45,7 +45,7 @@ _COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
 
 
 class MpiBackend:
-    """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was promised."""
+    """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was stated."""
 
     # RuntimeError: what torch raises in an operation that it does, memory that is not there for one.
     raises: tuple[type[Exception], ...] = (MPI.Exception, RuntimeError, BackendError)

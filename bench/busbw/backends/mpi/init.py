@@ -1,4 +1,4 @@
-"""MPI's world before anything is measured in it: joined, and held against what the launcher promised."""
+"""MPI's world before anything is measured in it: joined, and held against what the launcher stated."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ _LONGEST_NAME = 256
 
 
 def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
-    """Initialise MPI, once, in the world that ``launcher`` promised. Raises LaunchError when it is another one."""
+    """Initialise MPI, once, in the world that ``launcher`` stated. Raises LaunchError when it is another one."""
     if not MPI.Is_initialized():
         refuse_another_manager(launcher, os.environ, library())
         _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
@@ -84,14 +84,14 @@ def refuse_another_manager(launcher: str, variables: Mapping[str, str], version:
         raise LaunchError(message)
 
 
-def refuse_another_world(promised: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
-    """Raise LaunchError when ``formed``, rank and size by MPI, is not what the launcher ``promised``.
+def refuse_another_world(stated: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
+    """Raise LaunchError when ``formed``, rank and size by MPI, is not what the launcher ``stated``.
 
     Ranks that the library knows nothing of come up as so many worlds of one rank, each of which would measure itself.
     """
-    if promised == formed:
+    if stated == formed:
         return
-    what = f"{launcher} promised rank {promised[0]} of {promised[1]}, but MPI says rank {formed[0]} of {formed[1]}"
+    what = f"{launcher} stated rank {stated[0]} of {stated[1]}, but MPI says rank {formed[0]} of {formed[1]}"
     if launcher == "srun":
         message = (
             f"{what}: srun was not told how to speak to the library that mpi4py has loaded ({first_words(version)}); "
