@@ -46,7 +46,8 @@ class Run:
         from busbw_analysis.report.plots.axes import SLOTS, canvas, dress  # noqa: PLC0415
         from busbw_analysis.report.plots.curves import LINE_STYLES, paint  # noqa: PLC0415
         from busbw_analysis.report.plots.svg import MARKERS, SERIES  # noqa: PLC0415
-        from busbw_analysis.report.sections.curves import curve_label, rate_panel, varying_fields  # noqa: PLC0415
+        from busbw_analysis.report.sections.curves import rate_panel  # noqa: PLC0415
+        from busbw_analysis.report.sections.labels import curve_label, varying_fields  # noqa: PLC0415
 
         drawn = {
             key.op: None

@@ -1,16 +1,13 @@
 """The part of a report about operations: time and rate over size with fit, model and peak, and their numbers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING
-from busbw.runs.records import SETTINGS, settings_in_words
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.data.groups import Interval
-from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
@@ -20,7 +17,6 @@ from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import TCP_STREAM, Peak
 from busbw_analysis.report.document import (
     Block,
-    Cell,
     Column,
     Figure,
     LegendEntry,
@@ -35,16 +31,20 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.curves import Line, Panel
+from busbw_analysis.report.sections.labels import (
+    checked,
+    curve_label,
+    ends_in_words,
+    flagged,
+    op_anchor,
+    varying_fields,
+)
 from busbw_analysis.report.tables.show import common_flags, flags_note
 
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
 """So many curves of a figure are told in its caption."""
 _MOST_IN_OVERVIEW = 12
-_LIMITED = (
-    "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
-    "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
-)
 _NO_WIRE = "One rank: there is no wire, so there is no busbw; algbw is shown."
 
 
@@ -135,11 +135,6 @@ def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]] = Ma
     return Section("operations", "Operations", (Paragraph(how, tone="quiet"),), parts)
 
 
-def op_anchor(op: str) -> str:
-    """The anchor of the part of an operation."""
-    return f"op-{op.replace('_', '-')}"
-
-
 def overview(sides: Sequence[Side]) -> Figure | None:
     """busbw over size of every operation and side in one figure with their peaks; None where nothing can be drawn.
 
@@ -196,47 +191,6 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     note = "Medians over launches; their ranges stand with each operation."
     numbers = table("busbw by size and operation", columns, rows, note, folded=True)
     return Figure(caption, (drawing,), tuple(legend), numbers)
-
-
-_WITHOUT: Final = {
-    "algorithm": "the library's own",
-    "threads": "own thread",
-    "numa_node": "no NUMA node",
-    "pairs": "no pairs",
-    "traffic": "no traffic matrix",
-}
-"""Settings → what a curve is called that has none where others have."""
-
-
-def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
-    """The name of a curve; with ``varying``, only the fields in which it differs from its neighbours."""
-    texts = {
-        "backend": key.backend,
-        "device": key.device,
-        "dtype": key.dtype or "no data type",
-        "redop": key.redop or "no reduction",
-        "ranks": f"ranks {rank_list(key.ranks)}",
-        "group": "all ranks" if key.group == "all" else f"groups {key.group}",
-        "hosts": f"{key.hosts} host{'s' if key.hosts > 1 else ''}",
-        "mode": key.mode,
-        "sync": f"sync {key.sync}",
-        "cache": key.cache,
-        "pre_enqueue": "pre-enqueued" if key.pre_enqueue else "not pre-enqueued",
-        "in_place": "in place" if key.in_place else "out of place",
-        "root": "no root" if key.root is None else f"root {key.root}",
-        **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},
-    }
-    if varying is None:
-        return key.label
-    return " · ".join(text for name, text in texts.items() if name in varying) or key.label
-
-
-def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
-    """The fields in which ``keys`` are not all alike."""
-    known = list(keys)
-    return frozenset(
-        field.name for field in fields(SeriesKey) if len({getattr(key, field.name) for key in known}) > 1
-    ) - {"op"}
 
 
 def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
@@ -461,7 +415,7 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
     shared = 0 if len(labels) == 1 else None
     if any(isinstance(curve.fit, Fit) for curve in curves):
         yield LegendEntry(plots.swatch(shared, "fit"), "fit")
-    algorithms = dict.fromkeys(p.algorithm for curve in curves for p in _predictions(curve))
+    algorithms = dict.fromkeys(p.algorithm for curve in curves for p in predictions_of(curve))
     if algorithms:
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
     yield from _reference_entries(references, shared)
@@ -471,7 +425,8 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
         yield LegendEntry(plots.swatch(None, "peak"), f"peak: {denominator}")
 
 
-def _predictions(curve: Curve) -> tuple[Prediction, ...]:
+def predictions_of(curve: Curve) -> tuple[Prediction, ...]:
+    """What the model says of its sizes; nothing where there is none."""
     return () if isinstance(curve.model, Unavailable) else curve.model
 
 
@@ -492,7 +447,7 @@ def _columns(rates: Sequence[float], common: Sequence[str]) -> list[Column[_Row]
         return three_digits(value / factor)
 
     def model(row: _Row) -> float | None:
-        predictions = _predictions(row.curve)
+        predictions = predictions_of(row.curve)
         return next((one.time_ns for one in predictions if one.size_bytes == row.point.size_bytes), None)
 
     return [
@@ -511,16 +466,6 @@ def _columns(rates: Sequence[float], common: Sequence[str]) -> list[Column[_Row]
         Column("Data", lambda row: checked(row.case.check)),
         Column("Flags", lambda row: flagged(row.case.flags, common)),
     ]
-
-
-def checked(check: str) -> Cell:
-    """Whether data were verified."""
-    return Cell(check, tone="plain" if check == "verified" else "quiet")
-
-
-def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
-    """The flags but for those in ``common``."""
-    return ", ".join(flag for flag in flags if flag not in common) or None
 
 
 def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded: bool) -> Table:
@@ -547,52 +492,3 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     columns = _columns([row.point.algbw for row in rows if row.point.algbw], common)
     shown = columns if several else columns[1:]
     return table(title, shown, rows, *notes, row_headers=2 if several else 1, folded=folded)
-
-
-def ends_in_words(intervals: Iterable[Interval]) -> str:
-    """What the columns low and high of a table are, as a sentence."""
-    kinds = dict.fromkeys(interval.kind for interval in intervals)
-    none = "no interval, because one launch with fewer than 6 free samples has none"
-    return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
-
-
-def model_tables(curves: Sequence[Curve]) -> list[Block]:
-    """What each model assumes, and what other algorithms would take."""
-    used: dict[tuple[str, str, str, str], list[int]] = {}
-    for curve in curves:
-        for one in _predictions(curve):
-            used.setdefault((one.algorithm, one.formula, one.parameters, one.source), []).append(one.size_bytes)
-    columns: tuple[Column[tuple[tuple[str, str, str, str], list[int]]], ...] = (
-        Column("Algorithm", lambda one: one[0][0]),
-        Column("Sizes", lambda one: f"{format_size(min(one[1]))} … {format_size(max(one[1]))}"),
-        Column("Time", lambda one: one[0][1]),
-        Column("Parameters", lambda one: one[0][2]),
-        Column("Source", lambda one: one[0][3]),
-    )
-    blocks: list[Block] = [table("What the model assumes", columns, used.items(), folded=True)] if used else []
-    varying = varying_fields(curve.series.key for curve in curves) if len(curves) > 1 else None
-    return blocks + [
-        _alternatives(curve, "" if varying is None else curve_label(curve.series.key, varying))
-        for curve in curves
-        if curve.alternatives
-    ]
-
-
-def _alternatives(curve: Curve, label: str) -> Table:
-    """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
-    point = curve.series.points[-1]
-    own = [one for one in _predictions(curve) if one.size_bytes == point.size_bytes]
-    mark = " (over send/recv)" if curve.series.key.algorithm is not None else " (this backend)"
-    columns: tuple[Column[Prediction], ...] = (
-        Column("Algorithm", lambda one: f"{one.algorithm}{mark if one in own else ''}"),
-        Column("Predicted time", lambda one: one.time_ns, format_time),
-        Column("busbw", lambda one: one.busbw, format_rate),
-        Column("Formula", lambda one: one.formula),
-        Column("Source", lambda one: one.source),
-    )
-    name = f"{label}: other" if label else "Other"
-    caption = (
-        f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
-        f"{format_time(point.time_ns)} was measured"
-    )
-    return table(caption, columns, [*own, *curve.alternatives], _LIMITED, folded=True)

@@ -40,7 +40,7 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.curves import Line, Panel
-from busbw_analysis.report.sections.curves import checked, curve_label, ends_in_words, flagged, varying_fields
+from busbw_analysis.report.sections.labels import checked, curve_label, ends_in_words, flagged, varying_fields
 
 _COUNTED: Final = (
     "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "

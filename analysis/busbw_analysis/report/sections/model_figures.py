@@ -14,7 +14,8 @@ from busbw_analysis.report.document import MISSING, Cell, Column, Figure, Legend
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.plots.models import Part, Ratios
-from busbw_analysis.report.sections.curves import ends_in_words, time_points
+from busbw_analysis.report.sections.curves import time_points
+from busbw_analysis.report.sections.labels import ends_in_words
 
 _MOST_OTHERS: Final = 6
 _SIZES_IN_TABLE: Final = 4

@@ -3,16 +3,22 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from busbw.units import about_size, format_size
+from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
-from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve, times_in_words
 from busbw_analysis.models.bounds import Fastest, Spent
+from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
-from busbw_analysis.report.sections.curves import curve_label, model_tables, varying_fields
+from busbw_analysis.report.sections.curves import predictions_of
+from busbw_analysis.report.sections.labels import curve_label, varying_fields
 from busbw_analysis.report.sections.model_figures import model_figure, size_in_words
 
+_LIMITED = (
+    "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
+    "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
+)
 _OPEN: Final = 6
 """So many curves are shown unfolded; where there are more, a table says what each comes to, and each can be opened."""
 _MOST_DRAWN: Final = 30
@@ -89,7 +95,7 @@ def _operation(
         for number, (one, words) in enumerate(zip(members, told, strict=True), start=1)
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
-    blocks += model_tables([one.curve for one in members])
+    blocks += _model_tables([one.curve for one in members])
     notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
     for number, comparison in enumerate(comparisons, start=1):
@@ -183,3 +189,45 @@ def _tied(found: Fastest) -> str:
         return names[0]
     last = names[-1] if len(names) <= _NAMED else f"{len(names) - _NAMED + 1} more"
     return f"{', '.join(names[: _NAMED - 1 if len(names) > _NAMED else -1])} or {last} (a tie)"
+
+
+def _model_tables(curves: Sequence[Curve]) -> list[Block]:
+    """What each model assumes, and what other algorithms would take."""
+    used: dict[tuple[str, str, str, str], list[int]] = {}
+    for curve in curves:
+        for one in predictions_of(curve):
+            used.setdefault((one.algorithm, one.formula, one.parameters, one.source), []).append(one.size_bytes)
+    columns: tuple[Column[tuple[tuple[str, str, str, str], list[int]]], ...] = (
+        Column("Algorithm", lambda one: one[0][0]),
+        Column("Sizes", lambda one: f"{format_size(min(one[1]))} … {format_size(max(one[1]))}"),
+        Column("Time", lambda one: one[0][1]),
+        Column("Parameters", lambda one: one[0][2]),
+        Column("Source", lambda one: one[0][3]),
+    )
+    blocks: list[Block] = [table("What the model assumes", columns, used.items(), folded=True)] if used else []
+    varying = varying_fields(curve.series.key for curve in curves) if len(curves) > 1 else None
+    return blocks + [
+        _alternatives(curve, "" if varying is None else curve_label(curve.series.key, varying))
+        for curve in curves
+        if curve.alternatives
+    ]
+
+
+def _alternatives(curve: Curve, label: str) -> Table:
+    """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
+    point = curve.series.points[-1]
+    own = [one for one in predictions_of(curve) if one.size_bytes == point.size_bytes]
+    mark = " (over send/recv)" if curve.series.key.algorithm is not None else " (this backend)"
+    columns: tuple[Column[Prediction], ...] = (
+        Column("Algorithm", lambda one: f"{one.algorithm}{mark if one in own else ''}"),
+        Column("Predicted time", lambda one: one.time_ns, format_time),
+        Column("busbw", lambda one: one.busbw, format_rate),
+        Column("Formula", lambda one: one.formula),
+        Column("Source", lambda one: one.source),
+    )
+    name = f"{label}: other" if label else "Other"
+    caption = (
+        f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
+        f"{format_time(point.time_ns)} was measured"
+    )
+    return table(caption, columns, [*own, *curve.alternatives], _LIMITED, folded=True)

@@ -27,7 +27,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
-from busbw_analysis.report.sections.curves import ends_in_words
+from busbw_analysis.report.sections.labels import ends_in_words
 
 Floats = npt.NDArray[np.float64]
 

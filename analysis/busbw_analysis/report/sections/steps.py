@@ -7,7 +7,7 @@ from busbw.units import format_flop, format_size, format_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.steps import Ranked, Trained, ranked
 from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
-from busbw_analysis.report.sections.curves import checked
+from busbw_analysis.report.sections.labels import checked
 
 _HOW: Final = (
     "A step is forward pass, backward pass and update. Loss, gradients and weights are those of one process, before "

@@ -22,7 +22,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
-from busbw_analysis.report.sections.curves import checked, ends_in_words, flagged
+from busbw_analysis.report.sections.labels import checked, ends_in_words, flagged
 
 _PLACE_COLUMNS: Final[tuple[Column[tuple[str, Mapping[str, JSON]]], ...]] = (
     Column("Host", lambda place: place[0]),

@@ -20,7 +20,7 @@ from busbw_analysis.report.document import (
     sentence,
     table,
 )
-from busbw_analysis.report.sections.curves import op_anchor
+from busbw_analysis.report.sections.labels import op_anchor
 
 HOW: Final = (
     f"Verdicts are rules of thumb, not tests: medians against {NEAR_PEAK:.0%} of the peak and {MODEL_TOLERANCE:g} "

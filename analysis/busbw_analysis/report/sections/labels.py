@@ -1,0 +1,73 @@
+"""What curves, intervals, checks and flags are called in every section of a report."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Final
+
+from busbw.runs.records import SETTINGS, settings_in_words
+from busbw_analysis.data.groups import Interval
+from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.report.document import Cell
+
+_WITHOUT: Final = {
+    "algorithm": "the library's own",
+    "threads": "own thread",
+    "numa_node": "no NUMA node",
+    "pairs": "no pairs",
+    "traffic": "no traffic matrix",
+}
+"""Settings → what a curve is called that has none where others have."""
+
+
+def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
+    """The name of a curve; with ``varying``, only the fields in which it differs from its neighbours."""
+    texts = {
+        "backend": key.backend,
+        "device": key.device,
+        "dtype": key.dtype or "no data type",
+        "redop": key.redop or "no reduction",
+        "ranks": f"ranks {rank_list(key.ranks)}",
+        "group": "all ranks" if key.group == "all" else f"groups {key.group}",
+        "hosts": f"{key.hosts} host{'s' if key.hosts > 1 else ''}",
+        "mode": key.mode,
+        "sync": f"sync {key.sync}",
+        "cache": key.cache,
+        "pre_enqueue": "pre-enqueued" if key.pre_enqueue else "not pre-enqueued",
+        "in_place": "in place" if key.in_place else "out of place",
+        "root": "no root" if key.root is None else f"root {key.root}",
+        **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},
+    }
+    if varying is None:
+        return key.label
+    return " · ".join(text for name, text in texts.items() if name in varying) or key.label
+
+
+def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
+    """The fields in which ``keys`` are not all alike."""
+    known = list(keys)
+    return frozenset(
+        field.name for field in fields(SeriesKey) if len({getattr(key, field.name) for key in known}) > 1
+    ) - {"op"}
+
+
+def op_anchor(op: str) -> str:
+    """The anchor of the part of an operation."""
+    return f"op-{op.replace('_', '-')}"
+
+
+def checked(check: str) -> Cell:
+    """Whether data were verified."""
+    return Cell(check, tone="plain" if check == "verified" else "quiet")
+
+
+def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
+    """The flags but for those in ``common``."""
+    return ", ".join(flag for flag in flags if flag not in common) or None
+
+
+def ends_in_words(intervals: Iterable[Interval]) -> str:
+    """What the columns low and high of a table are, as a sentence."""
+    kinds = dict.fromkeys(interval.kind for interval in intervals)
+    none = "no interval, because one launch with fewer than 6 free samples has none"
+    return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
