@@ -128,10 +128,35 @@ def test_launches_that_leave_verdicts_open_are_the_cause_and_more_of_them_the_ac
     assert "--launches" not in answer(run_of(1.25, noise=0.1, launches=20)).action, "so many were taken already"
 
 
+def test_undecided_verdicts_say_between_what_their_medians_lie() -> None:
+    world = World(
+        by_op={
+            "ping_pong": PINGS,
+            "all_reduce": (Piece(13.5e-6, 1.7e-9),),
+            "all_gather": (Piece(6.9e-6, 0.87e-9),),
+            "broadcast": (Piece(9e-6, 1.2e-9),),
+        },
+        sample_noise=0.01,
+        launch_noise=0.3,
+    )
+    cases = [case(op, size) for op in ("all_reduce", "all_gather", "ping_pong") for size in SIZES]
+    found = answer(synthetic_run(cases, world, launches=3))
+    unsure = [one for one in found.verdicts if one.status == "undecided" and one.band == "large"]
+    ratios = [one.model_ratio for one in unsure if one.model_ratio is not None]
+    assert len(ratios) > 1
+    assert f"{len(unsure)} undecided ({min(ratios):.2g}× to {max(ratios):.2g}× the model's time)" in " ".join(
+        found.answer.split()
+    ).replace(f"{len(unsure)} of {len(unsure)} undecided", f"{len(unsure)} undecided")
+
+
 def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_praised() -> None:
     found = answer(run_of(0.2))
     assert found.status == "undecided"
     assert "slow-model" in codes(found)
+    large = next(one for one in found.verdicts if (one.op, one.band) == ("all_reduce", "large"))
+    assert large.busbw is not None
+    assert f"all_reduce {format_rate(large.busbw)}" in found.answer
+    assert "model" not in found.answer, "what is doubted judges nothing"
 
 
 @pytest.mark.parametrize(("launches", "points"), [(1, 2), (3, 3), (4, 4)])

@@ -77,6 +77,11 @@ def test_what_is_wrong_with_an_option_is_said_of_the_option(
     assert refused("run", *where, option, value).startswith(f"busbw: {option}: {words}")
 
 
+@pytest.mark.parametrize(("given", "option"), [("-b", "--sizes"), ("-g", "--ranks"), ("-o", "--redop")])
+def test_options_of_nccl_tests_are_answered_with_ours(given: str, option: str) -> None:
+    assert option in refused("run", given, "8")
+
+
 @pytest.mark.parametrize("ranks", ["0", "1", "-3"])
 def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_path: Path) -> None:
     told = refused("selftest", "--ranks", ranks, "--results-dir", str(tmp_path))

@@ -15,7 +15,7 @@ import numpy as np
 from busbw.ops import SYNCHRONISING
 from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
-from busbw.units import format_rate, format_size
+from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.diagnosis.findings import Finding, Severity
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
@@ -44,6 +44,8 @@ _BANDS: Final = {
 }
 """The bands of the verdicts, in the order in which the answer says them."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
+_MOST_SHOWN: Final = 3
+"""So many operations of a band are named with their numbers."""
 _SCATTERED: Final = 0.1
 """Launches that differ by more than that (± of the median case) cost confidence."""
 
@@ -122,10 +124,11 @@ def answer_of(judgement: Judgement) -> Answer:
     action = _sentence(*dict.fromkeys(cause.action for cause in causes))
     confidence, trust = _trust(judgement, action)
     findings = ranked(judgement.findings)
+    doubted = any(cause.code == "slow-model" for cause in causes)
     known = {code for cause in causes for code in (cause.code, *_FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        answer=_sentence(*_by_band(verdicts)) or _unjudged(judgement),
+        answer=_sentence(*_by_band(verdicts, doubted=doubted)) or _unjudged(judgement),
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
         trust=trust,
@@ -363,12 +366,28 @@ def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
     return "no straggler, slow link, shared core or busy machine was found that explains what is slower" if rest else ""
 
 
-def _by_band(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """One clause per band of sizes that was judged."""
+def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[str]:
+    """One clause per band of sizes that was judged: of a model that is ``doubted`` the measured numbers instead."""
     for band, name in _BANDS.items():
         judged = [one for one in verdicts if one.band == band and one.status != "not judged"]
         if judged:
-            yield f"{name}: {_in_band(judged)}"
+            yield f"{name}: {_measured_in_band(judged) if doubted else _in_band(judged)}"
+
+
+def _measured_in_band(judged: Sequence[Verdict]) -> str:
+    """The rate of each operation with its share of the peak, where it has one, else its time."""
+    shown = [
+        f"{_name(one, judged)} {format_time(one.time_ns)} at {format_size(one.size_bytes)}"
+        if one.busbw is None
+        else f"{_name(one, judged)} {format_rate(one.busbw)}{_of_peak(one)} at {format_size(one.size_bytes)}"
+        for one in sorted(judged, key=lambda one: -(one.busbw or 0.0))
+    ]
+    more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
+    return ", ".join([*shown[:_MOST_SHOWN], *more])
+
+
+def _of_peak(one: Verdict) -> str:
+    return "" if one.peak_share is None else f" ({100 * one.peak_share:.3g} % of peak)"
 
 
 def _unjudged(judgement: Judgement) -> str:
@@ -388,9 +407,9 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     if len(judged) == 1:
         return judged[0].text if judged[0].status != "as expected" else f"as expected ({judged[0].text})"
     slower = [one for one in judged if one.status == "slower"]
-    undecided = sum(one.status == "undecided" for one in judged)
+    unsure = [one for one in judged if one.status == "undecided"]
     faster = [one for one in judged if one.status == "faster" and (one.model_ratio or 1.0) < _BEATEN]
-    fine = len(judged) - len(slower) - undecided - len(faster)
+    fine = len(judged) - len(slower) - len(unsure) - len(faster)
     if fine == len(judged):
         alike = {(one.op, one.status) for one in judged}  # in place and out of place
         return f"as expected ({judged[0].text})" if len(alike) == 1 else "as expected"
@@ -398,8 +417,8 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     if slower:
         worst = max(slower, key=lambda one: (one.model_ratio or 0.0, -(one.peak_share or 0.0)))
         parts.append(f"{len(slower)} slower, worst {_name(worst, judged)} ({worst.text})")
-    if undecided:
-        parts.append(f"{undecided} undecided")
+    if unsure:
+        parts.append(f"{len(unsure)} undecided{_between(unsure)}")
     if faster:
         most = min(faster, key=lambda one: (one.model_ratio or 1.0, -(one.peak_share or 0.0)))
         parts.append(f"{len(faster)} faster, most {_name(most, judged)} ({most.text})")
@@ -407,6 +426,17 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         parts.append(f"{fine} as expected")
     number, _, rest = ", ".join(parts).partition(" ")
     return f"{number} of {len(judged)} {rest}"
+
+
+def _between(unsure: Sequence[Verdict]) -> str:
+    """What is known of undecided verdicts: between what their medians lie."""
+    ratios = [one.model_ratio for one in unsure if one.model_ratio is not None]
+    shares = [100 * one.peak_share for one in unsure if one.peak_share is not None]
+    ends = [f"{end:.2g}×" for end in (min(ratios), max(ratios))] if ratios else []
+    if not ratios and shares:
+        ends = [f"{end:.3g} %" for end in (min(shares), max(shares))]
+    unit = "the model's time" if ratios else "of peak"
+    return f" ({' to '.join(dict.fromkeys(ends))} {unit})" if ends else ""
 
 
 def _name(of: Verdict, among: Sequence[Verdict]) -> str:
