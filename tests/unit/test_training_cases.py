@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from busbw.backends.pytorch.training import WORKLOADS, step
+from busbw.backends.pytorch.training.data_parallel import AllReduced
 from busbw.backends.pytorch.training.network import Network
 from busbw.backends.pytorch.training.observer import Observer, Waits
 from busbw.errors import UsageError
@@ -189,15 +190,29 @@ def test_what_is_owed_is_waited_for_when_it_is_long_enough(monkeypatch: pytest.M
     assert slept == pytest.approx([4e-4, 1e-4])
 
 
+def test_what_rounding_leaves_of_a_gradient_of_nothing_is_not_wrong() -> None:
+    """Scores that are all shifted alike weigh alike: a key's bias has no gradient."""
+    shape = StepShape(workload(case("train_ddp", "GPT-3 175B", 1, scale=1e-4)))
+    made = step.Made(shape, 0, 1, None)
+    one = AllReduced(made)
+    one.run()
+    keys = {name: parameter for name, parameter in one.named() if name.endswith("attention.key.bias")}
+    assert keys
+    for parameter in keys.values():
+        assert parameter.grad is not None
+        parameter.grad.neg_()
+    assert step.Reference(made).wrong(one) == 0
+    first = next(iter(one.network.parameters()))
+    assert first.grad is not None
+    first.grad.neg_()
+    assert step.Reference(made).wrong(one) > 0
+
+
 def test_a_step_multiplies_as_often_as_the_formula_says() -> None:
     shape = StepShape(workload(case("train_ddp", "Llama 3 8B", 1, scale=1e-4)))
     made = step.Made(shape, 0, 1, None)
 
-    class OfOne(step.Step):
-        def make(self) -> Network:
-            return Network(shape.model, step.SEED)
-
-    one = OfOne(made)
+    one = AllReduced(made)
     with Observer() as seen:
         one.run()
     assert seen.flop == shape.flop

@@ -222,6 +222,9 @@ class Reference:
         # whose errors are as a random walk's.
         chain = 2 * (model.layers * (6 if model.heads else 2) + 1)
         self._share = torch.finfo(torch.float32).eps * chain * math.sqrt(longest)
+        # Of a gradient that is nothing but what rounding left, as that of a key's bias, which shifts all scores alike.
+        gradients = (one.grad.abs().max() for one in self._network.values() if one.grad is not None)
+        self._least = torch.finfo(torch.float32).eps * float(max(gradients))
 
     def gradient(self, name: str) -> torch.Tensor:
         """Of all sequences."""
@@ -246,7 +249,8 @@ class Reference:
             return wanted.numel()
         if not wanted.numel():
             return 0
-        near = (found - wanted).abs() <= self._share * wanted.abs().max()  # false for NaN, too
+        allowed = max(self._least, self._share * float(wanted.abs().max()))
+        near = (found - wanted).abs() <= allowed  # false for NaN, too
         return int(near.numel() - near.count_nonzero())
 
 
