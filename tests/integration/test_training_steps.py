@@ -13,7 +13,7 @@ from training_ranks import MODELS, PAIRED, RANKS, REPLICATED, workload
 
 from busbw.errors import UsageError
 from busbw.ops import TRAINED
-from busbw.ops.training import Workload, parse_compute
+from busbw.ops.training import Workload, parse_compute, parse_slow
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.training import traffic
 from busbw_analysis.training.held import step_of
@@ -106,6 +106,16 @@ def test_parts_leave_the_step_as_it_was(told: list[dict[str, Any]], op: str) -> 
 
 
 @pytest.mark.parametrize("op", PAIRED)
+def test_a_timeline_has_every_call_and_its_end(told: list[dict[str, Any]], op: str) -> None:
+    for rank in told:
+        found = rank[op][MODELS[op][0]]
+        calls = [name for name, _, _ in found["spans"] if name not in {"compute", "receive"}]
+        assert len(calls) == sum(row[3] for row in found["sent"])
+        assert len(calls) < len(found["spans"])
+        assert all(begin <= end for _, begin, end in found["spans"])
+
+
+@pytest.mark.parametrize("op", PAIRED)
 def test_a_waiting_step_lasts_as_long_as_was_said(told: list[dict[str, Any]], op: str) -> None:
     assert all(rank[op][MODELS[op][0]]["waited"] >= 0.9 for rank in told)
 
@@ -157,7 +167,20 @@ def test_how_products_are_done(given: str, wait_ns: int | None) -> None:
     assert parse_compute(given) == wait_ns
 
 
-@pytest.mark.parametrize("given", ["", "wait", "wait=0ms", "wait=20", "wait=-1ms", "wait=601s", "wait=nans"])
+@pytest.mark.parametrize(
+    ("given", "slow"), [("1=20ms", (1, 20_000_000)), ("0=1us", (0, 1000)), ("12=2s", (12, 2 * 10**9))]
+)
+def test_which_rank_is_late(given: str, slow: tuple[int, int]) -> None:
+    assert parse_slow(given) == slow
+
+
+@pytest.mark.parametrize("given", ["", "1", "wait=20ms", "1=0ms", "-1=20ms", "1=20", "1=601s", "1=2ms,2=2ms"])
+def test_what_is_no_late_rank_is_refused(given: str) -> None:
+    with pytest.raises(UsageError):
+        parse_slow(given)
+
+
+@pytest.mark.parametrize("given", ["", "wait", "wait=0ms", "wait=20", "wait=-1ms", "wait=601s", "wait=nans", "1=20ms"])
 def test_what_is_no_wait_is_refused(given: str) -> None:
     with pytest.raises(UsageError):
         parse_compute(given)

@@ -74,6 +74,8 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
     one.compute()
     one.communicate()
     one.step.reset()
+    found["spans"] = one.timeline(time.perf_counter_ns)
+    one.step.reset()
     one.call()
     found |= {
         "flop": seen.flop,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from busbw.ops.training import Workload
 from busbw.runs.records import Sent
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.steps import Trained, ranked
+from busbw_analysis.diagnosis.steps import Trained, ranked, slowed
 from busbw_analysis.report.sections.steps import steps
 
 GOLDEN = Path(__file__).parents[1] / "data" / "schema-7"
@@ -103,3 +104,13 @@ def test_a_stored_step_is_in_the_report() -> None:
     section = steps(judgement)
     assert section is not None
     assert section.anchor == "steps"
+
+
+@pytest.mark.parametrize(
+    ("pp", "rank", "expected"), [(1, 3, 50.0), (4, 0, 50.0), (4, 1, 40.0), (4, 3, 20.0), (4, 2, 30.0)]
+)
+def test_a_late_rank_delays_all_but_a_stage_that_others_come_before(pp: int, rank: int, expected: float) -> None:
+    usual = replace(ONE, workload=workload(pp, 2), compute_ns=60.0)
+    late = msgspec.structs.replace(usual.workload, slow_rank=rank, slow_ns=50)
+    (one,) = slowed([usual, replace(usual, workload=late, time_ns=145.0), replace(ONE, workload=late, op="train_fsdp")])
+    assert (one.longer_ns, one.expected_ns) == (45.0, expected)

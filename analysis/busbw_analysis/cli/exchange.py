@@ -57,7 +57,7 @@ def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
     "--to",
     "form",
     metavar="FORMAT",
-    help="What is written: nccl-tests, osu, csv, json-lines, parquet, openmetrics or markdown.",
+    help="What is written: nccl-tests, osu, csv, json-lines, parquet, openmetrics, trace or markdown.",
 )
 @click.option("--samples", is_flag=True, help="One row a sample, not one a case: csv, json-lines, parquet.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: standard output]")

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+import msgspec
+
 from busbw.ops import FLOP, bus_factor
 from busbw.ops.training import Workload
-from busbw.runs.records import Sent, StepParts
+from busbw.runs.records import RankTimeline, Sent, StepParts
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
@@ -41,6 +43,7 @@ class Trained:
     dropped: int
     product_rate: float | None
     check: str
+    timeline: tuple[RankTimeline, ...] = ()
 
     @property
     def exposed_ns(self) -> float:
@@ -144,9 +147,11 @@ class Ranked:
 
 
 def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
-    """Every step that has others like it, the fastest of a group first."""
+    """Every step without a late rank that has others like it, the fastest of a group first."""
     alike: dict[tuple[str, float, int | None, int], list[Trained]] = {}
     for one in found:
+        if one.workload.slow_ns is not None:
+            continue
         key = one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks
         alike.setdefault(key, []).append(one)
     ordered = [sorted(group, key=lambda one: one.time_ns) for group in alike.values() if len(group) > 1]
@@ -181,10 +186,47 @@ def _trained(
         compute_ns=median(ns for one in parts for ns in one.compute_ns),
         communication_ns=median(ns for one in parts for ns in one.communication_ns),
         sent=last.sent,
+        timeline=last.timeline,
         parameters=last.parameters,
         flop=last.flop,
         tokens=last.tokens,
         dropped=last.dropped,
         product_rate=rate,
         check=summary.check,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """A step with one rank that begins late, beside ``usual``, the same step without."""
+
+    step: Trained
+    usual: Trained
+
+    @property
+    def longer_ns(self) -> float:
+        """Than without."""
+        return self.step.time_ns - self.usual.time_ns
+
+    @property
+    def expected_ns(self) -> float:
+        """By the simplest reckoning: a rank that all others wait for delays the step by all of its delay; a stage of a
+        pipeline has as long as the forward passes before it take, of computation 1/(3 m v) each on every stage, during
+        which nobody misses it.
+        """
+        one = self.step.workload
+        stage = (one.slow_rank or 0) % (self.step.ranks // one.dp) // one.tp if one.pp > 1 else 0
+        forward_ns = self.usual.compute_ns / (3 * one.micro_batches * one.interleave)
+        return max(0.0, (one.slow_ns or 0) - stage * forward_ns)
+
+
+def slowed(steps: Iterable[Trained]) -> tuple[Slowed, ...]:
+    """Every step with a late rank that was measured without as well, in the order of ``steps``."""
+    known = list(steps)
+    usual = {(one.op, one.workload): one for one in known}
+    return tuple(
+        Slowed(one, usual[key])
+        for one in known
+        if one.workload.slow_ns is not None
+        and (key := (one.op, msgspec.structs.replace(one.workload, slow_rank=None, slow_ns=None))) in usual
     )

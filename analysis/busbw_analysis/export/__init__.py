@@ -6,7 +6,7 @@ from typing import Final
 
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.export import frames, nccl_tests, openmetrics, osu
+from busbw_analysis.export import frames, nccl_tests, openmetrics, osu, trace
 from busbw_analysis.report import compose, to_markdown
 
 
@@ -34,6 +34,7 @@ EXPORTERS: Final = {
         Exporter("json-lines", "the same, one object a line", frames.json_lines, frames.json_lines_of_samples),
         Exporter("parquet", "the same, by pyarrow", frames.parquet, frames.parquet_of_samples, binary=True),
         Exporter("openmetrics", "gauges, for the textfile collector of node_exporter", openmetrics.text),
+        Exporter("trace", "timelines of steps of training, for Perfetto and chrome://tracing", trace.text),
         Exporter("markdown", "the report", lambda judged: to_markdown.render(compose.page_of(judged)).encode()),
     )
 }

@@ -28,6 +28,7 @@ from busbw_analysis.report.sections.selftest import overlaps, trust
 from busbw_analysis.report.sections.single_calls import one_call
 from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
+from busbw_analysis.report.sections.timelines import timelines
 from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
 from busbw_analysis.report.tables.compare import answer_lines, bands_table, compare_blocks
@@ -221,6 +222,7 @@ failed; or only where a reader opens it, for which it needs a ``gist``.
 
 _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...]] = (
     ("always", steps),
+    ("folded", timelines),
     ("always", one_call),
     ("always", lambda one: pairs(one.matrices, one.splits, one.dataset.placements, one.pair_shares)),
     ("always", lambda one: rank_views(one.dataset, one.cases, one.lateness)),

@@ -40,7 +40,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   ``plateaus`` and ``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
 - ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
-  bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes
+  bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes; of its
+  ``timeline`` what each rank computed and waited
 - ``single_calls``: what was measured in modes isolated and barriers, as ``single_calls.SingleCall``, with ``printed``
   by a script that takes one sample and says GB/s of GiB/s, and the factors ``unit``, ``barrier`` and ``one_call``
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
@@ -72,6 +73,7 @@ from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.diagnosis.single_calls import UNIT, single_calls
 from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.diagnosis.timelines import rank_times
 from busbw_analysis.fitting.joint import OneRegime
 
 LAYOUT: Final = 6
@@ -269,7 +271,11 @@ _FOLLOWS: Final = (
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
     follows = {name: getattr(one, name) for name in _FOLLOWS}
-    return {**plain(one), **follows, "waits_for": what, "waits_for_ns": ns}
+    times = [
+        {"rank": time.rank, "compute_ns": time.compute_ns, "waiting_ns": time.waiting_ns, "late_ns": time.late_ns}
+        for time in rank_times(one.timeline, one.sent)
+    ]
+    return {**plain(one), **follows, "waits_for": what, "waits_for_ns": ns, "timeline": times}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:

@@ -122,7 +122,7 @@ def _steps(questions: Questions, scenario: Scenario) -> Iterator[Held]:
                 apart.setdefault(block.case, []).extend(block.measurement.step.compute_ns)
         for summary in summaries:
             case = summary.case
-            if case.workload is None or case.op not in _LAYOUTS or summary.state != "measured":
+            if case.workload is None or case.workload.slow_ns or case.op not in _LAYOUTS or summary.state != "measured":
                 continue
             if not (alone := apart.get(summary.index)):
                 continue

@@ -33,11 +33,16 @@ def _nothing() -> None:
     """There is nothing to give back."""
 
 
+Span = tuple[str, int, int]
+"""A piece of a step: ``compute`` or the name of a call, when it began and when it ended, ns of a clock."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """A step of training taken apart: the whole of it, the same without what is sent, and what is sent without the
     rest. All ranks call them together, and ``prepare`` before each, outside of its time.
 
+    timeline: takes the step once more and says what it does by the clock that it is given.
     sent: op, ranks of the group and S → calls of this rank. The rest as in ``records.StepParts``.
     """
 
@@ -45,6 +50,7 @@ class Parts:
     step: Call
     compute: Call
     communicate: Call
+    timeline: Callable[[Callable[[], int]], list[Span]]
     sent: dict[tuple[str, int, int], int]
     parameters: int
     flop: int

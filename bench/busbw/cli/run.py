@@ -26,7 +26,7 @@ _SECTIONS = {
     ),
     "Steps of training": (
         "busbw run --op train_ddp,train_fsdp --model 'Llama 3 8B' --scale 0.03",
-        ("models", "scale", "micro_batches", "replicas", "expert_imbalance", "capacity", "compute"),
+        ("models", "scale", "micro_batches", "replicas", "expert_imbalance", "capacity", "compute", "slow_ranks"),
     ),
     "How it is timed": (
         "busbw run --suite quick --mode isolated,pipelined --cache flushed",
@@ -146,6 +146,11 @@ def _op_of(given: str) -> str | None:
     "--compute", help="Matrix products: real, or wait=20ms, slept a step on every rank instead.  [default: real]"
 )
 @click.option(
+    "--slow-rank",
+    "slow_ranks",
+    help="By commas, ranks that are late in every step: 1=20ms; each beside the same step without.",
+)
+@click.option(
     "--suite",
     shell_complete=completed_by(suites),
     help="A shipped suite (busbw list suites); options narrow or change it.",
@@ -193,6 +198,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     models: str | None,
     micro_batches: str | None,
     replicas: str | None,
+    slow_ranks: str | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -219,6 +225,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
             result = _resume(resume, changes, world, dry_run, as_json)
         else:
             listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm, "models": models}
+            listed["slow_ranks"] = slow_ranks
             asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
             asked["numa_nodes"] = _numbers("numa-node", numa_nodes)
             asked["micro_batches"] = _numbers("micro-batches", micro_batches)

@@ -29,6 +29,7 @@ from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
 from busbw.launch.observers import Several, Silent, in_words
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.worker import Job, Outcome, run
+from busbw.ops import OPS
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
@@ -229,7 +230,9 @@ def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
         if any(rank.broke or (rank.gone and rank.outcome is None) for rank in watch.ranks):
             watch.trouble_since = watch.trouble_since or now
         dead = any((rank.process.exitcode or 0) < 0 for rank in watch.ranks)
-        patience = _POLL_SECONDS if dead or not any(_may_speak(rank) for rank in watch.ranks) else _LAST_WORDS_SECONDS
+        # What the others were at is what they say of a step, which is many calls.
+        whole = dead and not (watch.now is not None and OPS[watch.now.case.op].splits)
+        patience = _POLL_SECONDS if whole or not any(_may_speak(rank) for rank in watch.ranks) else _LAST_WORDS_SECONDS
         if watch.trouble_since is not None and now - watch.trouble_since > patience:
             break
         everyone_stopped = all(rank.gone or rank.state() == "T" for rank in watch.ranks)

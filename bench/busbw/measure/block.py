@@ -6,11 +6,13 @@ A block has buffers of its own (``buffers``), data that are checked before and a
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
-from busbw.backends.base import Call, explained
+from busbw.backends.base import Call, Parts, Span, explained
 from busbw.backends.patterns import settle
 from busbw.measure.bench import Bench, Part, agreed, rounds_of
 from busbw.measure.buffers import give_back, take_part
@@ -22,13 +24,18 @@ from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs.causes import WRONG_DATA, cause_of
-from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, Sent, StepParts, least_good
+from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, RankTimeline, Sent, StepParts, least_good
 from busbw.runs.store import utc_now
 from busbw.system.environment import last_level_cache_bytes
 
 _MOST_SETS = 64
 _TRIES = 5
 """How often each part of a step of training is taken."""
+_MOST_TIMELINES = 32
+"""Ranks whose timelines are kept."""
+_MOST_SPANS = 400
+"""Spans of one name in the timeline of a rank."""
+_SHORT_BREAK_NS = 1000
 _CACHES_TO_SWEEP = 2
 """Buffers in turns, or the memory that is written between samples, are so many times the last level of cache."""
 
@@ -147,6 +154,7 @@ def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
         # In turns, so that what changes on the machine changes both.
         calls = (parts.step, parts.compute, parts.communicate)
         tries = [tuple(_once(bench, parts.prepare, call) for call in calls) for _ in range(_TRIES)]
+        timeline = _timeline(bench, parts)
     step, compute, communication = zip(*tries, strict=True)
     told = bench.backend.share(msgspec.json.encode([(*kind, calls) for kind, calls in parts.sent.items()]).decode())
     ranks: dict[tuple[str, int, int, int], list[int]] = {}
@@ -161,11 +169,48 @@ def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
             Sent(op=name, group=group, size_bytes=size, calls=calls, ranks=tuple(found))
             for (name, group, size, calls), found in ranks.items()
         ),
+        timeline=timeline,
         parameters=parts.parameters,
         flop=parts.flop,
         tokens=parts.tokens,
         dropped=parts.dropped,
     )
+
+
+def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
+    """One more step, as all ranks see it by the common clock."""
+    if not bench.common.comparable or bench.backend.size > _MOST_TIMELINES:
+        return ()
+    parts.prepare()
+    bench.backend.barrier()
+    spans = shortened(parts.timeline(bench.clock.now_ns), _MOST_SPANS)
+    moments = bench.common.common(np.asarray([one[1:] for one in spans], dtype=np.int64).reshape(-1))
+    origin = -int(agreed(bench, [-int(moments.min(initial=np.iinfo(np.int64).max))])[0])
+    since = (moments - origin).reshape(-1, 2).tolist()
+    told = bench.backend.share(
+        msgspec.json.encode([(one[0], *at) for one, at in zip(spans, since, strict=True)]).decode()
+    )
+    kind = tuple[tuple[str, int, int], ...]
+    return tuple(RankTimeline(rank=rank, spans=msgspec.json.decode(text, type=kind)) for rank, text in enumerate(told))
+
+
+def shortened(spans: Sequence[Span], most: int) -> list[Span]:
+    """About ``most`` of ``spans`` of each name: two of them become one where the break between them is short, ever
+    longer breaks until they are few enough. They come in the order of their begin, and so they go.
+    """
+    kept: list[Span] = []
+    for name in dict.fromkeys(one[0] for one in spans):
+        same, apart_ns = [one for one in spans if one[0] == name], _SHORT_BREAK_NS
+        while len(same) > most:
+            joined: list[Span] = []
+            for _, begin, end in same:
+                if joined and begin - joined[-1][2] <= apart_ns:
+                    joined[-1] = (name, joined[-1][1], max(end, joined[-1][2]))
+                else:
+                    joined.append((name, begin, end))
+            same, apart_ns = joined, 2 * apart_ns
+        kept += same
+    return sorted(kept, key=lambda one: one[1])
 
 
 def _once(bench: Bench, prepare: Call, call: Call) -> int:

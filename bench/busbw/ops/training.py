@@ -27,6 +27,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
     wait_ns: matrix products are not computed but waited for: so long in a step on every rank, if all ranks share the
     work evenly. None: they are computed.
+    slow_rank begins every step so many slow_ns late. None: no rank does.
     """
 
     model: str
@@ -42,6 +43,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     shard: int = 1
     expert_imbalance: float = 1.0
     capacity: float | None = None
+    slow_rank: int | None = None
+    slow_ns: int | None = None
 
 
 def workload_in_words(one: Workload) -> str:
@@ -53,10 +56,11 @@ def workload_in_words(one: Workload) -> str:
     uneven = [] if one.expert_imbalance == 1 else [f"expert imbalance {one.expert_imbalance:g}"]
     room = [] if one.capacity is None else [f"capacity {one.capacity:g}"]
     wait = [] if one.wait_ns is None else [f"compute waits {format_time(one.wait_ns)}"]
-    return ", ".join([one.model, *scale, *degrees, *micro, *parts, *uneven, *room, *wait])
+    slow = [] if one.slow_ns is None else [f"rank {one.slow_rank} late by {format_time(one.slow_ns)}"]
+    return ", ".join([one.model, *scale, *degrees, *micro, *parts, *uneven, *room, *wait, *slow])
 
 
-_WAIT = re.compile(r"wait=(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)(?P<unit>us|ms|s)")
+_TIME = re.compile(r"(?P<what>wait|[0-9]{1,9})=(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)(?P<unit>us|ms|s)")
 _UNIT_NS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9}
 
 
@@ -64,12 +68,27 @@ def parse_compute(text: str) -> int | None:
     """How products are done: ``real`` (None), or ``wait=20ms`` as ns. Raises UsageError."""
     if text == "real":
         return None
-    match = _WAIT.fullmatch(text)
-    wait_ns = round(float(match["number"]) * _UNIT_NS[match["unit"]]) if match else 0
-    if not 1 <= wait_ns <= LARGEST_WAIT_NS:
+    what, wait_ns = _timed(text)
+    if what != "wait":
         message = f"compute {text!r} is not allowed; want real, or wait=TIME of 1us to 600s, such as wait=20ms"
         raise UsageError(message)
     return wait_ns
+
+
+def parse_slow(text: str) -> tuple[int, int]:
+    """Which rank is late in every step, and by how many ns: ``1=20ms``. Raises UsageError."""
+    what, slow_ns = _timed(text)
+    if not what.isdecimal():
+        message = f"slow rank {text!r} is not allowed; want RANK=TIME of 1us to 600s, such as 1=20ms"
+        raise UsageError(message)
+    return int(what), slow_ns
+
+
+def _timed(text: str) -> tuple[str, int]:
+    """What is before ``=``, and the time behind it as ns; no text where it is no such time, or too long a one."""
+    match = _TIME.fullmatch(text)
+    time_ns = round(float(match["number"]) * _UNIT_NS[match["unit"]]) if match else 0
+    return (match["what"] if match and 1 <= time_ns <= LARGEST_WAIT_NS else ""), time_ns
 
 
 def _no_buffers(_share: Share) -> Layout:

@@ -15,7 +15,17 @@ from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
 from busbw.ops.storage import Access, Way
 from busbw.ops.threads import parse_threads
-from busbw.ops.training import INTERLEAVED, MODEL, OTHER_MODELS, PARTS, SCALE, STAGE, Workload, parse_compute
+from busbw.ops.training import (
+    INTERLEAVED,
+    MODEL,
+    OTHER_MODELS,
+    PARTS,
+    SCALE,
+    STAGE,
+    Workload,
+    parse_compute,
+    parse_slow,
+)
 from busbw.runs.plan import InPlace, Plan, Sweep
 from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
 
@@ -214,12 +224,16 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
 def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     """What is trained, on all ranks. Of several numbers of replicas, those count that divide ranks.
 
-    Raises UsageError where none does.
+    Raises UsageError where none does, and for a rank that there is not.
     """
     asked = ((2 if "shard" in op.splits else 1),) if sweep.replicas is None else sweep.replicas
     dividing = [replicas for replicas in asked if ranks % replicas == 0]
     if not dividing:
         message = f"key 'replicas': {', '.join(map(str, asked))} do not divide {ranks} ranks; want a divisor"
+        raise UsageError(message)
+    slow = list(map(parse_slow, sweep.slow_ranks))
+    if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks:
+        message = f"key 'slow_ranks': there is no rank {beyond} among {ranks}"
         raise UsageError(message)
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     for model, replicas in product(models, dividing if op.splits != ("dp",) else (ranks,)):
@@ -229,7 +243,8 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
         if op.splits == ("pp", "tp"):
             degrees |= {"pp": sharing // STAGE, "tp": STAGE} if sharing % STAGE == 0 else {"tp": 1}
         usual = (2 * degrees["pp"] if "pp" in degrees else 1,)
-        for micro_batches in usual if sweep.micro_batches is None else sweep.micro_batches:
+        micro = usual if sweep.micro_batches is None else sweep.micro_batches
+        for micro_batches, (slow_rank, slow_ns) in product(micro, ((None, None), *slow)):
             yield Workload(
                 model=model,
                 scale=scale,
@@ -239,6 +254,8 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
                 wait_ns=parse_compute(sweep.compute),
                 expert_imbalance=sweep.expert_imbalance if "ep" in op.splits else 1.0,
                 capacity=sweep.capacity if "ep" in op.splits else None,
+                slow_rank=slow_rank,
+                slow_ns=slow_ns,
             )
 
 

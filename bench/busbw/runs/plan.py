@@ -19,7 +19,7 @@ from busbw.ops.groups import ALL
 from busbw.ops.limits import refuse_beyond
 from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
 from busbw.ops.threads import CORES, parse_threads
-from busbw.ops.training import parse_compute
+from busbw.ops.training import parse_compute, parse_slow
 from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Pairs, Pinning, Record, Sync
 
 _MANY_CORES = 1 << 10
@@ -106,7 +106,8 @@ class Sweep(Record, frozen=True, kw_only=True):
     Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale`` (None: as in
     ``ops.training``); ``micro_batches`` of a step and replica (None: two for each stage of a pipeline, else one);
     ``replicas`` of the model, where ranks divide more than the batch (None: one, of weights that groups of ranks divide
-    two); ``expert_imbalance`` and ``capacity`` as in ``workloads.routing``; ``compute`` as in ``ops.training``.
+    two); ``expert_imbalance`` and ``capacity`` as in ``workloads.routing``; ``compute`` as in ``ops.training``; each
+    also with each of ``slow_ranks``, one rank late by a known time, as in ``1=20ms``.
     """
 
     ops: tuple[str, ...]
@@ -137,6 +138,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     expert_imbalance: float = 1.0
     capacity: float | None = None
     compute: str = "real"
+    slow_ranks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         refuse_beyond("scale", 1.0 if self.scale is None else self.scale, limits.LEAST_SCALE, 1)
@@ -171,6 +173,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "micro_batches": lambda: _require((1,) if self.micro_batches is None else self.micro_batches),
             "replicas": lambda: _require((1,) if self.replicas is None else self.replicas),
             "compute": lambda: parse_compute(self.compute),
+            "slow_ranks": lambda: list(map(parse_slow, self.slow_ranks)),
         }
         for key, check in checks.items():
             try:
@@ -363,6 +366,7 @@ _OPTIONS = {
     "models": "--model",
     "algorithms": "--algorithm",
     "numa_nodes": "--numa-node",
+    "slow_ranks": "--slow-rank",
     "timeout_seconds": "--timeout",
 }
 """Keys of a plan → the options that have another name."""
@@ -394,7 +398,7 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "path": lambda op: op.stores,
     **dict.fromkeys(("expert_imbalance", "capacity"), lambda op: "ep" in op.splits),
     "replicas": lambda op: op.splits not in {(), ("dp",)},
-    **dict.fromkeys(("models", "scale", "micro_batches", "compute"), lambda op: bool(op.splits)),
+    **dict.fromkeys(("models", "scale", "micro_batches", "compute", "slow_ranks"), lambda op: bool(op.splits)),
 }
 """Settings that only some ops have → which. All the others change how every op is timed."""
 

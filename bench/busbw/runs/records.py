@@ -395,6 +395,15 @@ class Sent(Record, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
+class RankTimeline(Record, frozen=True, kw_only=True):
+    """What one rank did in one step, by the common clock: ``spans`` of ``compute`` or the name of a call, with their
+    begin and end in ns since the first rank began. Computation with short breaks is one span.
+    """
+
+    rank: int
+    spans: tuple[tuple[str, int, int], ...]
+
+
 class StepParts(Record, frozen=True, kw_only=True):
     """A step of training taken apart, behind the samples of its block; vectors have one entry a try, ns of the slowest
     rank.
@@ -403,6 +412,7 @@ class StepParts(Record, frozen=True, kw_only=True):
     compute_ns: the same step on all ranks at once, in which nothing is sent.
     communication_ns: the same collectives in the order of the step, without anything else.
     sent: what was sent in a step, counted where torch.distributed hands it over.
+    timeline: one more step, rank by rank; empty where clocks cannot be compared, or ranks are many.
     parameters: of the whole model. flop: of a step of all ranks together, of matrix products alone. tokens: of a step.
     dropped: how often in a step an expert had no room for a token of its own.
     """
@@ -411,6 +421,7 @@ class StepParts(Record, frozen=True, kw_only=True):
     compute_ns: tuple[int, ...]
     communication_ns: tuple[int, ...]
     sent: tuple[Sent, ...]
+    timeline: tuple[RankTimeline, ...] = ()
     parameters: int
     flop: int
     tokens: int

@@ -5,7 +5,7 @@ from typing import Final
 from busbw.ops.training import workload_in_words
 from busbw.units import format_flop, format_size, format_time
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.steps import Ranked, Trained, ranked
+from busbw_analysis.diagnosis.steps import Ranked, Slowed, Trained, ranked, slowed
 from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.sections.labels import checked
 
@@ -57,6 +57,24 @@ _RANKED: Final[tuple[Column[Ranked], ...]] = (
 )
 
 
+def _signed(time_ns: float) -> str:
+    return f"{'−' if time_ns < 0 else ''}{format_time(abs(time_ns))}"
+
+
+_SLOWED: Final[tuple[Column[Slowed], ...]] = (
+    Column("Step", lambda one: one.step.op),
+    Column("Of", lambda one: workload_in_words(one.step.workload)),
+    Column("Time", lambda one: one.step.time_ns, format_time),
+    Column("without", lambda one: one.usual.time_ns, format_time),
+    Column("Longer by", lambda one: one.longer_ns, _signed),
+    Column("Expected", lambda one: one.expected_ns, format_time),
+    Column("Of the delay", lambda one: one.longer_ns / (one.step.workload.slow_ns or 1), percent, "%"),
+)
+_LATE: Final = (
+    "Expected: all of the delay, but in a pipeline less the forward passes before the stage, which begins later anyway."
+)
+
+
 def _bar(one: Trained, part_ns: float) -> Cell:
     return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.step_ns))
 
@@ -77,4 +95,6 @@ def steps(judgement: Judgement) -> Section | None:
     rows = table("Steps", _COLUMNS, judgement.steps, *notes, without_empty=True)
     order = ranked(judgement.steps)
     places = [table("The fastest first", _RANKED, order, _WAITS)] if order else []
-    return Section("steps", "Training steps", (Paragraph(_HOW), rows, *places))
+    late = slowed(judgement.steps)
+    lates = [table("One rank late", _SLOWED, late, _LATE)] if late else []
+    return Section("steps", "Training steps", (Paragraph(_HOW), rows, *places, *lates))

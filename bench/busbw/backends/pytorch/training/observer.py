@@ -25,7 +25,7 @@ def _bytes(tensors: Any) -> int:  # noqa: ANN401 - a tensor or a list of them
     return sum(one.numel() * one.element_size() for one in (tensors if isinstance(tensors, list) else [tensors]))
 
 
-_POSTED: dict[str, tuple[str, int]] = {
+POSTED: dict[str, tuple[str, int]] = {
     "c10d::allreduce_": ("all_reduce", 0),
     "c10d::_allgather_base_": ("all_gather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
@@ -36,7 +36,7 @@ _POSTED: dict[str, tuple[str, int]] = {
 """Collectives that return something to wait for → the op, and the argument whose bytes are S; "": the other half of one
 that is counted where it is sent."""
 
-_AT_ONCE: dict[str, tuple[str, int | None]] = {
+AT_ONCE: dict[str, tuple[str, int | None]] = {
     "_c10d_functional::all_reduce": ("all_reduce", None),
     "_c10d_functional::all_gather_into_tensor": ("all_gather", 1),
     "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", None),
@@ -92,7 +92,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
             return NotImplemented
         given, name = kwargs or {}, func.name()
-        if name in _POSTED or name in _AT_ONCE:
+        if name in POSTED or name in AT_ONCE:
             if self.waits is not None:
                 self.waits.settle()
             if self.keep:
@@ -108,11 +108,11 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
         ours = tree_map_only(torch.Tensor, torch.zeros_like, args)
-        if name in _POSTED:
-            op, which = _POSTED[name]
+        if name in POSTED:
+            op, which = POSTED[name]
             size, group = _bytes(args[which]), dist.ProcessGroup.unbox(args[2 if op in _TWO_BUFFERS else 1]).size()
         else:
-            op, factor = _AT_ONCE[name]
+            op, factor = AT_ONCE[name]
             size = _bytes(args[0]) * (1 if factor is None else args[factor])
             group = _resolve_process_group(args[-1]).size()
         if op == "all_to_all" and any(len(set(rows)) > 1 for rows in args[3:5]):
@@ -126,7 +126,7 @@ _TWO_BUFFERS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 
 def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
     """What a collective returns, without it."""
-    if name in _POSTED:
+    if name in POSTED:
         from torch._C._distributed_c10d import FakeWork  # noqa: PLC0415
 
         done = FakeWork().boxed()
@@ -136,7 +136,7 @@ def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
         if name == "c10d::alltoall_base_":
             args[0].zero_()
         return done if name in {"c10d::send", "c10d::recv_", "c10d::alltoall_base_"} else (args[0], done)
-    tensor, op = args[0], _AT_ONCE[name][0]
+    tensor, op = args[0], AT_ONCE[name][0]
     ranks = args[1] if op == "all_gather" else args[2] if op == "reduce_scatter" else 1
     rows = tensor.shape[0] * ranks if op == "all_gather" else tensor.shape[0] // ranks
     return tensor.new_empty((rows, *tensor.shape[1:]))

@@ -1,6 +1,8 @@
 """One step of training on one rank: made, taken, held against the same step of one process, and taken apart."""
 
 import math
+import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -12,10 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation, Parts
+from busbw.backends.base import Operation, Parts, Span
 from busbw.backends.pytorch.bound import Bound
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
+from busbw.backends.pytorch.training.timeline import Recorder, record
+from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split
@@ -257,23 +261,43 @@ class Reference:
 # --- as the instrument calls it --------------------------------------------------------------------------------------
 
 
+def broken_call(error: BaseException) -> str:
+    """Which call of torch.distributed raised ``error``; what is done in C++ is known as the backward pass alone."""
+    frames = traceback.extract_tb(error.__traceback__)
+    calls = [one.name for one in frames if one.filename.endswith(_CALLS) and not one.name.startswith("_")]
+    if calls:
+        return calls[0]
+    return "send or receive" if any("pipelining" in one.filename for one in frames) else "the backward pass"
+
+
+_CALLS: Final = ("distributed_c10d.py", "_functional_collectives.py")
+
+
 @dataclass
 class BoundStep:
-    """A step as the instrument calls it. ``waits``: products are waited for, and leave zeros."""
+    """A step as the instrument calls it. ``waits``: products are waited for, and leave zeros. ``late_seconds``: this
+    rank begins so much later.
+    """
 
     step: Step
     waits: Waits | None
     reference: Reference
+    late_seconds: float = 0.0
     calls: list[Call] = field(default_factory=list)
 
     def call(self) -> None:
-        """The step that is timed."""
-        if self.waits is None:
-            self.step.run()
-            return
-        with Observer(waits=self.waits):
-            self.step.run()
-            self.waits.settle()
+        """The step that is timed. Raises BackendError that names the call which broke."""
+        time.sleep(self.late_seconds)
+        try:
+            if self.waits is None:
+                self.step.run()
+                return
+            with Observer(waits=self.waits):
+                self.step.run()
+                self.waits.settle()
+        except RuntimeError as error:
+            message = f"{broken_call(error)}: {first_line(error)}"
+            raise BackendError(message) from error
 
     def wrong(self) -> int:
         """What differs from one process; where products were waited for, of a step that computes them."""
@@ -293,6 +317,11 @@ class BoundStep:
         """The step as an observer slows it, which ``compute`` has as well."""
         with Observer():
             self.call()
+
+    def timeline(self, now: Callable[[], int]) -> list[Span]:
+        """What this rank does in a step, by the clock ``now``."""
+        time.sleep(self.late_seconds)
+        return record(self.step.run, Recorder(waits=self.waits, now=now))
 
     def compute(self) -> None:
         """The step without its collectives."""
@@ -341,11 +370,12 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
     wait_ns = bound.case.workload.wait_ns
     step = make(made)
     waits = None if wait_ns is None else Waits(wait_ns * 1e-9 * ranks / step.flop)
-    one = BoundStep(step, waits, Reference(made))
+    late_ns = bound.case.workload.slow_ns if bound.case.workload.slow_rank == bound.me else None
+    one = BoundStep(step, waits, Reference(made), (late_ns or 0) * 1e-9)
 
     def parts() -> Parts:
         one.count()
-        calls = (one.step.reset, one.watched, one.compute, one.communicate)
+        calls = (one.step.reset, one.watched, one.compute, one.communicate, one.timeline)
         return Parts(*calls, counted(one.calls), parameters(shape.model), step.flop, shape.tokens, shape.dropped)
 
     return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)

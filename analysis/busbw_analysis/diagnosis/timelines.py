@@ -1,0 +1,79 @@
+"""What each rank did in one step of training, by its timeline: computation, calls, and waiting for them."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from busbw.ops import SYNCHRONISING
+from busbw.runs.records import RankTimeline, Sent
+
+COMPUTE = "compute"
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """One rank in one step. Times are ns.
+
+    span_ns: from its first span to its last. compute_ns: of its computation.
+    waiting: where a call was under way and nothing was computed.
+    late_ns: what of it passed before the last rank came to the same call; None where ranks call in several groups, or
+    not the same.
+    """
+
+    rank: int
+    span_ns: int
+    compute_ns: int
+    waiting: tuple[Interval, ...]
+    late_ns: int | None
+
+    @property
+    def waiting_ns(self) -> int:
+        """All of it together."""
+        return sum(end - begin for begin, end in self.waiting)
+
+
+def rank_times(timelines: tuple[RankTimeline, ...], sent: tuple[Sent, ...]) -> tuple[RankTime, ...]:
+    """Every rank of a step."""
+    together = [[one for one in row.spans if one[0] in SYNCHRONISING] for row in timelines]
+    alike = len({tuple(one[0] for one in calls) for calls in together}) == 1
+    whole = all(one.group == len(timelines) for one in sent if one.op in SYNCHRONISING)
+    last = [max(one[1] for one in calls) for calls in zip(*together, strict=True)] if alike and whole else []
+    return tuple(_rank_time(row, calls, last) for row, calls in zip(timelines, together, strict=True))
+
+
+def _rank_time(row: RankTimeline, calls: list[tuple[str, int, int]], last: list[int]) -> RankTime:
+    computed = _union([(begin, end) for name, begin, end in row.spans if name == COMPUTE])
+    under_way = _union([(begin, end) for name, begin, end in row.spans if name != COMPUTE])
+    waiting = _without(under_way, computed)
+    late = _union([(begin, came) for (_, begin, _), came in zip(calls, last, strict=bool(last)) if came > begin])
+    ends = [end for _, _, end in row.spans]
+    return RankTime(
+        rank=row.rank,
+        span_ns=max(ends) - min(begin for _, begin, _ in row.spans) if ends else 0,
+        compute_ns=sum(end - begin for begin, end in computed),
+        waiting=tuple(waiting),
+        late_ns=sum(end - begin for begin, end in _without(late, computed)) if last else None,
+    )
+
+
+def _union(intervals: list[Interval]) -> list[Interval]:
+    """The same moments in intervals that do not touch, in their order."""
+    joined: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _without(intervals: list[Interval], cut: list[Interval]) -> list[Interval]:
+    """What of ``intervals`` lies in none of ``cut``; both as ``_union`` makes them."""
+    edges = [*sorted({at for one in (*intervals, *cut) for at in one})]
+    pieces = [
+        (begin, end)
+        for begin, end in pairwise(edges)
+        if any(one[0] <= begin and end <= one[1] for one in intervals)
+        and not any(one[0] <= begin and end <= one[1] for one in cut)
+    ]
+    return _union(pieces)

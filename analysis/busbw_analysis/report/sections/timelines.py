@@ -1,0 +1,54 @@
+"""The part of a report that draws one step of training of each kind: what every rank computed, called, waited for."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from busbw.ops.training import workload_in_words
+from busbw.units import format_time
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.diagnosis.timelines import RankTime, rank_times
+from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table
+from busbw_analysis.report.plots import timelines as plots
+
+_HOW: Final = (
+    "One more step of each kind behind its samples, by the common clock, slowed a little by being watched. The upper "
+    "lane of a rank is computation, the lower one calls from being handed over to their end; a message that is sent "
+    "ends where it is handed over. The line between them is waiting: a call is under way and nothing is computed. "
+    "busbw export RUN --to trace writes the same for Perfetto."
+)
+
+_COLUMNS: Final[tuple[Column[RankTime], ...]] = (
+    Column("Rank", lambda one: one.rank, str),
+    Column("Step", lambda one: one.span_ns, format_time),
+    Column("Computes", lambda one: one.compute_ns / one.span_ns, percent, "%"),
+    Column("Waits", lambda one: one.waiting_ns / one.span_ns, percent, "%"),
+    Column("for the last rank", lambda one: None if one.late_ns is None else one.late_ns / one.span_ns, percent, "%"),
+)
+
+
+def timelines(judgement: Judgement) -> Section | None:
+    """Every step whose timeline was recorded; None where none was."""
+    figures = tuple(_figures(judgement))
+    gist = "What every rank computed, called and waited for in one step of each kind."
+    return Section("timelines", "Timelines of steps", (Paragraph(_HOW), *figures), gist=gist) if figures else None
+
+
+def _figures(judgement: Judgement) -> Iterator[Figure]:
+    for number, one in enumerate(judgement.steps):
+        times = rank_times(one.timeline, one.sent)
+        if not any(time.span_ns for time in times):
+            continue
+        what = f"{one.op} · {workload_in_words(one.workload)}"
+        yield Figure(
+            what,
+            (plots.draw(one.timeline, times, f"timeline-{number}", what, f"One step of {one.ranks} ranks over time"),),
+            tuple(_legend(one)),
+            table(what, _COLUMNS, times, folded=True, without_empty=True),
+        )
+
+
+def _legend(one: Trained) -> Iterator[LegendEntry]:
+    for name, slot in plots.colours([name for row in one.timeline for name, _, _ in row.spans]).items():
+        yield LegendEntry(plots.swatch(slot), name)
+    yield LegendEntry(plots.swatch(None), plots.WAITING)

@@ -1,0 +1,112 @@
+"""When a rank computed in a step, and when each of its calls was under way."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.utils._pytree import tree_map_only
+
+from busbw.backends.base import Span
+from busbw.backends.pytorch.training.observer import AT_ONCE, POSTED, Observer
+
+COMPUTE = "compute"
+_WAITED_FOR = "_c10d_functional::wait_tensor"
+
+
+@dataclass(slots=True)
+class _Call:
+    """``end_ns`` None: nobody has seen it end yet."""
+
+    name: str
+    begin_ns: int
+    end_ns: int | None = None
+
+
+@dataclass(eq=False)
+class Recorder(Observer):  # type: ignore[no-untyped-call]
+    """An observer that notes by the clock ``now`` what it sees. A collective ends when its library says so, or where
+    that does not tell, when it has been waited for; a message that is sent ends where it is handed over.
+    """
+
+    now: Callable[[], int] = lambda: 0
+    computed: list[Span] = field(default_factory=list)
+    _begun: list[_Call] = field(default_factory=list)
+    _open: dict[int, _Call] = field(default_factory=dict)
+    _works: list[Any] = field(default_factory=list)
+    """Kept, so that no other one gets the identity of one of them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """As an observer does."""
+        if any(kind.__name__ == "AsyncCollectiveTensor" for kind in types):
+            # It would be waited for within the operation, unseen.
+            tree_map_only(AsyncCollectiveTensor, self._wait_for, (args, kwargs))
+        name, began = func.name(), self.now()
+        if self.waits is not None and (name in POSTED or name in AT_ONCE):
+            self.waits.settle()
+            self.computed.append((COMPUTE, began, self.now()))
+            began = self.now()
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if result is NotImplemented:
+            return result
+        if name in POSTED:
+            self._posted(_Call(POSTED[name][0] or "receive", began), result)
+        elif name in AT_ONCE:
+            self._open[result.data_ptr()] = call = _Call(AT_ONCE[name][0], began)
+            self._begun.append(call)
+        elif name == _WAITED_FOR:
+            self._ended(args[0].data_ptr())
+        else:
+            self.computed.append((COMPUTE, began, self.now()))
+        return result
+
+    def _posted(self, call: _Call, result: Any) -> None:  # noqa: ANN401
+        self._begun.append(call)
+        if call.name == "send_recv":
+            call.end_ns = self.now()
+            return
+        work = dist.Work.unbox(result[-1] if isinstance(result, tuple | list) else result)
+        self._works.append(work)
+        self._open[id(work)] = call
+        with suppress(RuntimeError):  # of Gloo's messages and reduce_scatter torch knows no future
+            work.get_future().add_done_callback(lambda _: self._ended(id(work)))
+
+    def _wait_for(self, result: AsyncCollectiveTensor) -> None:
+        result.trigger_wait()  # type: ignore[no-untyped-call]
+        self._ended(result.elem.data_ptr())
+
+    def _ended(self, key: int) -> None:
+        call = self._open.pop(key, None)
+        if call is not None:
+            call.end_ns = self.now()
+
+    @contextmanager
+    def seeing_waits(self) -> Iterator[None]:
+        """Within it, what is waited for in Python is known to have ended then. Messages have no other sign of it."""
+        wait = dist.Work.wait
+
+        def noted(work: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as torch has it
+            done = wait(work, *arguments, **options)
+            self._ended(id(work))
+            return done
+
+        setattr(dist.Work, "wait", noted)  # noqa: B010 - mypy knows it as a method
+        try:
+            yield
+        finally:
+            setattr(dist.Work, "wait", wait)  # noqa: B010
+
+    def spans(self) -> list[Span]:
+        """What was computed and called, in the order of its begin; what nobody saw ending ends with the step."""
+        last = self.now()
+        calls = [(call.name, call.begin_ns, last if call.end_ns is None else call.end_ns) for call in self._begun]
+        return sorted([*self.computed, *calls], key=lambda one: one[1])
+
+
+def record(step: Callable[[], None], observed: Recorder) -> list[Span]:
+    """What ``step`` does, as ``observed`` sees it."""
+    with observed.seeing_waits(), observed:
+        step()
+    return observed.spans()

@@ -1,0 +1,77 @@
+"""Timelines of steps: kept short, divided into computation and waiting, drawn and exported."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.errors import AnalysisError
+from busbw.measure.block import shortened
+from busbw.runs.records import RankTimeline, Sent
+from busbw_analysis.data.load import load
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.timelines import RankTime, rank_times
+from busbw_analysis.export import trace
+from busbw_analysis.report.sections.timelines import timelines
+
+GOLDEN = Path(__file__).parents[1] / "data" / "schema-7"
+EARLY = RankTimeline(rank=0, spans=(("compute", 0, 10), ("all_reduce", 10, 40), ("compute", 20, 25)))
+LATE = RankTimeline(rank=1, spans=(("compute", 0, 30), ("all_reduce", 30, 40)))
+SENT = (Sent(op="all_reduce", group=2, size_bytes=8, calls=1, ranks=(0, 1)),)
+SPANS = st.lists(
+    st.tuples(st.sampled_from(["compute", "all_reduce", "receive"]), st.integers(0, 10**6), st.integers(0, 10**5)),
+    min_size=1,
+    max_size=40,
+).map(lambda given: sorted(((name, at, at + long) for name, at, long in given), key=lambda one: one[1]))
+
+
+def test_waiting_is_where_a_call_is_under_way_and_nothing_is_computed() -> None:
+    early, late = rank_times((EARLY, LATE), SENT)
+    assert early == RankTime(0, 40, 15, ((10, 20), (25, 40)), 15)
+    assert late == RankTime(1, 40, 30, ((30, 40),), 0)
+    assert early.waiting_ns == 25
+
+
+def test_nobody_is_last_where_ranks_call_in_several_groups() -> None:
+    apart = (msgspec.structs.replace(SENT[0], group=1),)
+    assert [one.late_ns for one in rank_times((EARLY, LATE), apart)] == [None, None]
+
+
+@given(SPANS, st.integers(1, 20))
+def test_a_shortened_timeline_is_short_and_loses_no_moment(spans: list[tuple[str, int, int]], most: int) -> None:
+    kept = shortened(spans, most)
+    for name in {one[0] for one in spans}:
+        same = [one for one in kept if one[0] == name]
+        assert len(same) <= max(most, 1)
+        assert all(any(b <= begin and end <= e for _, b, e in same) for n, begin, end in spans if n == name)
+    assert [one[1] for one in kept] == sorted(one[1] for one in kept)
+
+
+@given(SPANS)
+def test_computation_and_waiting_are_apart(spans: list[tuple[str, int, int]]) -> None:
+    (one,) = rank_times((RankTimeline(rank=0, spans=tuple(spans)),), ())
+    assert 0 <= one.compute_ns + one.waiting_ns <= one.span_ns
+
+
+def test_a_timeline_is_drawn_and_exported() -> None:
+    judgement = judge(load([GOLDEN]))
+    judgement = replace(judgement, steps=(replace(judgement.steps[1], sent=SENT, timeline=(EARLY, LATE)),))
+    section = timelines(judgement)
+    assert section is not None
+    assert section.anchor == "timelines"
+    events = json.loads(trace.text(judgement))["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "b", "e"}
+    assert sum(event["dur"] for event in events if event["name"] == "waiting") == pytest.approx(0.035)
+    ends = {event["id"]: event["ts"] for event in events if event["ph"] == "e"}
+    assert all(ends[event["id"]] >= event["ts"] for event in events if event["ph"] == "b")
+
+
+def test_a_run_without_timelines_has_none() -> None:
+    judgement = judge(load([GOLDEN]))
+    assert timelines(judgement) is None
+    with pytest.raises(AnalysisError):
+        trace.text(judgement)
