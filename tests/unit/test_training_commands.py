@@ -17,8 +17,10 @@ from busbw.errors import BusbwError
 from busbw.system.nvml import Gpu
 from busbw.workloads.model_rows import models
 from busbw_analysis.cli.training import training
-from busbw_analysis.data.load import load
+from busbw_analysis.data.load import load, read
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.roofline import least_tokens, phases
@@ -204,6 +206,19 @@ def test_ranks_of_a_node_that_reduce_first_have_the_cards_of_all(degrees: str, c
     assert asked(f"{words}400GB/s")["least_tokens_by_node"] == pytest.approx(one["least_tokens"] / 9), "the node's rate"
     within = asked("roofline --model 'Llama 3 8B' --dp 8 --batch 8 --network rail:inner=450GB/s,nic=50GB/s")
     assert within["least_tokens_by_node"] is None
+
+
+def test_rates_are_those_of_messages_that_a_run_has_measured() -> None:
+    sample = Path(__file__).parents[2] / "results" / "samples" / "vm" / "20261121T081628.085Z-4ad500"
+    message = Questions(read_groups([read(sample)])).messages("all_reduce", far=False)
+    assert not isinstance(message, Unavailable)
+    rates = asked(f"roofline --model 'Llama 3 8B' --dp 4 --batch 4 --from {sample}")["rates"]
+    assert rates["inner"] == rates["outer"] == 1 / message.beta_seconds_per_byte, "it has one host"
+    assert rates["inner_delay"] == message.alpha_seconds
+    constants = asked(f"limits --from {sample}")["constants"]
+    assert (constants["outer"], constants["per_host"]) == (rates["outer"], rates["per_host"])
+    assert refused(f"limits --from {sample} --network flat:rate=1GB/s").code == "network"
+    assert refused(f"limits --from {STORED / 'schema-5'}").code == "no-price"
 
 
 def test_products_of_a_step_are_counted_matrix_by_matrix() -> None:

@@ -14,7 +14,7 @@ from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
-from busbw_analysis.cli.training_machines import gpu_here, gpu_row, memory_of_gpu
+from busbw_analysis.cli.training_machines import gpu_here, gpu_row, memory_of_gpu, rates_given
 from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
@@ -33,7 +33,6 @@ from busbw_analysis.training.memory import (
     refuse_what_never_fits,
 )
 from busbw_analysis.training.memory import memory as memory_of
-from busbw_analysis.training.rates import rates_of
 from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate_of_node
 from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
@@ -41,6 +40,9 @@ from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 _Command = TypeVar("_Command", bound=Callable[..., None])
 _own_models = click.option(
     "--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows."
+)
+_from_run = click.option(
+    "--from", "run", metavar="RUN", shell_complete=names_of_runs, help="In place of --network: messages as measured."
 )
 _FLAGS = ("sequence_parallel", "scatter_gather", "uneven")
 _DEGREES = {
@@ -251,9 +253,13 @@ def _room(gpu: str | None, gpu_memory: str | None) -> tuple[float | None, str]:
 @_step_options
 @click.option("--gpu", default="H100 SXM5", show_default=True, help="A row of busbw peaks.")
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; the rate between nodes counts.")
+@_from_run
 @click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
+@results_dir_option
 @as_json_option
-def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json: bool) -> None:
+def roofline(
+    *, step: Step, gpu: str, network: str | None, run: str | None, causal: bool, results_dir: Path, as_json: bool
+) -> None:
     """Say of each phase of a step what it computes for every byte, and what decides its time."""
     row, dtype = gpu_row(gpu), step.model.dtype
     if dtype not in row.flops:
@@ -261,7 +267,7 @@ def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json
         raise UsageError(message, code="gpu")
     per_node = step.ranks_per_host or 8
     nodes = max(2, -(-step.layout.gpus // per_node))
-    rates = None if network is None else rates_of(network, nodes * per_node, per_node)
+    rates = rates_given(network, run, results_dir, nodes, per_node)
     found, peak, memory_rate = phases(step, causal=causal), row.flops[dtype], row.memory_bytes_per_second
     times = [one.seconds(peak, memory_rate, rates, step.layout) for one in found]
     notes = [f"of one rank in a step; balance of memory: {peak / memory_rate:.4g} FLOP/B"]
@@ -328,16 +334,25 @@ def _constants(command: _Command) -> _Command:
 
 @training.command("limits")
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate: rates and delays of a GPU.")
+@_from_run
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
 @_constants
+@results_dir_option
 @as_json_option
-def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: float | None) -> None:
+def limits_(
+    *,
+    network: str | None,
+    run: str | None,
+    plot: Path | None,
+    results_dir: Path,
+    as_json: bool,
+    **given: float | None,
+) -> None:
     """Say from which size of training on data movement costs utilisation, and latency ends it (arXiv:2411.01137)."""
     constants = walls.Constants()
     chosen = {name: value for name, value in given.items() if value is not None}
-    if network is not None:
-        per_host = int(chosen.get("per_host", constants.per_host))
-        rates = rates_of(network, 2 * per_host, per_host)
+    per_host = int(chosen.get("per_host", constants.per_host))
+    if (rates := rates_given(network, run, results_dir, 2, per_host)) is not None:
         constants = replace(
             constants,
             inner=rates.inner,

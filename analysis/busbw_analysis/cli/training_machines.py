@@ -1,13 +1,18 @@
-"""GPUs that the commands of training are given by name, or find in a run or in this machine."""
+"""GPUs and networks that the commands of training are given by name, or find in a run or in this machine."""
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
-from busbw.errors import UsageError
+from busbw.errors import AnalysisError, UsageError
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.detect import gpus_of, row_of
 from busbw.system.nvml import gpus_by_address
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.sources import find
+from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.rates import Rates, rates_of
 
 
 def gpu_row(name: str) -> Gpu:
@@ -49,3 +54,22 @@ def gpu_here() -> Gpu | None:
     rows = catalogue()
     found = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
     return min(found, key=memory_of_gpu, default=None)
+
+
+def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: int, per_node: int) -> Rates | None:
+    """Of a network that is described, or of messages that a run has measured; None where nobody names one. Raises
+    UsageError for both at once, AnalysisError for a run that has no messages.
+    """
+    if run is None:
+        return None if network is None else rates_of(network, nodes * per_node, per_node)
+    if network is not None:
+        message = "--network and --from say the same twice; give one of them"
+        raise UsageError(message, code="network")
+    measured = Measured(Questions(read_groups([find(results_dir, run).read()])))
+    rates = measured.rates(max(len(set(one.runs[0].run.hosts)) for one in measured.questions.datasets))
+    if rates is None:
+        message = (
+            f"{run} tells neither latency nor rate of messages; want one with ping_pong or all_reduce of many sizes"
+        )
+        raise AnalysisError(message, code="no-price")
+    return rates

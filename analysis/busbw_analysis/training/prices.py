@@ -195,24 +195,33 @@ class Measured:
         return self._by_messages(op, ranks, hosts) or failed or AnalysisError(op, code="no-price")
 
     def _by_messages(self, op: str, ranks: int, hosts: int) -> list[Price] | None:
-        """By α and β of messages, in a ring, for an op that was not measured on anything."""
+        """In a ring of messages, for an op that was not measured on anything."""
+        rates = self.rates(hosts)
+        if rates is None:
+            return None
+        ways = Described(rates, f"{op} by a ring of messages: it was not measured")
+        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
+
+    def rates(self, hosts: int) -> Rates | None:
+        """By α and β of messages inside a host, and between ``hosts`` of them; None where nothing tells. What there is
+        only one of stands for both: messages of one host, or of hosts with a rank each.
+        """
+        wanted = (False,) if hosts == 1 else (True,) if self.per_host == 1 else (False, True)
         for known in ("all_reduce", "all_gather", "send_recv"):
             try:
-                found = [self.questions.messages(known, far=far) for far in ((False, True) if hosts > 1 else (False,))]
+                found = [self.questions.messages(known, far=far) for far in wanted]
             except (AnalysisError, UsageError):
                 continue
             told = [one for one in found if not isinstance(one, Unavailable)]
             if len(told) == len(found):
                 inner, outer = told[0], told[-1]
-                rates = Rates(
+                return Rates(
                     1 / inner.beta_seconds_per_byte,
                     1 / outer.beta_seconds_per_byte,
                     inner.alpha_seconds,
                     outer.alpha_seconds,
                     self.per_host,
                 )
-                ways = Described(rates, f"{op} by a ring of messages: it was not measured")
-                return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
         return None
 
     def flop_per_second(self, dtype: str) -> tuple[float, str] | None:
