@@ -19,7 +19,7 @@ from busbw.runs import store
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import deduce
-from busbw_analysis.data.readers.log import Aggregate
+from busbw_analysis.data.readers.log import Aggregate, CheckState
 from busbw_analysis.data.readers.logs import read_log
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import summarise
@@ -369,7 +369,27 @@ def test_columns_that_fit_several_operations_leave_it_to_the_name_of_the_file() 
     found = deduce.fits([row])
     assert {fit.op for fit in found} >= {"all_gather", "all_to_all"}
     assert deduce.hinted("x-alltoall-8.log", found) == ("all_to_all", 16)
+    assert deduce.hinted("tests_nccl_allgather_2.log", found) == ("all_gather", 16)
     assert deduce.hinted("x.log", found) is None
+
+
+@pytest.mark.parametrize(
+    ("out_of_place", "in_place", "ops"),
+    [
+        ("verified", "verified", {"all_gather"}),
+        ("verified", "not checked", {"all_to_all"}),
+        ("not checked", "not checked", {"all_gather", "all_to_all"}),
+    ],
+)
+def test_what_is_never_checked_in_place_tells_operations_apart(
+    out_of_place: CheckState, in_place: CheckState, ops: set[str]
+) -> None:
+    row = Aggregate(line=1, dtype="float32", size_bytes=1 << 30, count=1 << 24, algbw=200e9, busbw=187.5e9)
+    rows = [
+        msgspec.structs.replace(row, in_place=place, check=check)
+        for place, check in ((False, out_of_place), (True, in_place))
+    ]
+    assert {fit.op for fit in deduce.fits(rows)} & {"all_gather", "all_to_all"} == ops
 
 
 def test_more_ranks_than_there_may_be_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from busbw_analysis.data.readers.log import Aggregate
 
 _OF_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
+_NEVER_IN_PLACE: Final = frozenset({"all_to_all", "send_recv"})
+"""``alltoall.cu`` and ``sendrecv.cu`` report no errors in place: ``N/A`` stands there though errors are counted."""
 _MOST_RANKS: Final = 1024
 _HALF_A_DIGIT: Final = 0.0051e9
 """B/s: rates are printed in GB/s with two digits after the point."""
@@ -38,6 +40,10 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
     ratio = busbw / algbw
     error = ratio * (_HALF_A_DIGIT / busbw + _HALF_A_DIGIT / algbw)
     blocks = _blocks(best)
+    in_place, out_of_place = (
+        {row.check in {"verified", "wrong"} or "error" in row.others for row in rows if row.in_place is place}
+        for place in (True, False)
+    )
     names = _WHOLE if blocks == 1 else _OF_BLOCKS if blocks else (*_WHOLE, *_OF_BLOCKS)
     found: list[Fit] = []
     for name in names if op is None else (op,):
@@ -47,6 +53,8 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
             for number in ([given] if given is not None else range(2, _MOST_RANKS + 1))
             if abs((bus_factor(name, number) or 0.0) - ratio) <= error
         ]
+        if op is None and True in out_of_place and in_place and (name in _NEVER_IN_PLACE) == (True in in_place):
+            continue
         if possible and (op is not None or _has_columns(name, best)):
             found.append(Fit(name, possible[0] if len(possible) == 1 else None))
     return tuple(found)
@@ -68,6 +76,9 @@ def _has_columns(op: str, row: Aggregate) -> bool:
 
 def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
     """The one of ``among`` whose operation a word of the file's name is."""
-    words = {op_named(word) for word in re.split(r"[^A-Za-z_]+|_perf", name)}
+    plain = name.lower()
+    words = {op_named(word) for word in re.split(r"[^a-z_]+|_perf", plain)} | {
+        op_named(word) for word in re.split(r"[^a-z]+", plain)
+    }
     found = [fit for fit in among if fit.op in words]
     return found[0] if len(found) == 1 else None

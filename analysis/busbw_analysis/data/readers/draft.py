@@ -15,7 +15,7 @@ _STRONG: Final = re.compile(
 )
 _WEAK: Final = re.compile(
     r"(.*\b(?:ERROR|FATAL)\b.*|(?:srun|slurmstepd|mpirun|mpiexec|orted): error.*|.*(?:Segmentation fault|MPI_ABORT).*"
-    r"|.*(?:Assertion failed|Invalid value when checking|Couldn't |Failed |command not found).*"
+    r"|.*(?:Assertion failed|Invalid value when checking|Couldn't |Failed (?:to|status) |command not found).*"
     r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)).*)"
 )
 _MAYBE: Final = re.compile(

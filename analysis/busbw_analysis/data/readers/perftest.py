@@ -93,8 +93,8 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
 
 def _benchmark(title: str) -> dict[str, Any]:
     both, latency = "Bidirectional" in title, "Latency" in title
-    whole_trip = "Read" in title or "Atomic" in title
-    op = (None if whole_trip else "ping_pong") if latency else "pair_bidir" if both else "pair_uni"
+    there_and_back = None if "Atomic" in title else "pair_uni" if "Read" in title else "ping_pong"
+    op = there_and_back if latency else "pair_bidir" if both else "pair_uni"
     fields = _UNTITLED | {"tool_op": title, "op": op}
     return fields if latency else fields | {"messages": 2 if both else 1}
 
