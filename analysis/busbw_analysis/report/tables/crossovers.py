@@ -11,15 +11,15 @@ from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.crossovers import Crossing, Expected, Gain
 from busbw_analysis.report.document import MISSING, Column, Table, table
 
-NOT_TOLD: Final = "not told apart"
+UNDECIDED: Final = "undecided"
 _PAIRS: Final = 6
 """So many pairs are all shown: those of four algorithms."""
 _NAMED: Final = 3
 
 _NOTES: Final = (
     "faster: where intervals do not overlap; in brackets the range in which they cross; S*: where their formulas do",
-    "not seen: S* is among these sizes, and on one side of it the other one is faster; not told: no size says so",
-    "the other one: not the one that is faster by the formulas",
+    "not observed: by the formulas they cross among these sizes, and only one of them was seen to be faster",
+    "undecided: intervals overlap at every size; contradicts the model: by the formulas the other is faster",
 )
 
 
@@ -38,18 +38,18 @@ def measured_words(pair: Pair) -> str:
     count = len(pair.sizes_bytes)
     undecided = pair.undecided
     if len(undecided) == count:
-        return f"{NOT_TOLD} at any of {count} sizes" if count > 1 else f"{NOT_TOLD} at the one size"
+        return f"{UNDECIDED} at any of {count} sizes" if count > 1 else f"{UNDECIDED} at the one size"
     if pair.measured:
         text = crossing_words(pair.measured)
     else:
         name = next(name for name in pair.faster if name is not None)
         sure = [size for size in pair.sizes_bytes if size not in undecided]
         if undecided and len(sure) <= _NAMED:
-            return f"{name} at {_sizes(sure)}; {NOT_TOLD} elsewhere"
+            return f"{name} at {_sizes(sure)}; {UNDECIDED} elsewhere"
         text = f"{name} at {len(sure)} of {count} sizes" if undecided else f"{name} at all {count} sizes"
     if not undecided:
         return text
-    return f"{text}; {NOT_TOLD} at {_sizes(undecided) if len(undecided) <= _NAMED else f'{len(undecided)} of {count}'}"
+    return f"{text}; {UNDECIDED} at {_sizes(undecided) if len(undecided) <= _NAMED else f'{len(undecided)} of {count}'}"
 
 
 def _sizes(sizes_bytes: Iterable[int]) -> str:
@@ -105,13 +105,13 @@ def agreement_words(pair: Pair) -> str:
         return ", ".join(told if any(ratios) else told[:1])
     sure = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
     if not sure:
-        return "not told"
+        return UNDECIDED
     held = [name == by_formula for size, name in sure.items() if (by_formula := expected.faster.get(size)) is not None]
     if any(_inside(pair, one) for one in expected.crossings):
-        return "not told" if all(held) else "not seen"
+        return UNDECIDED if all(held) else "not observed"
     if held:
-        return "as predicted" if all(held) else "the other one"
-    return "not told" if sure.keys().isdisjoint(expected.faster) else "predicted alike"
+        return "as predicted" if all(held) else "contradicts the model"
+    return UNDECIDED if sure.keys().isdisjoint(expected.faster) else "predicted alike"
 
 
 def _inside(pair: Pair, crossing: Crossing) -> bool:
@@ -120,7 +120,7 @@ def _inside(pair: Pair, crossing: Crossing) -> bool:
 
 def gain_words(gain: Gain) -> str:
     """``ring 2.1 ×``."""
-    return f"{gain.faster} {gain.times:.3g} ×" if gain.sure else NOT_TOLD
+    return f"{gain.faster} {gain.times:.3g} ×" if gain.sure else UNDECIDED
 
 
 def intervals_words(comparison: AlgorithmComparison) -> str:
