@@ -12,9 +12,12 @@ from busbw.escape import echo
 from busbw.runs.records import JSON
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.fitting.published import IN_SAMPLE, Published, curve_named, published_curves
+from busbw_analysis.fitting.published import Published, published_curves
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.report.to_terminal import render
+
+IN_SAMPLE: Final = 0.05
+"""What the mean relative error of a fit on its own points should be at most."""
 
 _NOTES: Final = (
     "all_reduce, measured by others with NCCL; the fit is that of busbw fit: T = α + S/B in each segment",
@@ -40,6 +43,16 @@ def published(*, name: str | None, as_json: bool) -> None:
     if name is not None:
         echo(render([_points_table(*pairs[0])]))
     echo(render([_curves_table(pairs)]))
+
+
+def curve_named(name: str) -> Published:
+    """The curve of that name. Raises AnalysisError, with the names that there are, for another one."""
+    curves = published_curves()
+    found = next((curve for curve in curves if curve.name == name), None)
+    if found is None:
+        message = f"{name!r} is no published curve; there are {', '.join(curve.name for curve in curves)}"
+        raise AnalysisError(message)
+    return found
 
 
 def _row(curve: Published, fit: Fit) -> dict[str, JSON]:

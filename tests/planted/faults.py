@@ -85,7 +85,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the end of a buffer is not verified",
         "bench/busbw/backends/patterns.py",
-        "wrong += int(torch.count_nonzero(part[whole:] != row[: span.length - whole]))",
+        "wrong += int(torch.count_nonzero(rest != row[: len(rest)]))",
         "wrong += 0",
         ("test_patterns.py",),
     ),

@@ -30,7 +30,7 @@ PLAN = Plan(
 )
 
 
-class Heard(observers.Silent):
+class Heard(observers.Listener):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:

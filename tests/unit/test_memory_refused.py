@@ -10,7 +10,7 @@ from testing.fakes import QUICK, FakeWorld
 from testing.synthetic import case
 
 from busbw.backends.base import World
-from busbw.launch.observers import Silent
+from busbw.launch.observers import Listener
 from busbw.launch.worker import Job, run
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import store
@@ -70,7 +70,7 @@ def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, mo
     for launch, available in enumerate((65 * MIB, GIB)):
         monkeypatch.setattr(environment, "available_memory_bytes", lambda told=available: told)
         world = FakeWorld(1)
-        run(Job(plan, folder, launch, "local", world.row()), World(0, 1, 0, "local", 5.0), Silent())
+        run(Job(plan, folder, launch, "local", world.row()), World(0, 1, 0, "local", 5.0), Listener())
     stored = store.read(folder)
     assert [(one.case.size_bytes, one.reason.partition(":")[0]) for one in stored.skipped] == [
         (MIB, "too little memory")

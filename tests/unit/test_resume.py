@@ -397,9 +397,9 @@ def measured(folder: Path, number: int, found: Lack | None, script: Script | Non
 
 
 def worker_listener() -> Any:  # noqa: ANN401 - every rank has one that does not listen
-    from busbw.launch.observers import Silent  # noqa: PLC0415
+    from busbw.launch.observers import Listener  # noqa: PLC0415
 
-    return Silent()
+    return Listener()
 
 
 def breaking_off() -> Script:

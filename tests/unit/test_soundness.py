@@ -18,7 +18,7 @@ from busbw.cli import listing
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
 from busbw.launch.base import finish_well
-from busbw.launch.observers import Silent
+from busbw.launch.observers import Listener
 from busbw.runs import store
 from busbw.runs.compress import pack, unpack
 from busbw.runs.outline import outline, outline_of
@@ -318,7 +318,7 @@ def test_a_file_that_is_lost_between_two_writers_is_missed_by_the_next(
         store.Appender(folder, written)
 
 
-class _Loses(Silent):
+class _Loses(Listener):
     """Loses the samples of a run when the first row is written."""
 
     def __init__(self, path: Path, befalls: Callable[[Path], None]) -> None:

@@ -14,7 +14,7 @@ from busbw.backends.base import Backend, World
 from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError, LaunchError
 from busbw.launch import worker
-from busbw.launch.observers import Silent
+from busbw.launch.observers import Listener
 from busbw.launch.worker import Job, run
 from busbw.runs.plan import Plan, Sweep
 
@@ -33,7 +33,7 @@ def test_a_backend_that_gives_up_before_there_is_a_world_is_heard_once(tmp_path:
     row = dataclasses.replace(BACKENDS["gloo"], open=opened)
     job = Job(Plan(sweep=(Sweep(ops=("barrier",)),)), tmp_path, 0, "local", row)
     with pytest.raises(_Broken):
-        run(job, World(1, 2, 1, "local", 5.0, lost=heard.append), Silent())
+        run(job, World(1, 2, 1, "local", 5.0, lost=heard.append), Listener())
     assert [(type(error), str(error)) for error in heard] == [(LaunchError, "rank 1: nothing came back")]
 
 

@@ -34,8 +34,6 @@ Label = Literal["faster", "slower", "equal", "cannot tell"]
 CONFIDENCE = 0.95
 LAUNCHES_FOR_A_TEST = 4
 """With 3 launches a side the smallest p of any exact test on launches is 0.1."""
-PAIRS_FOR_A_VERDICT = 6
-"""With 5 pairs the smallest p of the signed-rank test is 0.0625, and there is no interval of 95 %."""
 
 POWER = 0.8
 """How often the number of launches that is said to be needed would be enough."""

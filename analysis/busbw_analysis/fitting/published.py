@@ -20,10 +20,6 @@ from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.fitting.curve import Fit, fit_points
 from busbw_analysis.models.counts import share
 
-IN_SAMPLE = 0.05
-"""What the mean relative error of a fit on its own points should be at most."""
-
-
 _OP: Final = "all_reduce"
 
 
@@ -139,16 +135,6 @@ def published_words(found: PublishedPoint) -> str:
         f"published for {found.of.ranks} × {found.of.gpu}: {found.rate_in_words} at this size, so it takes "
         f"{found.ratio:.2g} times as long as published ({', '.join(found.sources)})"
     )
-
-
-def curve_named(name: str) -> Published:
-    """The curve of that name. Raises AnalysisError, with the names that there are, for another one."""
-    curves = published_curves()
-    found = next((curve for curve in curves if curve.name == name), None)
-    if found is None:
-        message = f"{name!r} is no published curve; there are {', '.join(curve.name for curve in curves)}"
-        raise AnalysisError(message)
-    return found
 
 
 def parse(text: str) -> tuple[Published, ...]:

@@ -4,7 +4,7 @@ Everything repeats with a period that is a prime, so the expected result of any 
 block that landed in the wrong place (block sizes are no multiples of that prime) is seen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -153,28 +153,30 @@ def poison(buffer: torch.Tensor, redop: str | None) -> None:
 
 def fill(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -> None:
     """Write ``spans`` into ``buffer`` (1-D, exactly as long) from its start."""
+    for periods, rest, row in _parts(buffer, spans, made_of):
+        periods.copy_(row)
+        rest.copy_(row[: len(rest)])
+
+
+def _parts(
+    buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Of each span its whole periods, as rows, what is left behind them, and one period."""
     start = 0
     for span in spans:
         part = buffer[start : start + span.length]
-        row = made_of.row(span).to(buffer.device)
         whole = span.length // PERIOD * PERIOD
-        part[:whole].view(-1, PERIOD).copy_(row)
-        part[whole:].copy_(row[: span.length - whole])
+        yield part[:whole].view(-1, PERIOD), part[whole:], made_of.row(span).to(buffer.device)
         start += span.length
 
 
 def count_wrong(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -> int:
     """How many elements of ``buffer`` are not what ``spans`` say; NaN counts as wrong."""
     wrong = 0
-    start = 0
-    for span in spans:
-        part = buffer[start : start + span.length]
-        row = made_of.row(span).to(buffer.device)
-        whole = span.length // PERIOD * PERIOD
-        for periods in torch.split(part[:whole].view(-1, PERIOD), _PERIODS_AT_ONCE):
+    for whole, rest, row in _parts(buffer, spans, made_of):
+        for periods in torch.split(whole, _PERIODS_AT_ONCE):
             wrong += int(torch.count_nonzero(periods != row))
-        wrong += int(torch.count_nonzero(part[whole:] != row[: span.length - whole]))
-        start += span.length
+        wrong += int(torch.count_nonzero(rest != row[: len(rest)]))
     return wrong
 
 

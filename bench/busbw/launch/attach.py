@@ -13,7 +13,7 @@ from busbw.backends.base import BackendRow, World
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
 from busbw.launch.live_table import LiveTable
-from busbw.launch.observers import Listener, Several, Silent
+from busbw.launch.observers import Listener, Several
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
@@ -27,7 +27,7 @@ _INTERRUPTED = "interrupted by a signal"
 _EXITS_SECONDS = 5.0
 
 
-class _Tracking(Silent):
+class _Tracking(Listener):
     """Remembers in the middle of what a launch broke."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
     try:
         with shutdown.listening(abort):
             attached.publish(LaunchOrder(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
-            table: Listener = Silent() if quiet else LiveTable(plan, launch, time.monotonic(), remaining)
+            table: Listener = Listener() if quiet else LiveTable(plan, launch, time.monotonic(), remaining)
             job = Job(plan, here.folder, launch, info.launcher, row, remaining, shutdown.asked, here.size_bytes)
             outcome = run(job, _world(attached, plan, lost), Several(table, tracking))
     except BusbwError as error:
@@ -143,7 +143,7 @@ def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result
 
     try:
         with shutdown.listening(abort):
-            outcome: Outcome = run(job, _world(attached, plan, lost), Silent())
+            outcome: Outcome = run(job, _world(attached, plan, lost), Listener())
     except BusbwError as error:
         if shutdown.policy.together:
             lost(error)

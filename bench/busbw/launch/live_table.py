@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from busbw.escape import plain_text
-from busbw.launch.observers import in_words, timing_in_words
+from busbw.launch.observers import Listener, in_words, timing_in_words
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan
@@ -26,7 +26,7 @@ _COLUMNS = (("op", 18), ("size", 9), ("time", 8), ("rate", 9), ("check", 6), ("s
 _WIDTHS = dict(_COLUMNS)
 
 
-class LiveTable:
+class LiveTable(Listener):
     """Prints a line on stderr when the last block of a case is in, once per launch, and shows how far the run is."""
 
     def __init__(

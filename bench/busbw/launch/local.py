@@ -26,7 +26,7 @@ from busbw.launch.base import Result, Settings, die_with_parent, finish_well
 from busbw.launch.launcher_env import default_ranks
 from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
-from busbw.launch.observers import Several, Silent, in_words
+from busbw.launch.observers import Listener, Several, in_words
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.worker import Job, Outcome, run
 from busbw.ops import OPS
@@ -79,7 +79,7 @@ class LaunchFailed(Exception):
         )
 
 
-class _Reporting(Silent):
+class _Reporting(Listener):
     """Rank 0's word to the parent: which block is under way."""
 
     def __init__(self, parent: Connection) -> None:
@@ -375,8 +375,8 @@ def _be_rank(
         world = World(
             *(number, size, number, job.launcher, timeout), store=(host, port), local_size=size, key=key, lost=lost
         )
-        table = Silent() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
-        outcome = run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent())
+        table = Listener() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
+        outcome = run(job, world, Several(table, _Reporting(parent)) if number == 0 else Listener())
         parent.send(outcome)
     except BusbwError as error:
         _last_words(parent, _as_word(error))

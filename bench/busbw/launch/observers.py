@@ -1,15 +1,15 @@
 """Who hears how far a run is: the live table, the launcher, or nobody; and what a case is called when it is said."""
 
-from typing import Protocol
-
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
 from busbw.runs.records import SETTINGS, Case, Failed, Measurement, Skipped, case_in_words
 from busbw.units import format_size
 
 
-class Listener(Protocol):
-    """Who wants to know how far the run is: the live table, the launcher, or nobody."""
+class Listener:
+    """Who wants to know how far the run is: the live table, the launcher. By itself it hears everything and does
+    nothing, as on every rank but the first.
+    """
 
     def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
         """The world is there; ``blocks`` blocks of this launch are to come. ``cautions``: what to hear before that."""
@@ -24,23 +24,7 @@ class Listener(Protocol):
         """All blocks of this launch are written."""
 
 
-class Silent:
-    """A listener that does not listen: what every rank but the first has, and what others build on."""
-
-    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
-        """Nothing."""
-
-    def block_begins(self, case: Case, launch: int, block: int) -> None:
-        """Nothing."""
-
-    def row_written(self, row: Measurement | Skipped | Failed) -> None:
-        """Nothing."""
-
-    def launch_ended(self) -> None:
-        """Nothing."""
-
-
-class Several:
+class Several(Listener):
     """Listeners that all hear the same, in order."""
 
     def __init__(self, *listeners: Listener) -> None:

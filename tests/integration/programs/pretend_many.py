@@ -18,7 +18,7 @@ from busbw.backends import BACKENDS
 from busbw.backends.base import Vector, World
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.launch.base import finish_well
-from busbw.launch.observers import Silent
+from busbw.launch.observers import Listener
 from busbw.launch.worker import Job, run
 from busbw.ops.groups import Ranks
 from busbw.runs import store
@@ -58,7 +58,7 @@ def main() -> None:
     results, ranks, plan = Path(sys.argv[1]), int(sys.argv[2]), read_plan(Path(sys.argv[3]))
     row = replace(BACKENDS["gloo"], open=FakeGroupBackend)
     folder = store.create(results, "pretended")
-    outcome = run(Job(plan, folder, 0, "local", row), World(0, ranks, 0, "local", 60.0), Silent())
+    outcome = run(Job(plan, folder, 0, "local", row), World(0, ranks, 0, "local", 60.0), Listener())
     finish_well(folder, outcome.failed)
 
 
