@@ -73,7 +73,7 @@ def test_what_applies_here_is_said_with_its_reason(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(environment, "host_facts", lambda: facts)
     unknown = busbw("peaks", "--here")
     assert "no row for 'NVIDIA Fast 9000'; add one to your peaks file" in unknown.stdout
-    assert "not told: PCIe link: the kernel does not tell it of 0000:01:00.0" in unknown.stderr
+    assert "unknown: PCIe link: the kernel does not tell it of 0000:01:00.0" in unknown.stderr
     known = json.loads(busbw("peaks", "--here", "--json", environment={VARIABLE: mine}).stdout)
     (memory,) = [row for row in known["levels"] if row["level"] == "HBM"]
     assert (memory["of"], memory["nominal_bytes_per_second"]) == ("GPU 0", 20e12)
