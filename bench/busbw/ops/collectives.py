@@ -4,6 +4,8 @@ S, bus factors and wire bytes: nccl-tests ``src/*.cu`` (``GetBw``) and ``doc/PER
 bandwidth lower bounds of Chan et al. 2007, summed over the ranks of the group.
 """
 
+from functools import partial
+
 from busbw.ops import bounds
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
 
@@ -86,6 +88,18 @@ def _others(ranks: int) -> float:
 def _blocks(ranks: int) -> int:
     return ranks
 
+
+_of_blocks = partial(
+    Op,
+    size_meaning="n × the block of one rank",
+    bus_factor=_others,
+    wire_bytes=lambda ranks, size: (ranks - 1) / ranks * size,
+    multiple=_blocks,
+    in_place=(False, True),
+    rooted=True,
+    lower_bound=bounds.OF_A_ROOT,
+    least_crossing=bounds.through_root,
+)
 
 COLLECTIVES = (
     Op(
@@ -177,31 +191,15 @@ COLLECTIVES = (
         lower_bound=bounds.OF_REDUCE,
         least_crossing=bounds.once,
     ),
-    Op(
+    _of_blocks(
         name="gather",
         summary="the root ends with the blocks of all ranks",
-        size_meaning="n × the block of one rank",
         layout=_gather,
-        bus_factor=_others,
-        wire_bytes=lambda ranks, size: (ranks - 1) / ranks * size,
-        multiple=_blocks,
-        in_place=(False, True),
-        rooted=True,
-        lower_bound=bounds.OF_A_ROOT,
-        least_crossing=bounds.through_root,
     ),
-    Op(
+    _of_blocks(
         name="scatter",
         summary="every rank ends with its block of the root's buffer",
-        size_meaning="n × the block of one rank",
         layout=_scatter,
-        bus_factor=_others,
-        wire_bytes=lambda ranks, size: (ranks - 1) / ranks * size,
-        multiple=_blocks,
-        in_place=(False, True),
-        rooted=True,
-        lower_bound=bounds.OF_A_ROOT,
-        least_crossing=bounds.through_root,
     ),
     Op(
         name="barrier",
