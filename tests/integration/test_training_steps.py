@@ -134,6 +134,7 @@ def test_a_waiting_step_lasts_as_long_as_was_said(told: list[dict[str, Any]], op
         ("train_fsdp", "missing reduce_scatter"),
         ("train_fsdp", "stale parameter"),
         ("train_fsdp_kept", "wrong slice"),
+        ("train_fsdp_prefetch", "missing reduce_scatter"),
         ("train_hsdp", "wrong slice"),
         ("train_tensor", "missing all_reduce"),
         ("train_tensor", "stale parameter"),

@@ -176,6 +176,7 @@ FAULTS: dict[str, dict[str, Callable[[Step], Any]]] = {
     "train_zero1": {"wrong slice": _shifted, "wrong scale": _scaled, "stale parameter": _stale},
     "train_fsdp": {"missing reduce_scatter": _silent, "stale parameter": _stale},
     "train_fsdp_kept": {"wrong slice": _shifted},
+    "train_fsdp_prefetch": {"missing reduce_scatter": _silent},
     "train_hsdp": {"wrong slice": _shifted},
     "train_tensor": {"missing all_reduce": _silent, "stale parameter": _stale},
     "train_columns": {"missing all_gather": _silent},

@@ -26,6 +26,7 @@ _LAYOUTS: Final[dict[str, dict[str, Any]]] = {
     "train_zero1": {"zero": 1},
     "train_fsdp": {"zero": 3},
     "train_fsdp_kept": {"zero": 3, "reshard": False},
+    "train_fsdp_prefetch": {"zero": 3},
     "train_hsdp": {"zero": 3},
     "train_tensor": {},
     "train_columns": {"columns": True},

@@ -14,6 +14,7 @@ WORKLOADS: dict[str, MakeStep] = {
     "train_zero1": Zero1,
     "train_fsdp": Sharded,
     "train_fsdp_kept": lambda made: Sharded(made, reshard=False),
+    "train_fsdp_prefetch": lambda made: Sharded(made, prefetch=True),
     "train_hsdp": Sharded,
     "train_tensor": tensor_parallel("rows"),
     "train_columns": tensor_parallel("columns"),

@@ -1,5 +1,6 @@
 """Fully sharded: ranks divide the batch and the weights, which are gathered where they are needed."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from busbw.backends.pytorch.training.step import SEED, Made, Step
 class Sharded(Step):
     """FSDP2 (Zhao et al. 2023, https://arxiv.org/abs/2304.11277): each layer, the embedding and the head is gathered on
     its own. ``reshard``: weights are given up behind the forward pass and gathered again for the backward pass.
+    ``prefetch``: the next unit is gathered while one computes, in the forward pass as the library does it backward.
     """
 
-    def __init__(self, made: Made, *, reshard: bool = True) -> None:
-        self._reshard = reshard
+    def __init__(self, made: Made, *, reshard: bool = True, prefetch: bool = False) -> None:
+        self._reshard, self._prefetch = reshard, prefetch
         super().__init__(made)
 
     def make(self) -> nn.Module:
@@ -23,9 +25,12 @@ class Sharded(Step):
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - takes half a second
 
         network, mesh = Network(self.made.shape.model, SEED), self.made.mesh("dp", "shard")
-        for unit in (network.embedding, *network.layers.values(), network.head):
-            if unit is not None:
-                fully_shard(unit, mesh=mesh, reshard_after_forward=self._reshard)
+        units: list[Any] = [network.embedding, *network.layers.values(), network.head]
+        units = [unit for unit in units if unit is not None]
+        for unit in units:
+            fully_shard(unit, mesh=mesh, reshard_after_forward=self._reshard)
+        for one, following in pairwise(units) if self._prefetch else ():
+            one.set_modules_to_forward_prefetch([following])
         self._wrapped: Any = fully_shard(network, mesh=mesh, reshard_after_forward=self._reshard)
         return network
 
