@@ -105,6 +105,10 @@ def test_parts_leave_the_step_as_it_was(told: list[dict[str, Any]], op: str) -> 
     assert [rank[op][MODELS[op][0]]["wrong_after_parts"] for rank in told] == [0, 0]
 
 
+def test_the_profiler_of_torch_sees_the_calls(told: list[dict[str, Any]]) -> None:
+    assert all(rank["train_ddp"][MODELS["train_ddp"][0]]["profiled"] for rank in told)
+
+
 @pytest.mark.parametrize("op", PAIRED)
 def test_a_timeline_has_every_call_and_its_end(told: list[dict[str, Any]], op: str) -> None:
     for rank in told:

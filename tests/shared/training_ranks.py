@@ -75,6 +75,9 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
     one.communicate()
     one.step.reset()
     found["spans"] = one.timeline(time.perf_counter_ns)
+    if op == "train_ddp":
+        one.step.reset()
+        found["profiled"] = "gloo:all_reduce" in one.profile()
     one.step.reset()
     one.call()
     found |= {

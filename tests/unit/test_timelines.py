@@ -8,9 +8,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.fakes import QUICK, FakeWorld
 
-from busbw.errors import AnalysisError
-from busbw.measure.block import shortened
+from busbw.backends.base import Parts
+from busbw.errors import AnalysisError, StoreError
+from busbw.measure.bench import Bench
+from busbw.measure.block import shortened, write_profiles
+from busbw.measure.clock_sync import CommonClock
 from busbw.runs.records import RankTimeline, Sent
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
@@ -75,3 +79,17 @@ def test_a_run_without_timelines_has_none() -> None:
     assert timelines(judgement) is None
     with pytest.raises(AnalysisError):
         trace.text(judgement)
+
+
+def test_the_trace_of_the_profiler_is_in_the_folder(tmp_path: Path) -> None:
+    (backend,) = FakeWorld(1).backends
+    bench = Bench(backend, backend.clock, QUICK, CommonClock(backend, backend.clock, ("here",)), 1)
+
+    def nothing() -> None:
+        pass
+
+    parts = Parts(nothing, nothing, nothing, nothing, lambda _now: [], lambda: "{}", {}, 1, 1, 1, 0)
+    write_profiles(bench, parts, tmp_path, "profile")
+    assert (tmp_path / "profile-rank-0.json").read_text(encoding="utf-8") == "{}"
+    with pytest.raises(StoreError):
+        write_profiles(bench, parts, tmp_path / "missing", "profile")

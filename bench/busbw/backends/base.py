@@ -43,6 +43,7 @@ class Parts:
     rest. All ranks call them together, and ``prepare`` before each, outside of its time.
 
     timeline: takes the step once more and says what it does by the clock that it is given.
+    profile: takes it once more, and returns the trace that the library's own profiler writes.
     sent: op, ranks of the group and S → calls of this rank. The rest as in ``records.StepParts``.
     """
 
@@ -51,6 +52,7 @@ class Parts:
     compute: Call
     communicate: Call
     timeline: Callable[[Callable[[], int]], list[Span]]
+    profile: Callable[[], str]
     sent: dict[tuple[str, int, int], int]
     parameters: int
     flop: int

@@ -26,7 +26,10 @@ _SECTIONS = {
     ),
     "Steps of training": (
         "busbw run --op train_ddp,train_fsdp --model 'Llama 3 8B' --scale 0.03",
-        ("models", "scale", "micro_batches", "replicas", "expert_imbalance", "capacity", "compute", "slow_ranks"),
+        (
+            *("models", "scale", "micro_batches", "replicas", "expert_imbalance", "capacity", "compute"),
+            *("slow_ranks", "record_trace"),
+        ),
     ),
     "How it is timed": (
         "busbw run --suite quick --mode isolated,pipelined --cache flushed",
@@ -149,6 +152,12 @@ def _op_of(given: str) -> str | None:
     "--slow-rank",
     "slow_ranks",
     help="By commas, ranks that are late in every step: 1=20ms; each beside the same step without.",
+)
+@click.option(
+    "--record-trace",
+    is_flag=True,
+    default=None,
+    help="Write the trace of torch's profiler of one step, rank by rank, into the run's folder.",
 )
 @click.option(
     "--suite",

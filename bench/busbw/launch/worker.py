@@ -161,7 +161,8 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     if job.remaining is not None:
         order = lacking(order, cases.cases, job.remaining)
     dearest = max(int(one["timer_ns"]) for one in everyone)
-    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=dearest, hosts=hosts)
+    traces = job.folder if job.plan.record_trace else None
+    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=dearest, hosts=hosts, traces=traces)
     begun = LaunchStarted(
         launch=job.launch,
         started=store.utc_now(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,8 @@ class Bench:
     """What a rank measures with: its backend and clock, the timing rules, and the clock that all ranks share.
 
     ``timer_ns`` is what reading the clock costs on the rank where it is dearest, ``work`` what is computed beside a
-    communication. ``hosts[r]`` is the host of rank r.
+    communication. ``hosts[r]`` is the host of rank r. ``traces`` is the folder that rank 0 writes the profiler's
+    traces of steps into (None: there are to be none).
     """
 
     backend: Backend
@@ -38,6 +40,7 @@ class Bench:
     timer_ns: int = 0
     hosts: tuple[str, ...] = ()
     work: ComputeLoad = field(default_factory=ComputeLoad)
+    traces: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

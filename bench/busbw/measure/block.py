@@ -6,14 +6,17 @@ A block has buffers of its own (``buffers``), data that are checked before and a
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from busbw.backends.base import Call, Parts, Span, explained
 from busbw.backends.patterns import settle
+from busbw.errors import StoreError
 from busbw.measure.bench import Bench, Part, agreed, rounds_of
 from busbw.measure.buffers import give_back, take_part
 from busbw.measure.interference import InterferenceMonitor
@@ -24,7 +27,18 @@ from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs.causes import WRONG_DATA, cause_of
-from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, RankTimeline, Sent, StepParts, least_good
+from busbw.runs.records import (
+    Case,
+    Check,
+    CrossCheck,
+    Failed,
+    Measurement,
+    RankTimeline,
+    Sent,
+    StepParts,
+    case_in_words,
+    least_good,
+)
 from busbw.runs.store import utc_now
 from busbw.system.environment import last_level_cache_bytes
 
@@ -65,7 +79,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
             return Failed(case=case, launch=launch, block=block, error=part, cause=cause_of(part))
         one = _round(bench, op, case, groups, part, matrix, terms)
         beside = _cross_check(bench, op, part) if not isinstance(one, str) else None
-        apart = _taken_apart(bench, op, part) if not isinstance(one, str) else None
+        apart = _taken_apart(bench, case, part, launch) if not isinstance(one, str) else None
         give_back(bench, part)
         if isinstance(one, str):
             return Failed(case=case, launch=launch, block=block, error=one, cause=cause_of(one))
@@ -144,10 +158,10 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
     return msgspec.structs.replace(found[0], bytes_per_second=rates)
 
 
-def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
+def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> StepParts | None:
     """What a step of training is made of; None for every other op."""
     taken = None if part is None else part.sets[0].operation.parts
-    if not op.splits or taken is None:
+    if not OPS[case.op].splits or taken is None:
         return None
     with explained(bench.backend):
         parts = taken()
@@ -155,6 +169,8 @@ def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
         calls = (parts.step, parts.compute, parts.communicate)
         tries = [tuple(_once(bench, parts.prepare, call) for call in calls) for _ in range(_TRIES)]
         timeline = _timeline(bench, parts)
+        if bench.traces is not None:
+            write_profiles(bench, parts, bench.traces, f"profile-{_file_name(case)}-launch-{launch + 1}")
     step, compute, communication = zip(*tries, strict=True)
     told = bench.backend.share(msgspec.json.encode([(*kind, calls) for kind, calls in parts.sent.items()]).decode())
     ranks: dict[tuple[str, int, int, int], list[int]] = {}
@@ -192,6 +208,27 @@ def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
     )
     kind = tuple[tuple[str, int, int], ...]
     return tuple(RankTimeline(rank=rank, spans=msgspec.json.decode(text, type=kind)) for rank, text in enumerate(told))
+
+
+def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
+    """One more step under the library's profiler; rank 0 writes the trace of every rank. Raises StoreError."""
+    parts.prepare()
+    bench.backend.barrier()
+    told = bench.backend.share(parts.profile())
+    if bench.backend.rank:
+        return
+    for rank, text in enumerate(told):
+        path = folder / f"{name}-rank-{rank}.json"
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            message = f"cannot write {path}: {error.strerror}"
+            raise StoreError(message) from error
+
+
+def _file_name(case: Case) -> str:
+    """The case in words that a file may be called."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(case_in_words(case)))
 
 
 def shortened(spans: Sequence[Span], most: int) -> list[Span]:

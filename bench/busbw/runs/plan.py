@@ -192,7 +192,8 @@ class Sweep(Record, frozen=True, kw_only=True):
 
 class Plan(Record, frozen=True, kw_only=True):
     """A whole run. ``ranks`` None: as many as the machine or the launcher gives. ``path`` is the folder, on every host,
-    below which operations on storage make their files (None: nobody has said).
+    below which operations on storage make their files (None: nobody has said). ``record_trace``: the profiler
+    of the library writes a trace of one step of training, too.
     """
 
     name: str = "custom"
@@ -201,6 +202,7 @@ class Plan(Record, frozen=True, kw_only=True):
     launches: int = 1
     seed: int = 1
     path: str | None = None
+    record_trace: bool = False
     timing: Timing = Timing()
     sweep: tuple[Sweep, ...]
 
@@ -342,10 +344,14 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
         # A budget below the plan's minimum means "less than that", not a contradiction.
         pace.setdefault("min_seconds", max(0.0, min(plan.timing.min_seconds, pace["max_seconds"])))
     timing = msgspec.structs.replace(plan.timing, **pace)
-    own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed", "path"}}
+    own = {key: value for key, value in given.items() if key in _OF_THE_PLAN}
     changed = msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
     _refuse_what_changes_nothing(changed, given)
     return changed
+
+
+_OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "record_trace"})
+"""Settings that no sweep has."""
 
 
 @contextmanager
@@ -398,7 +404,9 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "path": lambda op: op.stores,
     **dict.fromkeys(("expert_imbalance", "capacity"), lambda op: "ep" in op.splits),
     "replicas": lambda op: op.splits not in {(), ("dp",)},
-    **dict.fromkeys(("models", "scale", "micro_batches", "compute", "slow_ranks"), lambda op: bool(op.splits)),
+    **dict.fromkeys(
+        ("models", "scale", "micro_batches", "compute", "slow_ranks", "record_trace"), lambda op: bool(op.splits)
+    ),
 }
 """Settings that only some ops have → which. All the others change how every op is timed."""
 

@@ -1,6 +1,7 @@
 """One step of training on one rank: made, taken, held against the same step of one process, and taken apart."""
 
 import math
+import tempfile
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -323,6 +325,15 @@ class BoundStep:
         time.sleep(self.late_seconds)
         return record(self.step.run, Recorder(waits=self.waits, now=now))
 
+    def profile(self) -> str:
+        """A step as torch's profiler sees it, as a Chrome trace."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as seen:
+            self.call()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            seen.export_chrome_trace(str(file))
+            return file.read_text(encoding="utf-8")
+
     def compute(self) -> None:
         """The step without its collectives."""
         with Observer(silent=True), self.step.silence():
@@ -375,7 +386,7 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
 
     def parts() -> Parts:
         one.count()
-        calls = (one.step.reset, one.watched, one.compute, one.communicate, one.timeline)
+        calls = (one.step.reset, one.watched, one.compute, one.communicate, one.timeline, one.profile)
         return Parts(*calls, counted(one.calls), parameters(shape.model), step.flop, shape.tokens, shape.dropped)
 
     return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)
