@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.synthetic import World, case, synthetic_run
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UsageError
@@ -545,6 +546,14 @@ def test_what_a_run_does_not_tell_the_network_does() -> None:
         f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --dp 8 --ranks-per-host 4 {NETWORK}"
     )
     assert document["layouts"][0]["origins"] == ["rail:nic=50GB/s,inner=450GB/s,delay=5us"]
+
+
+def test_messages_of_more_ranks_at_once_are_the_price_of_one() -> None:
+    cases = [case(op, 1 << power, 4) for op in ("send_recv", "all_reduce") for power in range(10, 25, 2)]
+    questions = Questions(read_groups([synthetic_run(cases, World())]))
+    measured = {row.size_bytes: row.seconds.value for row in questions.predict("send_recv", 4, 1, [1 << 20]).forecasts}
+    price = Measured(questions, shared=False).price("send_recv", 1 << 20, Group(2, 1, 1))
+    assert price.seconds == pytest.approx(measured[1 << 20])
 
 
 def test_nothing_has_a_price_where_nothing_tells() -> None:

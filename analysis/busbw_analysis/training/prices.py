@@ -5,6 +5,7 @@ bytes takes, so that a plan can ask for another network.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
@@ -131,8 +132,8 @@ def _doublings(count: int) -> int:
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
 """Sizes that a run's fits are asked for; between two of them time is taken as a line."""
-_INSTEAD: Final = {"all_to_all_v": "all_to_all", "send_recv": "ping_pong"}
-"""What tells of an op that was not measured; half a ping-pong is a message."""
+_INSTEAD: Final = {"all_to_all_v": "all_to_all"}
+"""What tells of an op that was not measured."""
 
 
 class Measured:
@@ -176,13 +177,9 @@ class Measured:
 
     def _ask(self, op: str, ranks: int, hosts: int) -> "list[Price] | AnalysisError":
         failed: AnalysisError | None = None
-        asked_of = 2 if op == "send_recv" else ranks
-        for name in (op, _INSTEAD.get(op)):
-            if name is None:
-                continue
-            count = 2 if name == "ping_pong" else asked_of
+        for name, count, on in self._asks(op, ranks, hosts):
             try:
-                found = self.questions.predict(name, count, min(hosts, count), _SIZES)
+                found = self.questions.predict(name, count, on, _SIZES)
             except (AnalysisError, UsageError) as error:
                 failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
                 continue
@@ -193,6 +190,26 @@ class Measured:
             half = 0.5 if name == "ping_pong" else 1.0
             return [_price(one, half) for one in found.forecasts]
         return self._by_messages(op, ranks, hosts) or failed or AnalysisError(op, code="no-price")
+
+    def _asks(self, op: str, ranks: int, hosts: int) -> Iterator[tuple[str, int, int]]:
+        """What may tell of a call, the nearest first: operation, ranks, hosts. A message between two is half of a
+        ping-pong, or one of those that more ranks sent at once.
+        """
+        if op != "send_recv":
+            yield op, ranks, min(hosts, ranks)
+            if op in _INSTEAD:
+                yield _INSTEAD[op], ranks, min(hosts, ranks)
+            return
+        for name in (op, "ping_pong"):
+            yield name, 2, min(hosts, 2)
+        sent = {
+            (len(group.ranks), len(set(dataset.hosts_of(group.ranks))))
+            for dataset, summaries in zip(self.questions.datasets, self.questions.summaries, strict=True)
+            for one in summaries
+            if one.case.op == op and one.state == "measured"
+            for group in one.groups
+        }
+        yield from ((op, count, on) for count, on in sorted(sent) if count > 2 and (on > 1) == (hosts > 1))
 
     def _by_messages(self, op: str, ranks: int, hosts: int) -> list[Price] | None:
         """In a ring of messages, for an op that was not measured on anything."""
