@@ -61,13 +61,15 @@ def test_models_are_listed_with_what_follows_from_them() -> None:
     assert all(row["causal_flop_per_token"] <= row["flop_per_token"] for row in rows.values())
 
 
-def test_memory_is_that_of_this_machine_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_that_of_a_run_or_of_this_machine_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = {"0000:1b:00.0": Gpu(0, "NVIDIA H200"), "0000:1c:00.0": Gpu(1, "NVIDIA H100 80GB HBM3")}
     monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", lambda: gpus)
     assert asked(f"memory {RING}")["gpu_memory_bytes"] == 80e9, "the smallest of all"
     assert asked(f"memory {RING} --gpu-memory 1024GiB")["gpu_memory_bytes"] == 1 << 40
     monkeypatch.setattr("busbw_analysis.cli.training_machines.gpus_by_address", dict)
     assert asked(f"memory {RING}")["gpu_memory_bytes"] is None
+    assert asked(f"memory {RING} --from {STORED / 'logs' / 'nccl-tests-2.19.txt'}")["gpu_memory_bytes"] == 80e9
+    assert refused(f"memory {RING} --from {STORED / 'schema-7'}").code == "gpu"
 
 
 def test_memory_says_what_fits() -> None:

@@ -14,7 +14,7 @@ from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
-from busbw_analysis.cli.training_machines import gpu_here, gpu_row, memory_of_gpu, rates_given
+from busbw_analysis.cli.training_machines import gpu_found, gpu_row, memory_of_gpu, rates_given
 from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
@@ -203,6 +203,8 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
     "--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.  [default: this machine's, if any]"
 )
 @click.option("--gpu-memory", help="In place of --gpu: its memory, such as 80GiB.")
+@click.option("--from", "run", metavar="RUN", shell_complete=names_of_runs, help="In place of --gpu: that of a run.")
+@results_dir_option
 @as_json_option
 def memory(
     *,
@@ -211,11 +213,13 @@ def memory(
     attention: Attention | None,
     gpu: str | None,
     gpu_memory: str | None,
+    run: str | None,
+    results_dir: Path,
     as_json: bool,
 ) -> None:
     """Say what a rank keeps: weights, gradients, optimizer, activations, buffers; whether it fits; checkpoints."""
     found = memory_of(step, optimizer, attention)
-    room, what = _room(gpu, gpu_memory)
+    room, what = _room(gpu, gpu_memory, run, results_dir)
     fits = None if room is None else found.total <= room
     other = None if fits is not False or room is None else refuse_what_never_fits(step, room, optimizer, attention)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
@@ -239,14 +243,14 @@ def memory(
     _print(document, [tables.memory_table(step, found, by_zero, saved, words)], as_json=as_json)
 
 
-def _room(gpu: str | None, gpu_memory: str | None) -> tuple[float | None, str]:
+def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> tuple[float | None, str]:
     """Bytes of a GPU, and of which."""
     if gpu_memory is not None:
         return float(parse_size(gpu_memory)), gpu or "the GPU"
-    row = gpu_here() if gpu is None else gpu_row(gpu)
-    if row is None:
-        return None, ""
-    return memory_of_gpu(row), f"{row.name}, found here" if gpu is None else gpu
+    if gpu is not None:
+        return memory_of_gpu(gpu_row(gpu)), gpu
+    found = gpu_found(run, results_dir)
+    return (None, "") if found is None else (memory_of_gpu(found[0]), found[1])
 
 
 @training.command()

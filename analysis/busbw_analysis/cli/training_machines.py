@@ -49,6 +49,20 @@ def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
     return min(found, key=memory_of_gpu, default=None)
 
 
+def gpu_found(run: str | None, results_dir: Path) -> tuple[Gpu, str] | None:
+    """That of a run, else that of this machine, and in words where it was found; None where this machine has none.
+    Raises UsageError for a run without one.
+    """
+    if run is None:
+        row = gpu_here()
+        return None if row is None else (row, f"{row.name}, found here")
+    row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
+    if row is None:
+        message = f"{run} has no GPU that a row of busbw peaks names; want --gpu or --gpu-memory"
+        raise UsageError(message, code="gpu")
+    return row, f"{row.name}, that of the run"
+
+
 def gpu_here() -> Gpu | None:
     """That of this machine by NVML, of several kinds the one with least memory; None where there is none with a row."""
     rows = catalogue()
