@@ -441,7 +441,8 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         raise UsageError(message, code="storage")
     found: list[disks.Checkpoints] = []
     bytes_ = 0 if row is None else bytes_per_parameter * model_rows.parameters(row)
-    shown = [tables.reading_table(reading, read)]
+    unknown = "" if run is None else f"share: not told, {run} has measured no storage_read"
+    shown = [tables.reading_table(reading, read, unknown)]
     if write is not None and row is not None:
         writer = None if writer_rate is None else parse_rate(writer_rate)
         copied, written = (

@@ -136,8 +136,8 @@ def limits_table(found: Sequence[Limits]) -> Table:
     )
 
 
-def reading_table(reading: Reading, rate: Rate | None) -> Table:
-    """What is read, and what that is of the storage's rate."""
+def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Table:
+    """What is read, and what that is of the storage's rate; ``unknown``: why there is none."""
     columns: tuple[Column[Reading], ...] = (
         Column("what", lambda one: one.what),
         Column("sample", lambda one: one.bytes_per_flop, "{:.3g}".format, "B/FLOP"),
@@ -148,7 +148,7 @@ def reading_table(reading: Reading, rate: Rate | None) -> Table:
         Column("share", lambda one: None if rate is None else one.share_of(rate.bytes_per_second), _percent, "%"),
     )
     if rate is None:
-        return table("", columns, [reading])
+        return table("", columns, [reading], unknown)
     share = reading.share_of(rate.bytes_per_second)
     enough = "enough" if share <= 1 else f"not enough: training wants {share:.3g} times as much, and waits"
     return table("", columns, [reading], f"share: of {_rate_words(rate)}", enough)
