@@ -247,6 +247,15 @@ def test_who_is_as_fast_as_published_is_as_expected(tmp_path: Path, gpu: str, al
     assert small.status == ("not judged" if "A100" in gpu else "slower"), "published from 32 KiB on, or in 13 to 34 µs"
 
 
+@pytest.mark.parametrize(("algbw", "status"), [(640e3, "as expected"), (590e3, "slower")])
+def test_links_carry_less_in_practice_than_they_signal(tmp_path: Path, algbw: float, status: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(op="sendrecv", gpu="NVIDIA B200", curve=(20, algbw)), encoding="utf-8")
+    large = next(one for one in judged(path).verdicts if one.band == "large")
+    assert large.status == status
+    assert large.peak_share == pytest.approx(algbw * 1e6 / 900e9, rel=0.01)
+
+
 def test_links_of_a_mesh_are_those_to_the_others(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(nccl_log(gpu="AMD Instinct MI300X", ranks=4), encoding="utf-8")

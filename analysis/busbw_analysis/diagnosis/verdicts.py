@@ -26,6 +26,10 @@ LAUNCHES_FOR_A_VERDICT = 4
 NEAR_PEAK = 0.8
 """Share of the peak from which on a rate is called near it."""
 
+NEAR_PRACTICAL = 0.85
+"""Share of what is reached in practice from which on it is near the peak, too: links between GPUs carry 80 to 87 % of
+their nominal rate as data."""
+
 ABOVE_PEAK = 1.05
 """Share of a nominal peak above which the peak cannot be that of this machine; a switch that does the sums carries up
 to twice as much."""
@@ -109,8 +113,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     prediction = None if isinstance(curve.model, Unavailable) else curve.model[index]
     model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    most = _most_share(curve)
-    status, text = _judged(peak_share, model_ratio, most, latent=latent)
+    limits = _near_share(curve), _most_share(curve)
+    status, text = _judged(peak_share, model_ratio, limits, latent=latent)
     beside = model_ratio is None and status != "undecided"
     reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
     if (theirs := published_of(curve.published, point)) is not None:
@@ -122,7 +126,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         _judged(
             None if peak_share is None else peak_share * point.time_ns / end,
             None if model_ratio is None else model_ratio * end / point.time_ns,
-            most,
+            limits,
             latent=latent,
         )
         for end in ends
@@ -155,6 +159,13 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     )
 
 
+def _near_share(curve: Curve) -> float:
+    """The share of the peak from which on a rate is near it."""
+    if not isinstance(curve.peak, Peak) or curve.peak.busbw is None or curve.peak.practical_busbw is None:
+        return NEAR_PEAK
+    return min(NEAR_PEAK, NEAR_PRACTICAL * curve.peak.practical_busbw / curve.peak.busbw)
+
+
 def _most_share(curve: Curve) -> float:
     """The share of the peak that is still believed: any of one that was measured."""
     if not isinstance(curve.peak, Peak) or curve.peak.measured:
@@ -163,10 +174,16 @@ def _most_share(curve: Curve) -> float:
     return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
 
 
-def _judged(peak_share: float | None, model_ratio: float | None, most: float, *, latent: bool) -> tuple[Status, str]:
-    """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says."""
+def _judged(
+    peak_share: float | None, model_ratio: float | None, limits: tuple[float, float], *, latent: bool
+) -> tuple[Status, str]:
+    """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says.
+
+    ``limits``: the shares of the peak that are near it, and that are still believed.
+    """
+    near, most = limits
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
-    if peak_share is not None and peak_share >= NEAR_PEAK:
+    if peak_share is not None and peak_share >= near:
         believed: Status = "faster" if peak_share > 1 else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
     if model_ratio is None and latent:

@@ -7,7 +7,7 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, Status
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     TONES,
@@ -23,8 +23,9 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.sections.labels import op_anchor
 
 HOW: Final = (
-    f"Verdicts are rules of thumb, not tests: medians against {NEAR_PEAK:.0%} of the peak and {MODEL_TOLERANCE:g} "
-    "times the model's time; undecided where the interval or range of the launches lies on both sides of a limit."
+    f"Verdicts are rules of thumb, not tests: medians against {NEAR_PEAK:.0%} of the peak, or {NEAR_PRACTICAL:.0%} of "
+    f"what is reached in practice, and {MODEL_TOLERANCE:g} times the model's time; undecided where the interval or "
+    "range of the launches lies on both sides of a limit."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
     "as expected": "✓",
