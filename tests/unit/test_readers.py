@@ -203,7 +203,16 @@ def test_a_log_may_begin_with_much_that_nccl_says(tmp_path: Path) -> None:
 TIMED = "Sun Dec 24 09:52:05 2017[1,0]<stdout>:"
 
 
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", TIMED, "0: ", "[0] ", "2026-08-21T03:26:03.123Z ", "> ", "    "])
+LOGGED = (
+    *("(pid=1234, ip=10.0.0.1) ", "(main pid=1234) ", "2026/05/01 10:11:12 ", "10:11:12 ", "INFO:root:"),
+    *("2026-05-01 10:11:12,123 - INFO - ", "May 01 10:11:12 node1 nccl[1234]: "),
+    "2026-05-01 10:11:12.123 | INFO     | mod:fn:12 - ",
+)
+
+
+@pytest.mark.parametrize(
+    "prefix", [*LOGGED, "[1,0]<stdout>:", TIMED, "0: ", "[0] ", "2026-08-21T03:26:03.123Z ", "> ", "    "]
+)
 def test_prefixes_change_nothing(prefix: str) -> None:
     lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     plain = nccl_text.read("log", iter(lines))

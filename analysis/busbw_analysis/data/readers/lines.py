@@ -51,7 +51,10 @@ _PREFIX: Final = re.compile(
     r"|\[?(?P<rank>\d{1,7})(?:\]:?|:)\s(?=\s*\S)"  # srun --label, MPICH -prepend-rank
     r"|\[pod/[^\]]*\]\s|\[(?:default|rank)\d+\]:\s?"  # kubectl logs --prefix, torchrun
     r"|\[\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]\s"
-    r"|\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|[+-]\d\d:?\d\d)\s(?:std\w+\s[FP]\s)?"
+    r"|\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\s(?:std\w+\s[FP]\s)?|\d\d:\d\d:\d\d(?:[.,]\d+)?\s"
+    r"|(?:[-|]\s)?(?:DEBUG|INFO|WARNING|ERROR)\s*(?:-\s|\|\s+\S{1,99}\s-\s|:\w{0,64}:)"  # Python's logging, loguru
+    r"|\((?:[\w.]{1,64}\s)?pid=\d+(?:, ip=[\d.]+)?\)\s"  # Ray
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} [\w.-]{1,64}\[\d+\]:\s"  # journald
     r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d])"  # docker compose
     r"|[A-Za-z][\w.-]{0,63}:\s+(?=[#\d])"  # pdsh
     r"|>\s(?=\s*[#\d]))"
