@@ -74,5 +74,5 @@ def test_what_no_source_recognises_is_refused_with_what_could_be_read(log: Path,
     with pytest.raises(LogError) as refused:
         find(results, str(log)).read()
     assert refused.value.code == "binary"
-    with pytest.raises(StoreError, match="run 'nothing' not found"):
+    with pytest.raises(StoreError, match="'nothing' not found"):
         find(results, "nothing")

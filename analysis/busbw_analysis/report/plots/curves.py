@@ -220,10 +220,10 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 
 def _write_notes(axes: Axes, panel: Panel) -> None:
-    """The notes of lines below them, each at the first of ``_NOTE_PLACES`` where no other one is near. Where all are
-    taken it is left to the legend: text upon text says nothing.
+    """The notes of lines below them, each at the first place where no other one is near. Where all are taken it is left
+    to the legend: text upon text says nothing. In a wide panel, whose legend has the rates, only the left end is one.
     """
-    height = _WIDE_NOTE if panel.wide else _NOTE
+    height, places = (_WIDE_NOTE, _NOTE_PLACES[:1]) if panel.wide else (_NOTE, _NOTE_PLACES)
     taken: list[tuple[float, float]] = []
     for line in sorted((line for line in panel.lines if line.note), key=lambda one: one.vertices[0][1]):
         (first, y), (last, _) = line.vertices[0], line.vertices[-1]
@@ -231,7 +231,7 @@ def _write_notes(axes: Axes, panel: Panel) -> None:
             continue
         level = float(axes.transData.transform((first, y))[1])
         near = {place for place, other in taken if abs(other - level) < height}
-        place = next((one for one in _NOTE_PLACES if one not in near), None)
+        place = next((one for one in places if one not in near), None)
         if place is None:
             continue
         taken.append((place, level))

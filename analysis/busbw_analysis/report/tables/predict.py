@@ -95,7 +95,7 @@ def predict_table(prediction: Prediction) -> Table:
     notes += sized("no answer", prediction.unanswered.items(), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {one.size_bytes: one for one in forecasts}
-    return table(caption, _COLUMNS, sorted(rows.items()), *notes)
+    return table(caption, _COLUMNS, sorted(rows.items()), *notes, without_empty=True)
 
 
 def _elsewhere(evidence: MeasuredCurves) -> str:
@@ -105,13 +105,6 @@ def _elsewhere(evidence: MeasuredCurves) -> str:
         how = ", ".join(settings_in_words(one.key)) or "by the library's own"
         counts.setdefault(how, []).append(str(len(one.key.ranks)))
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
-
-
-def _note(one: Forecast) -> str:
-    reached = ", ".join(dict.fromkeys(said.partition(":")[0] for said in one.extrapolated))
-    marks = [f"extrapolated: {reached}"] if reached else []
-    marks += ["tied"] if one.ties else []
-    return "; ".join(["validated" if one.held_out.passed else "not validated", *marks])
 
 
 def _held_out(one: Forecast) -> str | None:
@@ -133,12 +126,12 @@ _COLUMNS: Final[tuple[Column[tuple[int, Forecast | None]], ...]] = (
     Column("predicted", _of(lambda one: one.seconds.value), _seconds),
     Column("low", _of(lambda one: one.seconds.low), _seconds),
     Column("high", _of(lambda one: one.seconds.high), _seconds),
-    Column("algbw", _of(lambda one: one.algbw), format_rate),
     Column("busbw", _of(lambda one: one.busbw), format_rate),
     Column("measured", _of(lambda one: one.measured and one.measured.time_ns), format_time),
     Column("error", _of(lambda one: one.error), "{:+.1%}".format),
-    Column("held-out", _of(_held_out), str, "median/worst"),
-    Column("note", lambda row: "no answer" if row[1] is None else _note(row[1])),
+    Column("held-out", _of(lambda one: one.held_out.median_error), "{:.1%}".format),
+    Column("worst", _of(lambda one: one.held_out.worst_error), "{:.1%}".format),
+    Column("validated", lambda row: "no answer" if row[1] is None else "yes" if row[1].held_out.passed else "no"),
 )
 
 
