@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from busbw.ops import limits
 from busbw_analysis.data.readers.draft import Draft, rate_alone
 from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
 from busbw_analysis.data.readers.lines import dtype_named, picked, redop_named, root_rank, scaled, verdict, whole
@@ -70,6 +71,9 @@ def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]
     if known:
         processes = len({(place.host, place.pid) for place in draft.places}) == len(known)
         ranks = max(known) + (drives if processes else 1)
+        for place in draft.places[:] if processes and len(known) * drives <= limits.MOST_RANKS else ():
+            others = range((place.rank or 0) + 1, (place.rank or 0) + drives)
+            draft.places += [Place(rank=rank, group=place.group, pid=place.pid, host=place.host) for rank in others]
         draft.facts["ranks"] = ranks if groups == 1 else None
         draft.facts["groups"] = groups if groups > 1 else None
     draft.facts["library_version"] = text(found.get("nccl_version"))
