@@ -17,8 +17,8 @@ SIGN: Final = re.compile(rb"#bytes +#iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:
 _TITLE: Final = re.compile(
     r"\s*((?:RDMA_Write|RDMA_Read|Send|Atomic|Raw Ethernet|Write)[\w ,_-]*?(?:BW|Latency) Test)\s*$"
 )
-_HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]+ )?[\w.]+\[[^\]]+\]")
-_SETTING: Final = re.compile(r"([A-Z][\w*.() -]*?)\s*:\s+(\S+(?: \S+)?)")
+_HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[^\]]{1,20}\]")
+_SETTING: Final = re.compile(r"([A-Z][\w*.() -]{0,40}?)\s{0,40}:\s+(\S+(?: \S+)?)")
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
 _BANDWIDTH: Final = re.compile(rf"BW (average|peak)\[({'|'.join(_RATES)})\]")
