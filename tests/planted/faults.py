@@ -427,7 +427,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a gate lets a finding pass beside what could not be judged",
-        _DIAGNOSIS + "compare.py",
+        _DIAGNOSIS + "gate.py",
         "return 0 if not codes else min(codes)",
         "return 0 if not codes else max(codes)",
         ("test_compare.py",),

@@ -21,6 +21,7 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import Comparison, compare
+from busbw_analysis.diagnosis.gate import gate_of
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.to_terminal import render
 
@@ -119,7 +120,7 @@ def test_what_is_computation_in_part_is_left_out_with_the_reason() -> None:
     assert [(one.case.mode, one.missing) for one in found.left_out] == [("overlap", "both")]
     (told,) = compare_tables.left_out_lines(found)
     assert "whose amount every block sets anew" in told
-    assert found.gate(["missing", "cannot-tell"]).code == 0, "it is missing on neither side, and never judged"
+    assert gate_of(found, ["missing", "cannot-tell"]).code == 0, "it is missing on neither side, and never judged"
     with pytest.raises(UsageError, match="whose amount every block sets anew"):
         compared(run_of(1, cases[1:]), run_of(2, cases[1:]))
 
@@ -141,10 +142,10 @@ def test_failed_cases_are_named_and_never_compared() -> None:
     assert found.bands[0].sizes == (128,)
     assert [(one.case, one.missing) for one in found.left_out] == [(cases[0], "B")]
     assert "failed (wrong data: 3 elements) in B" in found.left_out[0].why
-    assert found.gate(["missing"]).code == 1
-    (reason,) = found.gate(["slower", "cannot-tell"]).reasons
+    assert gate_of(found, ["missing"]).code == 1
+    (reason,) = gate_of(found, ["slower", "cannot-tell"]).reasons
     assert (reason.code, reason.finding, [one.case for one in reason.cases]) == (2, "no result", [cases[0]])
-    assert compared(run_of(3, cases[1:]), run_of(2, cases)).gate(["slower", "missing"]).code == 0, "A never had it"
+    assert gate_of(compared(run_of(3, cases[1:]), run_of(2, cases)), ["slower", "missing"]).code == 0, "A never had it"
 
 
 def test_nothing_in_common_is_no_comparison() -> None:
@@ -431,9 +432,9 @@ def test_a_band_of_too_few_launches_is_named_and_outweighed_by_one_that_is_slowe
         row for row in run.rows if not (isinstance(row, Measurement) and row.launch > 2 and row.case is cases[1])
     )
     short, slow = replace(run, rows=rows), run_of(3, cases, slower_by(0.3, "all_reduce"))
-    (reason,) = compared(short, run_of(1, cases)).gate(["slower"]).reasons
+    (reason,) = gate_of(compared(short, run_of(1, cases)), ["slower"]).reasons
     assert (reason.code, reason.needed, [band.case.op for band in reason.bands]) == (2, 5, ["all_gather"])
-    gate = compared(short, slow).gate(["slower"])
+    gate = gate_of(compared(short, slow), ["slower"])
     assert [(one.code, [band.case.op for band in one.bands]) for one in gate.reasons] == [
         (1, ["all_reduce"]),
         (2, ["all_gather"]),
@@ -519,7 +520,7 @@ def test_too_few_launches_for_so_many_bands_are_said(
         fewest is not None
     )
     assert found.words() == {"cannot tell" if fewest else "slower": ops}
-    gate = found.gate(["slower"])
+    gate = gate_of(found, ["slower"])
     assert (gate.code, gate.reasons[0].needed) == ((2, fewest) if fewest else (1, None)), (
         "ten times as slow never passes"
     )

@@ -25,8 +25,8 @@ from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_alike
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of, ranked
-from busbw_analysis.diagnosis.compare import FAILURES
 from busbw_analysis.diagnosis.compare import compare as compare_sides
+from busbw_analysis.diagnosis.gate import FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of, with_joint_fits
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import to_json
@@ -180,12 +180,12 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     margin = _share(within)
     sides = [pool([read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
-    gate = comparison.gate(fail_on)
+    gate = gate_of(comparison, fail_on)
     if page is not None:
-        from busbw_analysis.report import compose as rooms  # noqa: PLC0415 - it loads matplotlib
+        from busbw_analysis.report import compose as writer  # noqa: PLC0415 - it loads matplotlib
 
         judged = [judge_with_selftest(side, catalogue()) for side in sides]
-        rooms.write_text(page, rooms.compared(comparison, *judged))
+        writer.write_text(page, writer.compared(comparison, *judged))
         echo(str(page), err=True)
     if as_json:
         print_json(compare_tables.document(comparison, gate))
@@ -297,9 +297,9 @@ def report(
     compare --html.
     """
     # matplotlib takes as long to load as the whole of ``show``, which does not need it.
-    from busbw_analysis.report import compose as rooms  # noqa: PLC0415
+    from busbw_analysis.report import compose as writer  # noqa: PLC0415
 
-    folder = rooms.folder_for([find(results_dir, run).folder for run in runs], output)
+    folder = writer.folder_for([find(results_dir, run).folder for run in runs], output)
     rows = catalogue(peaks_file)
     stored = [read_run(results_dir, run) for run in runs]
     datasets = (pool(stored, force=True),) if force else pool_alike(stored)
@@ -310,8 +310,8 @@ def report(
         raise UsageError(message)
     judgements = [judge_with_selftest(dataset, rows) for dataset in datasets]
     thin = [judge_with_selftest(pool([read_run(results_dir, run)]), rows) for run in references]
-    written = rooms.compose(judgements[0], thin, wanted) if len(judgements) == 1 else rooms.compose_beside(judgements)
-    path = rooms.write(written, folder)
+    written = writer.compose(judgements[0], thin, wanted) if len(judgements) == 1 else writer.compose_beside(judgements)
+    path = writer.write(written, folder)
     for name, answer in written.answers.items():
         echo("\n".join(filter(None, (name, render_answer(answer)))), err=True)
     echo(written.json if as_json else str(path), nl=not as_json)

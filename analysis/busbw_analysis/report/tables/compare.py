@@ -15,9 +15,8 @@ from busbw_analysis.diagnosis.compare import (
     ComparedBand,
     ComparedCase,
     Comparison,
-    Gate,
-    Reason,
 )
+from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
 
@@ -52,7 +51,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "bands": [_band(band) for band in comparison.bands],
         "left_out": msgspec.to_builtins(comparison.left_out),
         "notices": list(comparison.notices),
-        "gate": _gate(gate or comparison.gate(())),
+        "gate": _gate(gate or gate_of(comparison, ())),
     }
 
 
