@@ -332,8 +332,10 @@ def test_a_row_is_complete(op: Op) -> None:
 
 def test_an_unknown_op_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
-        op_named("allreduce")
+        op_named("nothing_like_it")
     assert all(name in str(caught.value) for name in OPS)
+    with pytest.raises(UsageError, match="did you mean all_reduce"):
+        op_named("allreduce")
 
 
 def test_a_reduced_span_without_a_reduction_is_a_mistake() -> None:
