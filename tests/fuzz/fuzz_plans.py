@@ -498,6 +498,8 @@ def _typed(random: Random, option: click.Option, *, hostile: bool) -> str:
     usual = {
         "model": ("Llama 3 8B", "Llama 3 70B", "Mixtral 8x7B", "DeepSeek-V3", "MLP 1024", "Own"),
         "own": ("own.toml", "run", "nothing"),
+        "run": ("latest", "run", "nothing"),
+        "results_dir": (".", "run", "nothing"),
         "network": (_network(random),),
         "gpu": ("H100 SXM5",),
         "gpu_memory": ("80GiB", "1", "0"),
