@@ -104,6 +104,7 @@ def test_the_same_seed_makes_the_same_weights_in_the_whole_and_in_a_part() -> No
         ("train_ddp", {}, (4, 1, 1, 1, 1)),
         ("train_tensor", {}, (1, 4, 1, 1, 1)),
         ("train_hsdp", {}, (4, 1, 1, 1, 1, 1, 1, 2)),
+        ("train_hsdp", {"ranks": 3}, (3, 1, 1, 1, 1, 1, 1, 3)),
         ("train_tensor", {"replicas": [2]}, (2, 2, 1, 1, 1)),
         ("train_ring", {}, (1, 1, 1, 1, 1, 4)),
         ("train_ulysses", {"replicas": [2]}, (2, 1, 1, 1, 1, 2)),

@@ -142,7 +142,10 @@ def _op_of(given: str) -> str | None:
     "--scale", type=float, help="Widths, layers, sequence and batch times this one.  [default: 0.01; MLP 1024: 1]"
 )
 @click.option("--micro-batches", help="Of a step and replica, by commas.  [default: 1; pipelines: 2 a stage]")
-@click.option("--replicas", help="Of the model, not data parallel, by commas: 1,2.  [default: 1, of train_hsdp 2]")
+@click.option(
+    "--replicas",
+    help="Of the model, not data parallel, by commas: 1,2.  [default: 1, of train_hsdp 2 where ranks are even]",
+)
 @click.option("--expert-imbalance", type=float, help="Load of the busiest rank's experts over the mean.  [default: 1]")
 @click.option("--capacity", type=float, help="Of an expert over its even share; more is dropped.  [default: no limit]")
 @click.option(

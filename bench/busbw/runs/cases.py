@@ -226,7 +226,8 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
 
     Raises UsageError where none does, and for a rank that there is not.
     """
-    asked = ((2 if "shard" in op.splits else 1),) if sweep.replicas is None else sweep.replicas
+    usual = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
+    asked = (usual,) if sweep.replicas is None else sweep.replicas
     dividing = [replicas for replicas in asked if ranks % replicas == 0]
     if not dividing:
         message = f"key 'replicas': {', '.join(map(str, asked))} do not divide {ranks} ranks; want a divisor"
@@ -242,8 +243,8 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
         degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
         if op.splits == ("pp", "tp"):
             degrees |= {"pp": sharing // STAGE, "tp": STAGE} if sharing % STAGE == 0 else {"tp": 1}
-        usual = (2 * degrees["pp"] if "pp" in degrees else 1,)
-        micro = usual if sweep.micro_batches is None else sweep.micro_batches
+        filled = (2 * degrees["pp"] if "pp" in degrees else 1,)
+        micro = filled if sweep.micro_batches is None else sweep.micro_batches
         for micro_batches, (slow_rank, slow_ns) in product(micro, ((None, None), *slow)):
             yield Workload(
                 model=model,
