@@ -171,30 +171,10 @@ def _prepared(*turns: list[MPI.Prequest]) -> Operation:
     return Operation(call_one if alone else call, None, steps.native(), free)
 
 
-def _all_reduce(bound: Bound) -> Operation:
-    return _collective(bound, "Allreduce", MPI.IN_PLACE, bound.receiving, bound.redop)
-
-
-def _all_gather(bound: Bound) -> Operation:
-    return _collective(bound, "Allgather", bound.source, bound.receiving_blocks)
-
-
-def _reduce_scatter(bound: Bound) -> Operation:
-    return _collective(bound, "Reduce_scatter_block", bound.sending_blocks, bound.receiving, bound.redop)
-
-
-def _all_to_all(bound: Bound) -> Operation:
-    return _collective(bound, "Alltoall", bound.sending_blocks, bound.receiving_blocks)
-
-
 def _all_to_all_v(bound: Bound) -> Operation:
     outgoing = bound.spread(bound.send, list(bound.traffic[bound.me]))
     incoming = bound.spread(bound.receive, [row[bound.me] for row in bound.traffic])
     return _collective(bound, "Alltoallv", outgoing, incoming)
-
-
-def _broadcast(bound: Bound) -> Operation:
-    return _collective(bound, "Bcast", bound.receiving, bound.root)
 
 
 def _reduce(bound: Bound) -> Operation:
@@ -211,10 +191,6 @@ def _scatter(bound: Bound) -> Operation:
     source = bound.sending_blocks if bound.is_root else None
     target = MPI.IN_PLACE if bound.is_root and bound.case.in_place else bound.receiving
     return _collective(bound, "Scatter", source, target, bound.root)
-
-
-def _barrier(bound: Bound) -> Operation:
-    return _collective(bound, "Barrier")
 
 
 def _send_recv(bound: Bound) -> Operation:
@@ -258,10 +234,6 @@ def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, recei
     return Messaging(expect, finish)
 
 
-def _ping_pong(bound: Bound) -> Operation:
-    return _there_and_back(bound, bound.sending, bound.receiving)
-
-
 def _pair_uni(bound: Bound) -> Operation:
     answer: Spec = (MPI.buffer.allocate(1), 1, MPI.BYTE)
     return _there_and_back(bound, answer if bound.me else bound.sending, bound.receiving if bound.me else answer)
@@ -293,18 +265,20 @@ def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
 
 
 CALLS: dict[str, Callable[[Bound], Operation]] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
+    "all_reduce": lambda bound: _collective(bound, "Allreduce", MPI.IN_PLACE, bound.receiving, bound.redop),
+    "all_gather": lambda bound: _collective(bound, "Allgather", bound.source, bound.receiving_blocks),
+    "reduce_scatter": lambda bound: _collective(
+        bound, "Reduce_scatter_block", bound.sending_blocks, bound.receiving, bound.redop
+    ),
+    "all_to_all": lambda bound: _collective(bound, "Alltoall", bound.sending_blocks, bound.receiving_blocks),
     "all_to_all_v": _all_to_all_v,
-    "broadcast": _broadcast,
+    "broadcast": lambda bound: _collective(bound, "Bcast", bound.receiving, bound.root),
     "reduce": _reduce,
     "gather": _gather,
     "scatter": _scatter,
-    "barrier": _barrier,
+    "barrier": lambda bound: _collective(bound, "Barrier"),
     "send_recv": _send_recv,
-    "ping_pong": _ping_pong,
+    "ping_pong": lambda bound: _there_and_back(bound, bound.sending, bound.receiving),
     "pair_uni": _pair_uni,
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,

@@ -35,35 +35,10 @@ def _nothing() -> None:
     pass
 
 
-def _all_reduce(bound: Bound) -> Operation:
-    return _split(dist.all_reduce, bound.receive, bound.redop, group=bound.process_group)
-
-
-def _all_gather(bound: Bound) -> Operation:
-    return _split(ALL_GATHER, bound.receive, bound.send, group=bound.process_group)
-
-
-def _reduce_scatter(bound: Bound) -> Operation:
-    return _split(REDUCE_SCATTER, bound.receive, bound.send, bound.redop, group=bound.process_group)
-
-
-def _all_to_all(bound: Bound) -> Operation:
-    return _split(dist.all_to_all_single, bound.receive, bound.send, group=bound.process_group)
-
-
 def _all_to_all_v(bound: Bound) -> Operation:
     incoming = [row[bound.me] for row in bound.traffic]
     outgoing = list(bound.traffic[bound.me])
     return _split(dist.all_to_all_single, bound.receive, bound.send, incoming, outgoing, group=bound.process_group)
-
-
-def _broadcast(bound: Bound) -> Operation:
-    return _split(dist.broadcast, bound.receive, bound.root, group=bound.process_group)
-
-
-def _reduce(bound: Bound) -> Operation:
-    # Also on the root the send buffer is the one that is reduced into: receive is a view of it.
-    return _split(dist.reduce, bound.send, bound.root, bound.redop, group=bound.process_group)
 
 
 def _gather(bound: Bound) -> Operation:
@@ -98,19 +73,14 @@ def _pair_bidir(bound: Bound) -> Operation:
 
 
 def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
-    if send.is_cuda:
-        return _exchange_in_one(send, to, receive, source)
+    # NCCL works off its calls one after the other: all ranks would receive first, and none would ever send.
+    both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)] if send.is_cuda else None
 
     def post() -> Wait:
+        if both is not None:
+            return partial(_wait_for, dist.batch_isend_irecv(both))
         # The receive is posted first: Gloo's sender waits for the note that it is there.
-        coming, going = dist.irecv(receive, source), dist.isend(send, to)
-
-        def wait() -> None:
-            for work in (coming, going):
-                if work is not None:
-                    work.wait()
-
-        return wait
+        return partial(_wait_for, (dist.irecv(receive, source), dist.isend(send, to)))
 
     def call() -> None:
         post()()
@@ -119,7 +89,7 @@ def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -
 
 
 def exchange_all(sends: Messages, receives: Messages) -> Messaging:
-    """Several messages each way at once, for collectives over send/recv; on a GPU as ``_exchange_in_one`` says."""
+    """Several messages each way at once, for collectives over send/recv; on a GPU in one, as in ``_exchange``."""
     if any(buffer.is_cuda for _, buffer in (*sends, *receives)):
         every = [dist.P2POp(dist.irecv, buffer, source) for source, buffer in receives]
         every += [dist.P2POp(dist.isend, buffer, to) for to, buffer in sends]
@@ -143,73 +113,42 @@ def _wait_for(works: Sequence[dist.Work | None]) -> None:
             work.wait()
 
 
-def _exchange_in_one(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
-    """NCCL works off its calls one after the other: all ranks would receive first, and none would ever send."""
-    both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
-
-    def post() -> Wait:
-        works = dist.batch_isend_irecv(both)
-
-        def wait() -> None:
-            for work in works:
-                work.wait()
-
-        return wait
-
-    def call() -> None:
-        post()()
-
-    return Operation(call, post)
+def _pair_uni(bound: Bound) -> Operation:
+    answer = torch.zeros(1, dtype=bound.send.dtype, device=bound.send.device)
+    return _there_and_back(bound, answer if bound.me else bound.send, bound.receive if bound.me else answer)
 
 
-def _ping_pong(bound: Bound) -> Operation:
+def _there_and_back(bound: Bound, outgoing: torch.Tensor, incoming: torch.Tensor) -> Operation:
+    """The first of the two sends and then receives, the other one the other way round."""
     other = bound.group[1 - bound.me]
-    if bound.me == 0:
 
-        def there_and_back() -> None:
-            dist.send(bound.send, other)
-            dist.recv(bound.receive, other)
-
-        return Operation(there_and_back)
+    def there() -> None:
+        dist.send(outgoing, other)
+        dist.recv(incoming, other)
 
     def back() -> None:
-        dist.recv(bound.receive, other)
-        dist.send(bound.send, other)
+        dist.recv(incoming, other)
+        dist.send(outgoing, other)
 
-    return Operation(back)
-
-
-def _pair_uni(bound: Bound) -> Operation:
-    other = bound.group[1 - bound.me]
-    answer = torch.zeros(1, dtype=bound.send.dtype, device=bound.send.device)
-    if bound.me == 0:
-
-        def there() -> None:
-            dist.send(bound.send, other)
-            dist.recv(answer, other)
-
-        return Operation(there)
-
-    def here() -> None:
-        dist.recv(bound.receive, other)
-        dist.send(answer, other)
-
-    return Operation(here)
+    return Operation(back if bound.me else there)
 
 
 CALLS: dict[str, Callable[[Bound], Operation]] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
+    "all_reduce": lambda bound: _split(dist.all_reduce, bound.receive, bound.redop, group=bound.process_group),
+    "all_gather": lambda bound: _split(ALL_GATHER, bound.receive, bound.send, group=bound.process_group),
+    "reduce_scatter": lambda bound: _split(
+        REDUCE_SCATTER, bound.receive, bound.send, bound.redop, group=bound.process_group
+    ),
+    "all_to_all": lambda bound: _split(dist.all_to_all_single, bound.receive, bound.send, group=bound.process_group),
     "all_to_all_v": _all_to_all_v,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
+    "broadcast": lambda bound: _split(dist.broadcast, bound.receive, bound.root, group=bound.process_group),
+    # Also on the root the send buffer is the one that is reduced into: receive is a view of it.
+    "reduce": lambda bound: _split(dist.reduce, bound.send, bound.root, bound.redop, group=bound.process_group),
     "gather": _gather,
     "scatter": _scatter,
     "barrier": _barrier,
     "send_recv": _send_recv,
-    "ping_pong": _ping_pong,
+    "ping_pong": lambda bound: _there_and_back(bound, bound.send, bound.receive),
     "pair_uni": _pair_uni,
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,
