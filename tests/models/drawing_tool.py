@@ -10,7 +10,7 @@ from schedule_svg import draw as drawing
 
 from busbw.errors import AnalysisError
 from busbw.escape import echo
-from busbw_analysis.models.library_rows import library_row
+from busbw_analysis.models.library_algorithms import library_row
 
 _RANKS, _HOSTS = 4, 2
 """What the documentation shows; the hosts of those algorithms alone that take several."""

@@ -248,4 +248,4 @@ LIBRARY_SCHEDULES: Final[dict[tuple[str, str], Callable[[int], Schedule]]] = {
     ("gather", "linear-in-turns"): gathered_in_turns,
     ("barrier", "linear-at-once"): barrier_at_once,
 }
-"""Operation and algorithm, as the rows of ``theory.library_rows``, of a number of ranks."""
+"""Operation and algorithm, as the rows of ``library_algorithms``, of a number of ranks."""

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.choices import Call, Choice, Library, choose, library_in, library_of
+from busbw_analysis.models.choices import MPICH, OPEN_MPI, Call, Choice, Library, choose, library_in, library_of
 from busbw_analysis.models.costs import CostModel, Parameters
-from busbw_analysis.models.decisions import MPICH, OPEN_MPI
 from busbw_analysis.models.library_algorithms import formula_of
 from busbw_analysis.models.select import model_of, predict
 

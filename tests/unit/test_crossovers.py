@@ -23,8 +23,16 @@ from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair, algorithm_comparisons, lacks_formulas
-from busbw_analysis.diagnosis.crossovers import Crossing, crossings, faster, gain
+from busbw_analysis.diagnosis.algorithms import (
+    AlgorithmComparison,
+    Crossing,
+    Pair,
+    algorithm_comparisons,
+    crossings,
+    faster,
+    gain,
+    lacks_formulas,
+)
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.costs import Parameters

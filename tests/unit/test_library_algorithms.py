@@ -14,8 +14,7 @@ from library_schedules import (
 )
 
 from busbw.ops.algorithms.base import Contribution, cost, execute
-from busbw_analysis.models.library_algorithms import formula_of
-from busbw_analysis.models.library_rows import OF_LIBRARIES, library_row
+from busbw_analysis.models.library_algorithms import OF_LIBRARIES, formula_of, library_row
 from busbw_analysis.models.textbook import TEXTBOOK
 
 ROOT = 0

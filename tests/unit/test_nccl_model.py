@@ -12,8 +12,19 @@ from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.models.nccl import OPS, Expectation, Machine, Op, choose, expectations, ring_peak, seconds
-from busbw_analysis.models.nccl_tables import ARCHITECTURES, TREE_CORRECTION, Architecture
+from busbw_analysis.models.nccl import (
+    LINK_RATES,
+    OPS,
+    TREE_CORRECTION,
+    Architecture,
+    Expectation,
+    Machine,
+    Op,
+    choose,
+    expectations,
+    ring_peak,
+    seconds,
+)
 from busbw_analysis.report.tables.nccl import NcclChoice, nccl_choices, nccl_table
 from busbw_analysis.report.to_terminal import render
 
@@ -194,7 +205,7 @@ def test_pat_is_for_one_gpu_a_host() -> None:
 
 
 def test_short_messages_go_by_ll_and_long_ones_by_simple() -> None:
-    for architecture in ARCHITECTURES:
+    for architecture in LINK_RATES:
         machine = eight(architecture)
         assert choose("all_reduce", 8, machine).expectation.protocol == "LL"
         assert choose("all_reduce", 1 << 32, machine).expectation.protocol == "Simple"
@@ -214,7 +225,7 @@ def test_a_tree_has_less_than_its_rate_at_middle_sizes() -> None:
 
 @given(
     op=st.sampled_from(OPS),
-    architecture=st.sampled_from(sorted(ARCHITECTURES)),
+    architecture=st.sampled_from(sorted(LINK_RATES)),
     hosts=st.integers(1, 9),
     per_host=st.integers(1, 8),
     power=st.integers(0, 36),

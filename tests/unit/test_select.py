@@ -9,9 +9,9 @@ from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.gloo import MODELS, UNMODELLED, gloo_segments
-from busbw_analysis.models.in_network import LIMITS
 from busbw_analysis.models.parameters import parameters_from
 from busbw_analysis.models.select import alternatives, model_for, predict
+from busbw_analysis.models.textbook import LIMITS
 
 MIB = 1 << 20
 ALPHA, BETA = 1e-4, 1e-9

@@ -12,10 +12,9 @@ from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, read_run, results_dir_option
 from busbw_analysis.models import simulate as flows
-from busbw_analysis.models.in_network import SWITCHED
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
-from busbw_analysis.models.textbook import textbook
+from busbw_analysis.models.textbook import SWITCHED, textbook
 from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
 from busbw_analysis.report.to_terminal import render
 

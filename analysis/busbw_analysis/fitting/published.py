@@ -18,7 +18,7 @@ from busbw.runs.records import Record
 from busbw.units import format_rate, parse_size, parse_sizes
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.fitting.curve import Fit, fit_points
-from busbw_analysis.models.counts import share
+from busbw_analysis.models.textbook import share
 
 _OP: Final = "all_reduce"
 

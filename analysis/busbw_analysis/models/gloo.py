@@ -11,7 +11,8 @@ from typing import Final
 
 from busbw.ops import TRAINED
 from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.counts import (
+from busbw_analysis.models.families import GLOO, MPI
+from busbw_analysis.models.textbook import (
     down,
     down_a_tree_at_once,
     one,
@@ -22,7 +23,6 @@ from busbw_analysis.models.counts import (
     two,
     up,
 )
-from busbw_analysis.models.families import GLOO, MPI
 
 _MIB = 1 << 20
 

@@ -9,8 +9,7 @@ from busbw.system.detect import from_log, gpus_of
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.nccl import OPS, Chosen, Machine, choose, ring_peak
-from busbw_analysis.models.nccl_tables import Architecture
+from busbw_analysis.models.nccl import OPS, Architecture, Chosen, Machine, choose, ring_peak
 from busbw_analysis.peaks.paths import gpu_model
 
 _BY_LINK: Final[dict[str, Architecture]] = {

@@ -13,7 +13,7 @@ from busbw_analysis.models.choices import Calls, Choice, Library
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.families import MPI
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
-from busbw_analysis.models.library_rows import OF_LIBRARIES
+from busbw_analysis.models.library_algorithms import OF_LIBRARIES
 from busbw_analysis.models.textbook import LIMITS, rows_of, textbook
 
 

@@ -1,4 +1,4 @@
-"""What theory says of algorithms: rounds, bytes and sums in closed form.
+"""What theory says of algorithms: rounds, bytes and sums in closed form, and the counts that they are made of.
 
 No formula here is trusted: a test counts every schedule of ``busbw.ops.algorithms`` round by round for all n up to 64
 and holds these against it. S is the size as in docs/method.md; n ranks, k hosts; ⌈lg n⌉ and ⌊lg n⌋ are whole numbers.
@@ -8,41 +8,218 @@ from functools import partial
 from typing import Final
 
 from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.counts import (
-    BRUCK,
-    CHAN,
-    LEVELS,
-    PAT,
-    RABENSEIFNER,
-    SANDERS,
-    SEGMENTS,
-    THAKUR,
-    below,
-    bits,
-    children_in_a_row,
-    core,
-    depth,
-    down,
-    even,
-    folds,
-    half,
-    in_pairs,
-    is_power,
-    one,
-    others,
-    powers_of_two,
-    several_hosts,
-    share,
-    twice_the_others,
-    twice_the_share,
-    twice_up,
-    two,
-    up,
-)
 from busbw_analysis.models.families import NCCL
-from busbw_analysis.models.in_network import LIMITS, SWITCHED
 
-__all__ = ["LIMITS", "SWITCHED", "TEXTBOOK", "rows_of", "share", "textbook", "up"]
+CHAN: Final = "Chan et al. 2007"
+THAKUR: Final = "Thakur et al. 2005"
+RABENSEIFNER: Final = "Rabenseifner 2004"
+BRUCK: Final = "Bruck et al. 1997"
+SANDERS: Final = "Sanders et al. 2009"
+PAT: Final = "Jeaugey 2025 (arXiv 2506.20252), with buffers for all blocks of a round"
+
+LEVELS: Final = "g = n/k on each host, α_i and β_i inside it, a network card for each (g β where they share one)"
+"""What the formulas of algorithms that know hosts have in common."""
+
+SEGMENTS: Final = 8
+"""Of a chain and of each tree where they are pipelined."""
+
+
+def up(ranks: int, *_: float) -> int:
+    """⌈lg n⌉."""
+    return (ranks - 1).bit_length()
+
+
+def down(ranks: int, *_: float) -> int:
+    """⌊lg n⌋."""
+    return ranks.bit_length() - 1
+
+
+def is_power(ranks: int) -> bool:
+    """Whether n is a power of two."""
+    return up(ranks) == down(ranks)
+
+
+def share(ranks: int, *_: float) -> float:
+    """(n−1)/n."""
+    return (ranks - 1) / ranks
+
+
+def one(ranks: int, *_: float) -> float:
+    """One, unless there is nobody to send to."""
+    return 1.0 if ranks > 1 else 0.0
+
+
+def two(ranks: int, *_: float) -> float:
+    """Two, unless there is nobody to send to."""
+    return 2 * one(ranks)
+
+
+def half(ranks: int, *_: float) -> float:
+    """n/2 of an even number, nothing of one rank."""
+    return ranks // 2
+
+
+def others(ranks: int, *_: float) -> float:
+    """n−1."""
+    return ranks - 1
+
+
+def twice_the_others(ranks: int, *_: float) -> float:
+    """2(n−1)."""
+    return 2 * (ranks - 1)
+
+
+def twice_the_share(ranks: int, *_: float) -> float:
+    """2(n−1)/n."""
+    return 2 * share(ranks)
+
+
+def twice_up(ranks: int, *_: float) -> float:
+    """2⌈lg n⌉."""
+    return 2 * up(ranks)
+
+
+def depth(ranks: int, children: int = 2) -> int:
+    """Levels below the root of a tree that is filled level by level."""
+    levels_below, ranks_in_it, width = 0, 1, 1
+    while ranks_in_it < ranks:
+        levels_below, width = levels_below + 1, width * children
+        ranks_in_it += width
+    return levels_below
+
+
+def children_in_a_row(ranks: int, children: int = 2) -> float:
+    """Messages in a row on the way up a tree: ``children`` a level, in the last one no more than there are."""
+    first, width, total = 1, children, 0
+    while first < ranks:
+        total += min(children, ranks - first)
+        first, width = first + width, width * children
+    return total
+
+
+def down_a_tree_at_once(ranks: int, *_: float) -> int:
+    """Messages in a row down a binomial tree whose rank i sends to all i + 2^j, 2^j > i, at once: they share its link,
+    and each has come when the last one has. Most wait on the way 0, 1, 3, 7 …, where rank 2^j − 1 sends to
+    ⌊lg(n − 2^j)⌋ − j + 1 ranks.
+    """
+    return sum(down(ranks - (1 << level)) - level + 1 for level in range(down(ranks)))
+
+
+def bits(ranks: int) -> float:
+    """Σ over bits j of #{i < n : bit j of i is set}: n/2 lg n for a power of two."""
+    return sum(number.bit_count() for number in range(ranks))
+
+
+def below(ranks: int, *_: float) -> float:
+    """Blocks in a binomial scatter, over n: each rank hears of itself and of all below it."""
+    return sum(min(rank & -rank, ranks - rank) for rank in range(1, ranks)) / ranks
+
+
+def folds(ranks: int, power: float, other: float) -> float:
+    """One number where n is a power of two, another one where ranks have to fold in."""
+    return power if is_power(ranks) else other
+
+
+def core(ranks: int) -> int:
+    """The largest power of two that is not more than n."""
+    return 1 << down(ranks)
+
+
+def in_pairs(ranks: int) -> int:
+    """Blocks that the busiest rank exchanges in recursive halving, where of the first 2r of n = 2^⌊lg n⌋ + r ranks each
+    second one adds up for its neighbour, too: Σ of d + min(r, d) over d = 1, 2, 4 … below 2^⌊lg n⌋.
+    """
+    rest = ranks - core(ranks)
+    return sum((1 << level) + min(rest, 1 << level) for level in range(down(ranks)))
+
+
+def powers_of_two(ranks: int, *_: float) -> bool:
+    """Whether n is a power of two, and more than one."""
+    return ranks > 1 and is_power(ranks)
+
+
+def even(ranks: int, *_: float) -> bool:
+    """Whether n is even."""
+    return ranks > 1 and ranks % 2 == 0
+
+
+def several_hosts(ranks: int, hosts: int, _size_bytes: float) -> bool:
+    """Whether there are several hosts, with as many ranks on each."""
+    return hosts > 1 and ranks % hosts == 0
+
+
+def _twins(ranks: int, *_: float) -> float:
+    return min(2, ranks / 2) if ranks > 1 else 0
+
+
+def _to_the_switch_and_back(ranks: int, hosts: int, _size_bytes: float) -> float:
+    on_host = ranks // hosts
+    return 2 * share(on_host) + (1 / on_host if hosts > 1 else 0)
+
+
+LIMITS: tuple[CostModel, ...] = (
+    CostModel(
+        "all_reduce",
+        "double binary tree, pipelined",
+        twice_up,
+        "2⌈lg n⌉ α + 2 S β + S γ; S β for 2 ranks, 3/2 S β for 3",
+        f"{SANDERS}; the filling of the pipeline left out",
+        sent=_twins,
+        added=lambda n, *_: _twins(n) / 2,
+        moved=twice_the_others,
+    ),
+)
+"""The least that a pipeline of finer and finer segments needs: the rounds that there are with one segment, the bytes
+that there are with many.
+"""
+
+
+def _one_host(ranks: int, hosts: int, _size_bytes: float) -> bool:
+    return ranks > 1 and hosts == 1
+
+
+_nvls = partial(
+    CostModel,
+    algorithm="nvls",
+    source="NVLink SHARP; counted, the (n+1)/n as in pull request 239 of NVIDIA/nccl-tests",
+    possible=_one_host,
+)
+
+SWITCHED: tuple[CostModel, ...] = (
+    _nvls(
+        "all_reduce",
+        rounds=two,
+        formula="2 α + (n+1)/n S β: α to fetch a sum, α to hand it out",
+        sent=lambda n, *_: (n + 1) / n if n > 1 else 0,
+        moved=lambda n, *_: n + 1 if n > 1 else 0,
+    ),
+    CostModel(
+        "all_reduce",
+        "sharp",
+        lambda n, k, _: 2 * (n // k - 1) + one(k),
+        f"2(g−1) α_i + α + 2(g−1)/g S β_i + 1/g S β + (g−1)/g S γ; {LEVELS}",
+        "Graham et al. 2016; counted",
+        sent=_to_the_switch_and_back,
+        added=lambda n, k, _: share(n // k),
+        moved=lambda n, *where: n * _to_the_switch_and_back(n, *where),
+        possible=several_hosts,
+        inner_rounds=lambda n, k, _: 2 * (n // k - 1),
+        inner_sent=lambda n, k, _: 2 * share(n // k),
+    ),
+    _nvls("all_gather", rounds=one, formula="α + (n−1)/n S β", sent=share, moved=one),
+    _nvls(
+        "reduce_scatter",
+        rounds=one,
+        formula="α + (n−1)/n S β + 1/n S γ",
+        sent=share,
+        added=lambda n, *_: 1 / n if n > 1 else 0,
+        moved=others,
+    ),
+)
+"""What a switch that adds and hands out would make of it, one more member of the tests' schedules. What the switch
+itself adds takes no γ.
+"""
+
 
 _ONE_ELEMENT = "an all_reduce of one element, as PyTorch has its barrier over NCCL"
 _SERVER: Final = "Li et al. 2014 (the pattern); counted"
@@ -358,6 +535,10 @@ TEXTBOOK: tuple[CostModel, ...] = (
 """Every algorithm that can be measured over send/recv, and no other. What all rows of an op have is said above."""
 
 
+ROWS: Final = {(row.op, row.algorithm): row for row in (*TEXTBOOK, *LIMITS, *SWITCHED)}
+"""By operation and algorithm, those that can be measured over send/recv and those that cannot."""
+
+
 def rows_of(op: str, family: str | None = None) -> tuple[CostModel, ...]:
     """The algorithms that may be behind ``op`` in a family: those that can be measured over send/recv, and of one that
     has them those of a switch that adds; None: all of both.
@@ -368,5 +549,4 @@ def rows_of(op: str, family: str | None = None) -> tuple[CostModel, ...]:
 
 def textbook(op: str, algorithm: str) -> CostModel | None:
     """The row of an algorithm, whether it can be measured over send/recv or not; None for an unknown one."""
-    every = (*TEXTBOOK, *LIMITS, *SWITCHED)
-    return next((row for row in every if (row.op, row.algorithm) == (op, algorithm)), None)
+    return ROWS.get((op, algorithm))

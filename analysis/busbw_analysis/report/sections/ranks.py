@@ -10,8 +10,14 @@ from busbw.units import format_time
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.arrivals import RELEASE_NS, TIMES_USUAL
-from busbw_analysis.diagnosis.stragglers import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
+from busbw_analysis.diagnosis.stragglers import (
+    LEAST_COST,
+    LEAST_EXCESS,
+    RELEASE_NS,
+    TIMES_USUAL,
+    GroupLateness,
+    RankLateness,
+)
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Table, table
 from busbw_analysis.report.sections.pairs import shades
 

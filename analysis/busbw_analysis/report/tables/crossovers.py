@@ -7,8 +7,7 @@ from typing import Final
 
 from busbw.units import about_size, format_size
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
-from busbw_analysis.diagnosis.crossovers import Crossing, Expected, Gain
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Crossing, Expected, Gain, Pair
 from busbw_analysis.report.document import MISSING, Column, Table, table
 
 UNDECIDED: Final = "undecided"
