@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from busbw.runs.records import Case, Imported
 from busbw.statistics import autocorrelation_time, median_interval, spread
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.intervals import Resampled, cluster_bootstrap, median_over_launches
 from busbw_analysis.data.load import Block, rank_list
 from busbw_analysis.data.overlap import Overlap, overlap_of
@@ -103,9 +104,7 @@ class GroupSummary:
 
 def summarise_imported(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[int, Imported]]) -> GroupSummary:
     """A group of a case of another tool's log: what is printed, one number a table."""
-    by_table: dict[tuple[int, int], list[float]] = {}
-    for run, one in told:
-        by_table.setdefault((run, one.launch), []).append(one.time_ns)
+    by_table = by_key(((run, one.launch), one.time_ns) for run, one in told)
     numbers = tuple(median(times) for times in by_table.values())
     time_ns, first = median(numbers), told[0][1]
     rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
@@ -142,9 +141,7 @@ def _quantiles(told: Sequence[tuple[int, Imported]]) -> tuple[float, float, floa
 
 def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> GroupSummary:
     """A group of ``case`` by its measured ``blocks``."""
-    by_launch: dict[tuple[int, int], list[Block]] = {}
-    for block in blocks:
-        by_launch.setdefault((block.run, block.launch), []).append(block)
+    by_launch = grouped(blocks, lambda block: (block.run, block.launch))
     launches = [_Launch.of(members) for members in by_launch.values()]
     slowest = np.concatenate([launch.slowest for launch in launches])
     medians = tuple(float(np.median(launch.slowest)) for launch in launches)

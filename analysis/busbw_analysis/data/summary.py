@@ -10,13 +10,12 @@ import numpy as np
 from busbw.ops import LOCAL, PAIRED
 from busbw.runs.records import Case, Check, Imported, LoopKind, Measurement
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary, summarise_group, summarise_imported
 from busbw_analysis.data.load import Block, CaseRow, CaseState, Dataset
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.pair_groups import Groups, PairGroups, has_modes, of_groups
-from busbw_analysis.data.pair_numbers import (
-    CLOCK_ERROR_SHARE,
-)
+from busbw_analysis.data.pair_numbers import CLOCK_ERROR_SHARE
 
 Flag = Literal[
     "bimodal",
@@ -81,15 +80,9 @@ class CaseSummary:
 
 def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     """Every case of ``dataset``, in the order of the plan, whatever became of it."""
-    by_case: dict[int, list[Block]] = {}
-    for block in dataset.blocks:
-        by_case.setdefault(block.case, []).append(block)
-    pairs: dict[int, list[tuple[int, PairBlock]]] = {}
-    for run, case, pair_block in dataset.pair_blocks:
-        pairs.setdefault(case, []).append((run, pair_block))
-    told: dict[int, list[tuple[int, Imported]]] = {}
-    for run, case, imported in dataset.imported:
-        told.setdefault(case, []).append((run, imported))
+    by_case = grouped(dataset.blocks, lambda block: block.case)
+    pairs = by_key((case, (run, block)) for run, case, block in dataset.pair_blocks)
+    told = by_key((case, (run, imported)) for run, case, imported in dataset.imported)
     return tuple(
         _pair_case(row, pairs[row.index])
         if row.index in pairs
@@ -107,9 +100,7 @@ def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSum
 
 
 def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
-    by_ranks: dict[tuple[int, ...], list[Block]] = {}
-    for block in blocks if row.state == "measured" else ():
-        by_ranks.setdefault(block.samples.ranks, []).append(block)
+    by_ranks = grouped(blocks if row.state == "measured" else (), lambda block: block.samples.ranks)
     groups = tuple(summarise_group(row.case, ranks, members) for ranks, members in by_ranks.items())
     rows = [block.measurement for block in blocks]
     return _summary(row, groups, [block.check for block in rows], rows, disturbance_of(blocks))
@@ -117,9 +108,7 @@ def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
 
 def _imported_case(row: CaseRow, told: Sequence[tuple[int, Imported]]) -> CaseSummary:
     """A case of another tool's log: its groups are made of what is printed, and nothing is made of samples."""
-    by_ranks: dict[tuple[int, ...], list[tuple[int, Imported]]] = {}
-    for run, one in told if row.state == "measured" else ():
-        by_ranks.setdefault(one.ranks, []).append((run, one))
+    by_ranks = grouped(told if row.state == "measured" else (), lambda one: one[1].ranks)
     groups = tuple(summarise_imported(row.case, ranks, members) for ranks, members in by_ranks.items())
     return _summary(row, groups, [one.check for _, one in told], (), disturbance_of(()))
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, Interval
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.pair_groups import PairTimes, pair_times
@@ -111,12 +113,8 @@ def splits_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlaceme
     """The measured cases of pair ops, in the order of the plan; nothing where all ranks are on one host."""
     if len({placement.host for placement in placements}) < 2:
         return ()
-    together: dict[object, list[CaseSummary]] = {}
-    for summary in summaries:
-        if summary.case.op in PAIR_OPS and summary.state == "measured" and summary.groups:
-            case = summary.case
-            fields = {name: getattr(case, name) for name in case.__struct_fields__ if name != "group"}
-            together.setdefault(tuple(fields.items()), []).append(summary)
+    measured = [one for one in summaries if one.case.op in PAIR_OPS and one.state == "measured" and one.groups]
+    together = grouped(measured, lambda one: msgspec.structs.replace(one.case, group=""))
     return tuple(_split(members, placements) for members in together.values())
 
 

@@ -1,22 +1,24 @@
 """What to know before believing a number: warnings in plain words, each with the numbers that support it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Final, Literal
 
 from busbw.runs.placement import taken_twice
 from busbw.runs.records import JSON, case_in_words
 from busbw.units import format_size, format_time
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.load import CaseState, Dataset
 from busbw_analysis.data.pair_groups import PairGroups, of_groups
 from busbw_analysis.data.resumed import ended_in_words, resumptions
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix
+from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
 
 Severity = Literal["bad", "caution", "note"]
+_ReasonOf = Callable[[CaseSummary], str | None]
 
 _ORDER: Final[tuple[Severity, ...]] = ("bad", "caution", "note")
 _EXAMPLES = 3
@@ -60,7 +62,7 @@ def findings_on(
         *_imported(dataset, measured),
         *_ends(dataset),
         *(Finding("note", "resumed", text) for text in resumptions(dataset)),
-        *_unmeasured(summaries),
+        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row)),
         *(Finding("caution", "store", f"{notice}.") for notice in dataset.notices),
         *_oversubscribed(dataset),
         *_taken_twice(dataset),
@@ -71,7 +73,7 @@ def findings_on(
         *_disturbed(measured),
         *_clocks(measured),
         *_tested(selftest, dataset),
-        *_not_checked(measured),
+        *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
         *(Finding("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
     ]
     unique = list(dict.fromkeys(found))
@@ -145,32 +147,41 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored))
 
 
-def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Finding]:
-    def grouped(state: str) -> Iterator[tuple[str, list[CaseSummary]]]:
-        by_reason: dict[str, list[CaseSummary]] = {}
-        for summary in summaries:
-            if summary.state == state:
-                by_reason.setdefault("; ".join(summary.reasons), []).append(summary)
-        yield from by_reason.items()
+def _by_reason(
+    summaries: Sequence[CaseSummary], severity: Severity, code: str, reason_of: _ReasonOf, words: str
+) -> Iterator[Finding]:
+    """One finding for each reason that ``reason_of`` tells of cases (None: of this one none); ``words`` has places for
+    ``cases`` (how many), their ``names`` and the ``reason``.
+    """
+    told = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
+    for reason, cases in by_key(told).items():
+        names = _some([case_name(case) for case in cases])
+        text = words.format(cases=_cases(len(cases)), names=names, reason=reason)
+        yield Finding(severity, "wrong-data" if code == "failed" and "wrong data" in reason else code, text)
 
-    for reason, cases in grouped("failed"):
-        code = "wrong-data" if "wrong data" in reason else "failed"
-        names = _some([case_name(case) for case in cases])
-        yield Finding("bad", code, f"{_cases(len(cases))} failed ({names}): {reason}. Nothing is judged by them.")
-    by_loss: dict[str, list[CaseSummary]] = {}
-    for summary in summaries:
-        if summary.lost:
-            by_loss.setdefault("; ".join(summary.lost), []).append(summary)
-    for reason, cases in by_loss.items():
-        names = _some([case_name(case) for case in cases])
-        text = f"{_cases(len(cases))} failed in a launch by no fault of its own ({names}): {reason}."
-        yield Finding("caution", "launch-lost", f"{text} The other launches count; --resume measures what is missing.")
-    for _, cases in grouped("not reached"):
-        names = _some([case_name(case) for case in cases])
-        yield Finding("caution", "not-reached", f"{_cases(len(cases))} of the plan had no turn: {names}.")
-    for reason, cases in grouped("skipped"):
-        names = _some([case_name(case) for case in cases])
-        yield Finding("note", "skipped", f"{_cases(len(cases))} could not run here ({names}): {reason}.")
+
+def _of_state(state: CaseState) -> _ReasonOf:
+    return lambda summary: "; ".join(summary.reasons) if summary.state == state else None
+
+
+def _loss(summary: CaseSummary) -> str | None:
+    return "; ".join(summary.lost) or None
+
+
+def _lack_of_check(summary: CaseSummary) -> str | None:
+    """An op without data (a barrier) has nothing to check; that is not worth a warning."""
+    checked = not summary.case.size_bytes or not summary.check.startswith("not checked")
+    return None if checked or summary.state != "measured" else summary.check
+
+
+_KEPT: Final = " The other launches count; --resume measures what is missing."
+_UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
+    ("bad", "failed", _of_state("failed"), "{cases} failed ({names}): {reason}. Nothing is judged by them."),
+    ("caution", "launch-lost", _loss, "{cases} failed in a launch by no fault of its own ({names}): {reason}." + _KEPT),
+    ("caution", "not-reached", _of_state("not reached"), "{cases} of the plan had no turn: {names}."),
+    ("note", "skipped", _of_state("skipped"), "{cases} could not run here ({names}): {reason}."),
+)
+"""Severity, code, why a case belongs there, and words, as of ``_by_reason``."""
 
 
 def _oversubscribed(dataset: Dataset) -> Iterator[Finding]:
@@ -205,31 +216,28 @@ def _late(lateness: Iterable[GroupLateness], summaries: Sequence[CaseSummary]) -
 
 def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
     """One finding per kind of outlier: whom it is about, the strongest with its numbers, and in how many matrices."""
-    found: dict[tuple[str, str], list[tuple[int, Outlier]]] = {}
-    for number, matrix in enumerate(matrices):
-        for outlier in matrix.outliers:
-            found.setdefault((matrix.op, outlier.kind), []).append((number, outlier))
-    for (op, kind), members in found.items():
+    found = [(matrix.op, number, outlier) for number, matrix in enumerate(matrices) for outlier in matrix.outliers]
+    for (op, kind), members in by_key(((op, one.kind), (number, one)) for op, number, one in found).items():
         among = [matrix for matrix in matrices if matrix.op == op]
         worst = min((outlier for _, outlier in members), key=lambda outlier: outlier.ratio)
         text = f"{'Pair matrix' if op == 'pair_matrix' else f'Pairs of {op}'}: {worst.text}"
-        by_name: dict[str, set[int]] = {}
-        for number, outlier in sorted(members, key=lambda member: member[1].ratio):
-            by_name.setdefault(outlier.name, set()).add(number)
         if len(members) > 1:
-            names = _some([f"{name} in {len(numbers)}" for name, numbers in by_name.items()])
+            ordered = sorted(members, key=lambda member: member[1].ratio)
+            by_name = by_key((outlier.name, number) for number, outlier in ordered)
+            names = _some([f"{name} in {len(set(numbers))}" for name, numbers in by_name.items()])
             text += f"; that is the worst of {len(members)}. Slow by {kind}, of {len(among)} matrices: {names}"
         yield Finding("caution", f"slow-{kind}", f"{text}.")
 
 
 def _launches(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     """Launches that were slower than the others as a whole; how far single cases scatter is in the trust."""
-    found: dict[tuple[int, int], list[float]] = {}
-    for summary in measured:
-        for group in () if isinstance(summary.groups, PairGroups) else summary.groups:
-            usual = median(group.launch_medians_ns)
-            for key, time_ns in zip(group.launch_keys, group.launch_medians_ns, strict=True):
-                found.setdefault(key, []).append(time_ns / usual)
+    found = by_key(
+        (key, time_ns / group.time_ns)
+        for summary in measured
+        if not isinstance(summary.groups, PairGroups)
+        for group in summary.groups
+        for key, time_ns in zip(group.launch_keys, group.launch_medians_ns, strict=True)
+    )
     for (_, launch), ratios in found.items():
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
@@ -279,14 +287,3 @@ def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Finding]:
     if selftest is not None and selftest.failures:
         which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
         yield Finding("caution", "self-test", f"S{which[1:]}: {selftest.answer()}")
-
-
-def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
-    by_reason: dict[str, list[CaseSummary]] = {}
-    for summary in measured:
-        # An op without data (a barrier) has nothing to check; that is not worth a warning.
-        if summary.case.size_bytes and summary.check.startswith("not checked"):
-            by_reason.setdefault(summary.check, []).append(summary)
-    for reason, cases in by_reason.items():
-        names = _some([case_name(case) for case in cases])
-        yield Finding("caution", "not-checked", f"The data of {_cases(len(cases))} were {reason}: {names}.")

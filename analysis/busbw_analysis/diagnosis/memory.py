@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from busbw.ops import MEMORY_TRAFFIC
 from busbw.runs.facts import fact
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
@@ -243,10 +244,8 @@ def who(curve: MemoryCurve) -> str:
 
 def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     """Every kernel at the largest size that all its thread counts share, by kernel and threads."""
-    alike: dict[SeriesKey, list[MemoryCurve]] = {}
-    for curve in curves:
-        if curve.threads is not None:
-            alike.setdefault(replace(curve.key, threads=None), []).append(curve)
+    threaded = (curve for curve in curves if curve.threads is not None)
+    alike = grouped(threaded, lambda curve: replace(curve.key, threads=None))
     found: list[Scaled] = []
     for members in alike.values():
         shared = set.intersection(*({point.size_bytes for point in curve.points} for curve in members))

@@ -13,6 +13,7 @@ import msgspec
 from busbw.ops import FLOP, bus_factor
 from busbw.ops.training import Workload
 from busbw.runs.records import RankTimeline, Sent, StepParts
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
@@ -122,10 +123,8 @@ class Trained:
 def steps_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
     known = list(summaries)
-    parts: dict[int, list[StepParts]] = {}
-    for block in dataset.blocks:
-        if block.measurement.step is not None:
-            parts.setdefault(block.case, []).append(block.measurement.step)
+    steps = ((block.case, block.measurement.step) for block in dataset.blocks)
+    parts = by_key((case, step) for case, step in steps if step is not None)
     rate = _product_rate(known)
     return tuple(
         _trained(summary, workload, group, parts[summary.index], rate)
@@ -148,12 +147,10 @@ class Ranked:
 
 def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
     """Every step without a late rank that has others like it, the fastest of a group first."""
-    alike: dict[tuple[str, float, int | None, int], list[Trained]] = {}
-    for one in found:
-        if one.workload.slow_ns is not None:
-            continue
-        key = one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks
-        alike.setdefault(key, []).append(one)
+    alike = grouped(
+        (one for one in found if one.workload.slow_ns is None),
+        lambda one: (one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks),
+    )
     ordered = [sorted(group, key=lambda one: one.time_ns) for group in alike.values() if len(group) > 1]
     return tuple(
         Ranked(one, place, one.time_ns / group[0].time_ns) for group in ordered for place, one in enumerate(group, 1)

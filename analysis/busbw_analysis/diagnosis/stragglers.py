@@ -16,6 +16,7 @@ from scipy.stats import binom
 from busbw.ops import SYNCHRONISING
 from busbw.statistics import autocorrelation_time
 from busbw.units import format_time
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.intervals import cluster_bootstrap
 from busbw_analysis.data.load import Block, Dataset, rank_list
@@ -269,9 +270,7 @@ def lateness_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Gro
 
     Cases weigh alike, and so do launches within a case: it is a rank that is late, not a size.
     """
-    blocks: dict[tuple[int, tuple[int, ...]], list[Block]] = {}
-    for block in dataset.blocks:
-        blocks.setdefault((block.case, block.samples.ranks), []).append(block)
+    blocks = grouped(dataset.blocks, lambda block: (block.case, block.samples.ranks))
     groups: dict[tuple[int, ...], dict[int, list[Block]]] = {}
     for summary in summaries:
         if summary.state == "measured" and summary.case.op in SYNCHRONISING:
@@ -354,10 +353,7 @@ def _trial(
 
 def _of_launches(counts: Mapping[int, LateCounts]) -> list[Floats]:
     """The share of every rank in every launch, over all cases."""
-    by_launch: dict[tuple[int, int], list[Floats]] = {}
-    for one in counts.values():
-        for launch, shares in one.shares.items():
-            by_launch.setdefault(launch, []).append(shares)
+    by_launch = by_key(pair for one in counts.values() for pair in one.shares.items())
     return [mean(shares) for shares in by_launch.values()]
 
 

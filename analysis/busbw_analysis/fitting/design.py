@@ -14,6 +14,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from busbw.ops import MESSAGES
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Calls
 from busbw_analysis.models.costs import CostModel
@@ -126,12 +127,9 @@ def known_in(model: CostModel, wanted: Sequence[Parameter], ranks: int, hosts: i
 
 def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
     """For each op that an MPI library ran by an algorithm of its own of which nothing is known, why that is so."""
-    curves: dict[str, list[Observation]] = {}
-    for one in observations:
-        if one.algorithm is None and one.calls is not None and one.op not in MESSAGES:
-            curves.setdefault(one.op, []).append(one)
+    of_mpi = [one for one in observations if one.algorithm is None and one.calls and one.op not in MESSAGES]
     said: list[str] = []
-    for op, members in curves.items():
+    for op, members in grouped(of_mpi, lambda one: one.op).items():
         calls = _calls_of(members)
         found = [calls.choice(op, one.ranks, one.hosts, one.size_bytes) for one in members] if calls else []
         reason = next((one.reason for one in found if isinstance(one, Unavailable)), None)

@@ -16,6 +16,7 @@ import numpy as np
 from busbw.errors import AnalysisError
 from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size, format_time
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.fitting.checks import refuse_mixed, usable
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.fitting.design import (
@@ -222,10 +223,7 @@ class OneRegime:
 
 def regimes(observations: Sequence[Observation]) -> dict[Regime, list[Observation]]:
     """``observations`` apart by what no common parameters can be expected of."""
-    apart: dict[Regime, list[Observation]] = {}
-    for one in observations:
-        apart.setdefault(one.regime, []).append(one)
-    return apart
+    return grouped(observations, lambda one: one.regime)
 
 
 def fit_regimes(observations: Sequence[Observation], *, seed: int = 0) -> tuple[OneRegime, ...]:

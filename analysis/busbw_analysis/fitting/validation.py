@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.fitting.design import (
     Floats,
     Models,
@@ -94,11 +95,8 @@ def _held_out_ranks(observations: Sequence[Observation], models: Models, wanted:
 
 def _held_out_sizes(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> Floats:
     """Errors on every second size of each curve, never its first or last, of a fit to the others."""
-    curves: dict[tuple[object, ...], list[Observation]] = {}
-    for one in observations:
-        curves.setdefault((one.curve, one.ranks, one.hosts), []).append(one)
     tested: list[Observation] = []
-    for members in curves.values():
+    for members in grouped(observations, lambda one: (one.curve, one.ranks, one.hosts)).values():
         tested += sorted(members, key=lambda one: one.size_bytes)[1:-1:2]
     seen = [one for one in observations if one not in tested]
     found = _errors(seen, tested, models, wanted)

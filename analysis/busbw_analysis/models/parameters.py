@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.pair_groups import between_hosts, pairs_of, times_of
 from busbw_analysis.data.series import Series
@@ -126,13 +127,12 @@ def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -
 
 def _matrix_points(dataset: Dataset, summaries: Sequence[CaseSummary], *, far: bool) -> list[tuple[int, float]]:
     """Median time over the pairs at each size of the pair matrix."""
-    times: dict[int, list[float]] = {}
-    for summary in summaries:
-        if summary.case.op == "pair_matrix" and summary.state == "measured":
-            between = between_hosts(dataset, summary.groups)
-            wanted = times_of(summary.groups)[between == far]
-            if len(wanted):
-                times.setdefault(summary.case.size_bytes, []).extend(wanted.tolist())
+    times = by_key(
+        (summary.case.size_bytes, time_ns)
+        for summary in summaries
+        if summary.case.op == "pair_matrix" and summary.state == "measured"
+        for time_ns in times_of(summary.groups)[between_hosts(dataset, summary.groups) == far].tolist()
+    )
     return [(size, median(values)) for size, values in sorted(times.items())]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import MESSAGES, OF_TWO_RANKS
 from busbw.units import about_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.checks import usable
@@ -142,11 +143,8 @@ def _on_a_host(data: MeasuredCurves, asked: PredictionQuery, shapes: Sequence[tu
 
 def sized(label: str, said: Iterable[tuple[int, str]], sizes_bytes: Sequence[int]) -> list[str]:
     """Everything that is ``said`` of a size, once, with the sizes it is said of where that is not all of them."""
-    found: dict[str, list[int]] = {}
-    for size, words in said:
-        found.setdefault(words, []).append(size)
     lines: list[str] = []
-    for words, of in found.items():
+    for words, of in by_key((words, size) for size, words in said).items():
         where = "" if set(of) >= set(sizes_bytes) else sizes_in_words(of)
         head = f"{label} ({where})" if label and where else label or where
         lines.append(f"{head}: {words}" if head else words)

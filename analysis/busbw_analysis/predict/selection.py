@@ -13,6 +13,7 @@ from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.runs import store
 from busbw.runs.facts import fact
 from busbw.runs.records import SETTINGS, settings_in_words
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset, Difference, differences, pool
 from busbw_analysis.data.series import Series, SeriesKey, series_of
 from busbw_analysis.data.summary import CaseSummary, summarise
@@ -170,9 +171,7 @@ def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tupl
     if twice is not None:
         message = f"run {twice} was given more than once; its launches would count twice"
         raise AnalysisError(message, code="given-twice")
-    shapes: dict[tuple[int, int], list[store.StoredRun]] = {}
-    for stored in runs:
-        shapes.setdefault((len(stored.run.hosts), len(set(stored.run.hosts))), []).append(stored)
+    shapes = grouped(runs, lambda stored: (len(stored.run.hosts), len(set(stored.run.hosts))))
     for stored in runs[1:]:
         found = _unlike(runs, stored)
         if found and not force:
@@ -317,10 +316,11 @@ def _beside(
     each in one way on all ranks. Bytes are bytes; but what adds them up takes as long as its data type does.
     """
     wanted = dict(zip(_WAY, usual, strict=True))
-    found: dict[str, list[SeriesKey]] = {}
-    for one in alone:
-        if one.key.op != op and all(getattr(one.key, name) == wanted[name] for name in ("mode", "sync", "cache")):
-            found.setdefault(one.key.op, []).append(one.key)
+    others = [one.key for one in alone if one.key.op != op]
+    timed_alike = [
+        key for key in others if all(getattr(key, name) == wanted[name] for name in ("mode", "sync", "cache"))
+    ]
+    found = grouped(timed_alike, lambda key: key.op)
     ways, notes = {op: usual}, []
     for other, keys in found.items():
         best = min(keys, key=lambda key: (key.dtype != wanted["dtype"], _unusual(_way(key))))
