@@ -816,6 +816,79 @@ def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(
     assert "nominal (as the system states it)" in found.denominator
 
 
+HOSTS_OF_EIGHT_H100 = [
+    # Eight ports of 50 GB/s beside 450 GB/s of links: an eighth of the ports each, 500 GB/s out of a GPU. 47.5 GB/s a
+    # port in practice, and a ring passes every host once: 380 GB/s.
+    ("all_reduce", 2, 500e9, 380e9),
+    ("all_reduce", 4, 500e9, 380e9),  # the ports alone: 400e9 / (2 · 3/4) · 2 · 31/32 = 516.7e9
+    ("all_gather", 2, 500e9, 380e9),
+    ("all_gather", 4, 500e9, 380e9),
+    ("reduce_scatter", 2, 500e9, 380e9),
+    ("reduce_scatter", 4, 500e9, 380e9),
+    # Eight ranks send half of S each, or three quarters: 400e9 / 4 · 15/16, 400e9 / 6 · 31/32.
+    ("all_to_all", 2, 93.75e9, 0.95 * 93.75e9),
+    ("all_to_all", 4, 400e9 / 6 * 31 / 32, 0.95 * 400e9 / 6 * 31 / 32),
+    # One rank of a host sends to another one, and has one of the ports near by.
+    ("send_recv", 2, 400e9, 47.5e9),
+    ("send_recv", 4, 400e9, 47.5e9),
+]
+
+
+def on_hosts_of_gpus(op: str, hosts: int, ports: int = 8, **machine: JSON) -> Peak | Unavailable:
+    """The peak of ``op`` over NCCL on ``hosts`` of eight H100, with a rank on each."""
+    names = tuple(f"node{number}" for number in range(hosts))
+    seats = [{"rank": rank, "local_rank": rank % 8, "gpu": rank % 8} for rank in range(8 * hosts)]
+    rdma = [port(f"mlx5_{number}", 400) for number in range(ports)]
+    gpus = [gpu(number, "NVIDIA H100 80GB HBM3") for number in range(8)]
+    facts: dict[str, JSON] = {"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats, "rdma": rdma, **machine}
+    one = case(op, 64 * MIB, 8 * hosts, backend="nccl", device="cuda", nodes=hosts)
+    dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=names, facts=facts), samples=5),))
+    return peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+
+
+@pytest.mark.parametrize(("op", "hosts", "busbw", "practical"), HOSTS_OF_EIGHT_H100)
+def test_hosts_of_gpus_are_under_links_and_network(op: str, hosts: int, busbw: float, practical: float) -> None:
+    found = on_hosts_of_gpus(op, hosts)
+    assert isinstance(found, Peak)
+    assert found.busbw == pytest.approx(busbw)
+    assert found.practical_busbw == pytest.approx(practical)
+    assert found.level == ("links of GPUs" if busbw == 500e9 else "network")
+
+
+def test_one_slow_card_for_eight_gpus_is_the_peak_and_a_message_has_all_of_it() -> None:
+    found, message = (on_hosts_of_gpus(op, 2, ports=1) for op in ("all_reduce", "send_recv"))
+    assert isinstance(found, Peak)
+    assert found.level == "network"
+    assert found.busbw == pytest.approx(50e9 * 2 * 15 / 16)
+    assert found.practical_busbw == pytest.approx(47.5e9)
+    assert isinstance(message, Peak)
+    assert message.practical_busbw == pytest.approx(47.5e9)
+
+
+def test_links_between_gpus_that_are_not_known_leave_the_network_and_say_so() -> None:
+    found = on_hosts_of_gpus("all_reduce", 2, pci={"gpus": [], "nics": [], "drives": []})
+    assert isinstance(found, Peak)
+    assert found.busbw == pytest.approx(750e9)
+    assert found.practical_busbw == pytest.approx(380e9)
+    assert "links between GPUs, which may allow less" in found.denominator
+
+
+def test_the_only_gpu_of_a_host_is_under_its_link_to_the_host() -> None:
+    seats = [{"rank": 0, "local_rank": 0, "gpu": 0}, {"rank": 1, "local_rank": 0, "gpu": 0}]
+    facts: dict[str, JSON] = {
+        "pci": {"gpus": [gpu(0)], "nics": [], "drives": []},
+        "ranks": seats,
+        "rdma": [port(f"mlx5_{number}", 400) for number in range(4)],
+    }
+    one = case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)
+    dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=("a", "b"), facts=facts), samples=5),))
+    found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    assert isinstance(found, Peak)
+    assert found.level == "PCIe"
+    assert found.busbw is not None
+    assert 60e9 < found.busbw < 66e9
+
+
 def test_a_share_of_a_copys_roof_is_printed_with_its_denominator() -> None:
     seats = [{"rank": 0, "local_rank": 0, "gpu": 0}]
     machine = Machine(facts={"pci": {"gpus": [gpu(0)], "nics": [], "drives": []}, "ranks": seats})

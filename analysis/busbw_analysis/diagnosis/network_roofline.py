@@ -124,8 +124,8 @@ def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
         network = host_network(dataset.environment(host), dataset.backend.transport, rows)
         if isinstance(network, str):
             return None
-        name, peak = network
         sharing = placement.count(host)
         shared = f", shared by its {sharing} ranks" if sharing > 1 else ""
-        shares.append(_Network(peak.nominal / sharing, f"{name} of {host}, nominal{shared}", measured=False))
+        what = f"{network.name} of {host}, nominal{shared}"
+        shares.append(_Network(network.peak.nominal / sharing, what, measured=False))
     return min(shares, key=lambda one: one.rate)

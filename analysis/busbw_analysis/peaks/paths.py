@@ -113,23 +113,36 @@ def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> 
     return host_link_of(gpu, rows)
 
 
-def host_network(
-    environment: Mapping[str, JSON], by: TransportRules, rows: Catalogue
-) -> tuple[str, HardwarePeak] | str:
-    """What connects a host to the others, in one direction: all RDMA ports that the backend may use together, else the
-    interface that its sockets go by; or what is missing.
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What connects a host to the others: its ``name``, what it carries in one direction, and by how many ``ports``."""
+
+    name: str
+    peak: HardwarePeak
+    ports: int = 1
+
+    @property
+    def practical(self) -> float:
+        """What is reached in practice, else the nominal rate."""
+        return self.peak.practical or self.peak.nominal
+
+
+def host_network(environment: Mapping[str, JSON], by: TransportRules, rows: Catalogue) -> Network | str:
+    """What connects a host to the others: all RDMA ports that the backend may use together, else the interface that
+    its sockets go by; or what is missing.
     """
     transport = transport_of(environment, by)
     ports = [] if transport.rdma is False else list(_rdma(environment, transport, rows))
     if not ports:
-        return _interface(environment, transport, rows)
+        found = _interface(environment, transport, rows)
+        return found if isinstance(found, str) else Network(*found)
     if isinstance(transport.rdma, str):
         return transport.rdma
     names = ", ".join(name for name, _ in ports)
     peaks = [peak for _, peak in ports]
     together = efa_together(peaks, rows) or _together(peaks)
     noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
-    return f"{noun} {names} ({together.what})", together
+    return Network(f"{noun} {names} ({together.what})", together, len(ports))
 
 
 def _together(peaks: Sequence[HardwarePeak]) -> HardwarePeak:

@@ -1,15 +1,16 @@
 """What the hardware allows: the peak over a curve, and what exactly 100 % means.
 
 CPU ranks on one host talk through its memory, so their peak is the rate at which that host copies memory, measured in
-the same run. GPUs of one host are under their links, ranks on several hosts under the network, kernels in memory under
-that of the host or of the GPU, copies between the two under the GPU's link to the host: nominal peaks, from what the
-system states and the catalogue. Where none is known there is no peak: a percentage of a guess is worse than none.
+the same run. GPUs of one host are under their links, ranks on several hosts under the network, and where they drive
+GPUs under links and network together. Kernels in memory are under that of the host or of the GPU, copies between the
+two under the GPU's link to the host: nominal peaks, from what the system states and the catalogue. Where none is known
+there is no peak: a percentage of a guess is worse than none.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, STORING, TO_THE_HOST
 from busbw.runs.facts import fact
@@ -20,7 +21,7 @@ from busbw_analysis.data.load import Dataset, rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.peaks.paths import gpu_links, gpu_memory, host_links, host_network
+from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
 TCP_STREAM = "tcp_stream"
@@ -390,6 +391,7 @@ def _memory_peak(
 
 
 def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
+    """The busiest host, and where ranks drive GPUs the slowest of those, too."""
     key = series.key
     crossing = LEAST_CROSSING.get(key.op)
     if crossing is None:
@@ -397,20 +399,83 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
             "traffic-not-kept",
             f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep",
         )
-    hosts = dataset.hosts_of(key.ranks)
-    speeds: dict[str, tuple[str, HardwarePeak]] = {}
-    for host in hosts:
+    networks: dict[str, Network] = {}
+    for host in dataset.hosts_of(key.ranks):
         found = host_network(dataset.environment(host), dataset.backend.transport, rows)
         if isinstance(found, str):
             return Unavailable("network-not-known", f"the speed of the network is unknown: {host} {found}")
-        speeds[host] = found
-    slowest = min(speeds, key=lambda host: speeds[host][1].nominal)
-    name, peak = speeds[slowest]
+        networks[host] = found
+    slowest = min(networks, key=lambda host: networks[host].peak.nominal)
+    network = networks[slowest]
     placement = [dataset.runs[0].run.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
     denominator = (
-        f"{name} of {slowest}, {format_rate(peak.nominal)} in one direction, {peak.in_words}, the slowest of "
-        f"{len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
+        f"{network.name} of {slowest}, {format_rate(network.peak.nominal)} in one direction, {network.peak.in_words}, "
+        f"the slowest of {len(networks)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
         f"{multiple:.3g} × S through the busiest one"
     )
-    return _under_links(series, peak, multiple, "network", f"{name} of {slowest}", denominator)
+    peak = _under_links(series, network.peak, multiple, "network", f"{network.name} of {slowest}", denominator)
+    if key.device == _HOST_MEMORY:
+        return peak
+    of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
+    ways = _ways_out(dataset, key.ranks, networks, rows)
+    if isinstance(ways, str):
+        peak = replace(peak, denominator=f"{peak.denominator}; links between GPUs, which may allow less: {ways}")
+    else:
+        narrowest = min(ways, key=lambda way: way.peak.nominal)
+        denominator = f"{narrowest.in_words('GPUs')}; {key.op} must carry {of_a_rank:.3g} × S through it"
+        level = _level(narrowest.peak)
+        links = _under_links(series, narrowest.peak, of_a_rank, level, narrowest.holder, denominator)
+        known = [one.practical for one in (peak, links) if one.practical is not None]
+        beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
+        peak = peak if peak.algbw <= links.algbw else replace(links, denominator=f"{links.denominator}{beside}")
+        peak = replace(peak, practical=min(known) if len(known) == 2 else peak.practical)
+    return _as_sent_by_gpus(peak, network, of_a_rank, placement.count(slowest), key.op)
+
+
+def _ways_out(
+    dataset: Dataset, ranks: Sequence[int], networks: Mapping[str, Network], rows: Catalogue
+) -> list[Narrowest] | str:
+    """The slowest way out of a GPU on every host: its links to the others there and, unless it shares these with them,
+    its part of the network. A GPU without others has its link to the host.
+    """
+    placement = dataset.runs[0].run.hosts
+    seated, of_group = Counter(placement), Counter(placement[rank] for rank in ranks)
+    found: list[Narrowest] = []
+    for host, network in networks.items():
+        here = [rank for rank in ranks if placement[rank] == host]
+        links = (host_links if seated[host] == 1 else gpu_links)(dataset, here, rows)
+        if isinstance(links, str):
+            return f"{host}: {links}"
+        if seated[host] > 1 and links.peak.kind != "pcie":
+            links = replace(links, peak=_with(links.peak, network, of_group[host]))
+        found.append(replace(links, holder=f"{links.holder.partition(' on ')[0]} of {host}", count=len(ranks)))
+    return found
+
+
+def _with(links: HardwarePeak, network: Network, sharing: int) -> HardwarePeak:
+    """``links`` of a GPU, and its part of a network that ``sharing`` of them share."""
+    both = links.practical is not None
+    return replace(
+        links,
+        nominal=links.nominal + network.peak.nominal / sharing,
+        practical=(links.practical or 0.0) + network.practical / sharing if both else None,
+        what=f"1/{sharing} of {network.name} and {links.what}",
+    )
+
+
+_OF_ONE_CARD: Final = frozenset({"send_recv", "ping_pong", "pair_uni", "pair_bidir"})
+"""Messages of one GPU at a time, which NCCL sends by the cards that are nearest to it."""
+
+
+def _as_sent_by_gpus(peak: Peak, network: Network, of_a_rank: float, on_host: int, op: str) -> Peak:
+    """What is reached in practice is no more than a ring carries, which passes every host once; a message goes by the
+    cards of one GPU.
+    """
+    share = max(1 / network.ports, 1 / on_host) if op in _OF_ONE_CARD else 1.0
+    ring = network.practical * share / of_a_rank
+    practical = ring if peak.practical is None else min(peak.practical, ring)
+    busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
+    how = "a GPU's own cards" if op in _OF_ONE_CARD else "a ring, which passes every host once,"
+    words = f"; {how} would reach {busbw}" if practical == ring else ""
+    return replace(peak, practical=practical, denominator=f"{peak.denominator}{words}")
