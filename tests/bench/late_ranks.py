@@ -21,7 +21,6 @@ from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.system import environment
 from busbw_analysis.data.load import load
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.stragglers import RankLateness, lateness_of
 
 TRIALS = 100
@@ -100,7 +99,7 @@ def trial(setting: Setting, seed: int) -> tuple[RankLateness, ...]:
     with tempfile.TemporaryDirectory() as folder:
         run_local(plan, row, Settings(results_dir=Path(folder), quiet=True))
         dataset = load(tuple(store.folders(Path(folder))))
-    (group,) = lateness_of(dataset, summarise(dataset))
+    (group,) = lateness_of(dataset)
     return group.members
 
 

@@ -15,7 +15,7 @@ from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
-from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of, socket_streams
+from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of
 from busbw_analysis.report.tables.show import show_rows
 
 MIB = 1 << 20
@@ -32,8 +32,7 @@ def peak(
     measured = (case("memory_copy", 64 * MIB, ranks),) if copies is None else copies
     size = 0 if op == "barrier" else 4 * MIB
     dataset = pool((synthetic_run([case(op, size, ranks), *measured], QUIET, machine=machine, samples=5),))
-    summaries = summarise(dataset)
-    return peak_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
+    return peak_of(dataset, series_of(dataset)[0], ROWS)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +86,9 @@ def test_ranks_over_sockets_are_held_against_plain_sockets(
     cases = [msgspec.structs.replace(one, backend=backend) for one in (case(op, 32 * MIB), *others)]
     machine = Machine(usable_cores=cores)
     dataset = pool((synthetic_run(cases, world, machine=machine, samples=5),))
-    summaries = summarise(dataset)
-    series = series_of(dataset, summaries)[0]
+    series = series_of(dataset)[0]
     assert len(series.key.ranks) == ranks_of_op
-    found = peak_of(dataset, series, host_copies(dataset, summaries), ROWS, streams=socket_streams(dataset, summaries))
+    found = peak_of(dataset, series, ROWS)
     if (op, busbw) == ("ping_pong", None):
         assert isinstance(found, Unavailable)
         assert found.code == "stream-shared-cores"
@@ -108,7 +106,7 @@ def test_the_largest_copy_is_the_peak() -> None:
     world = World(by_op={"memory_copy": (Piece(0.0, 1e-10), Piece(0.0, 5e-10, 64 * MIB))}, sample_noise=0.0)
     cases = [case("memory_copy", size) for size in (MIB, 64 * MIB)]
     dataset = pool((synthetic_run(cases, world),))
-    copied = host_copies(dataset, summarise(dataset))["node0"]
+    copied = host_copies(dataset)["node0"]
     assert copied.size_bytes == 64 * MIB
     assert copied.bytes_per_second == pytest.approx(4 / 5e-10, rel=1e-3)
 
@@ -117,7 +115,7 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_peak() -> None:
     late = World(pieces=(Piece(1e-3, 0.0),), sample_noise=0.0, late_rank=1, late_seconds=1e-3)
     dataset = pool((synthetic_run([case("memory_copy", 4 * MIB, 2)], late),))
     group = summarise(dataset)[0].only
-    copied = host_copies(dataset, summarise(dataset))["node0"]
+    copied = host_copies(dataset)["node0"]
     assert group is not None
     assert group.time_ns == pytest.approx(1e6, rel=1e-3)
     assert group.span_ns == pytest.approx(2e6, rel=1e-3)
@@ -174,7 +172,7 @@ def test_of_unlike_hosts_the_slowest_is_the_peak() -> None:
     )
     environments = {**fast.run.environments, "node1": slow.run.environments["node1"]}
     dataset = pool((replace(fast, run=msgspec.structs.replace(fast.run, environments=environments)),))
-    found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    found = peak_of(dataset, series_of(dataset)[0], ROWS)
     assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(1.25e9)
 
@@ -205,7 +203,7 @@ def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
         [case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)], QUIET, machine=machine
     )
     dataset = pool((run,))
-    found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    found = peak_of(dataset, series_of(dataset)[0], ROWS)
     assert isinstance(found, Peak)
     assert found.level == "network"
     assert found.holder.startswith("RDMA port mlx5_0")
@@ -455,9 +453,8 @@ def test_least_crossing_by_hand(op: str, placement: str, least: float) -> None:
 def test_groups_at_the_same_time_share_the_host() -> None:
     cases = [case("all_gather", 4 * MIB, group="div:2"), case("memory_copy", 64 * MIB)]
     dataset = pool((synthetic_run(cases, QUIET, samples=5),))
-    summaries = summarise(dataset)
-    alone = peak_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
-    shared = peak_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS, 2.0)
+    alone = peak_of(dataset, series_of(dataset)[0], ROWS)
+    shared = peak_of(dataset, series_of(dataset)[0], ROWS, 2.0)
     assert isinstance(alone, Peak)
     assert isinstance(shared, Peak)
     assert shared.algbw == pytest.approx(alone.algbw / 2)
@@ -465,7 +462,7 @@ def test_groups_at_the_same_time_share_the_host() -> None:
 
 def test_a_small_copy_is_no_peak() -> None:
     dataset = pool((synthetic_run([case("all_reduce", MIB), case("memory_copy", 64 * 1024)], World()),))
-    assert not host_copies(dataset, summarise(dataset))
+    assert not host_copies(dataset)
 
 
 def gpu(index: int, name: str = "NVIDIA H200", **nvlink: JSON) -> dict[str, JSON]:
@@ -491,10 +488,9 @@ def on_gpus(
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
     size = case(op, 64 * MIB, count, backend="nccl", device="cuda")
     dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
-    summaries = summarise(dataset)
-    copies = host_copies(dataset, summaries)
+    copies = host_copies(dataset)
     assert copies == {}, "a copy on a GPU is no peak over what ranks send each other"
-    return peak_of(dataset, series_of(dataset, summaries)[0], copies, rows)
+    return peak_of(dataset, series_of(dataset)[0], rows)
 
 
 @pytest.mark.parametrize(
@@ -589,7 +585,7 @@ def test_gpus_without_nvml_are_known_by_their_place_on_pci() -> None:
     for op, level, holder in (("memory_copy", "HBM", "MI300X"), ("host_to_device", "PCIe", "PCIe 5 x16")):
         one = case(op, 64 * MIB, 1, backend="nccl", device="cuda")
         dataset = pool((synthetic_run([one], QUIET, machine=Machine(facts=facts), samples=5),))
-        found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+        found = peak_of(dataset, series_of(dataset)[0], ROWS)
         assert isinstance(found, Peak), found
         assert found.level == level
         assert holder in found.denominator
@@ -691,7 +687,7 @@ def over_network(backend: str, **facts: JSON) -> Peak | Unavailable:
     machine = Machine(hosts=("node0", "node1"), facts=facts)
     size = case("all_reduce", 64 * MIB, backend=backend)
     dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
-    return peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    return peak_of(dataset, series_of(dataset)[0], ROWS)
 
 
 def test_ports_of_efa_are_the_network_of_their_instance() -> None:
@@ -808,8 +804,7 @@ def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(
     )
     one = case("broadcast", 4 * MIB, 4, backend=backend, nodes=2)
     dataset = pool((synthetic_run([one], QUIET, machine=machine, samples=5),))
-    summaries = summarise(dataset)
-    found = peak_of(dataset, series_of(dataset, summaries)[0], {}, ROWS)
+    found = peak_of(dataset, series_of(dataset)[0], ROWS)
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(rate)
     assert said in found.denominator
@@ -843,7 +838,7 @@ def on_hosts_of_gpus(op: str, hosts: int, ports: int = 8, **machine: JSON) -> Pe
     facts: dict[str, JSON] = {"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats, "rdma": rdma, **machine}
     one = case(op, 64 * MIB, 8 * hosts, backend="nccl", device="cuda", nodes=hosts)
     dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=names, facts=facts), samples=5),))
-    return peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    return peak_of(dataset, series_of(dataset)[0], ROWS)
 
 
 @pytest.mark.parametrize(("op", "hosts", "busbw", "practical"), HOSTS_OF_EIGHT_H100)
@@ -882,7 +877,7 @@ def test_the_only_gpu_of_a_host_is_under_its_link_to_the_host() -> None:
     }
     one = case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)
     dataset = pool((synthetic_run([one], QUIET, machine=Machine(hosts=("a", "b"), facts=facts), samples=5),))
-    found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    found = peak_of(dataset, series_of(dataset)[0], ROWS)
     assert isinstance(found, Peak)
     assert found.level == "PCIe"
     assert found.busbw is not None

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
 from busbw_analysis.data.load import Dataset, pool
-from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis import selftest
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import judge
@@ -119,10 +118,10 @@ def test_a_delay_that_nobody_finds_fails(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_accused_beside_the_late_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def everybody(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[GroupLateness, ...]:
+    def everybody(dataset: Dataset) -> tuple[GroupLateness, ...]:
         return tuple(
             replace(group, members=tuple(replace(member, flagged=True) for member in group.members))
-            for group in lateness_of(dataset, summaries)
+            for group in lateness_of(dataset)
         )
 
     monkeypatch.setattr(selftest, "lateness_of", everybody)

@@ -216,20 +216,17 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     # scipy takes longer to load than most simulations.
     from busbw_analysis.data.load import pool  # noqa: PLC0415
     from busbw_analysis.data.series import series_of  # noqa: PLC0415
-    from busbw_analysis.data.summary import summarise  # noqa: PLC0415
     from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
     from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
-    from busbw_analysis.peaks.peaks import host_copies  # noqa: PLC0415
 
     dataset = pool([read_run(results_dir, run)])
-    summaries = summarise(dataset)
-    series = series_of(dataset, summaries)
+    series = series_of(dataset)
     like = next((one for one in series if one.key.op == op), None)
     if like is None:
         measured = ", ".join(dict.fromkeys(one.key.op for one in series))
         message = f"--from {run}: it has no {op} whose α and β could be taken; it has {measured or 'nothing'}"
         raise AnalysisError(message)
-    found = parameters_for(dataset, like, series, summaries, host_copies(dataset, summaries))
+    found = parameters_for(dataset, like)
     if isinstance(found, Unavailable):
         message = f"--from {run}: {found.reason}"
         raise AnalysisError(message)

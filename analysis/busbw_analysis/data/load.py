@@ -5,9 +5,10 @@ the run and the launch that it comes from; runs that are pooled contribute launc
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.ops import PAIRED
@@ -20,6 +21,7 @@ from busbw.units import format_size
 from busbw_analysis.data.escape import plain_run
 from busbw_analysis.data.pair_columns import PairBlock, packed
 
+_Made = TypeVar("_Made")
 CaseState = Literal["measured", "failed", "skipped", "not reached"]
 
 _SHOWN_VALUE = 120
@@ -65,7 +67,7 @@ class Dataset:
     have no samples, are in ``imported`` alone, with the same two indices.
 
     ``notices`` is what the reader has to say: torn lines, facts that only some of the runs recorded, differences that
-    were overruled.
+    were overruled. ``kept`` is what ``once`` has made of it.
     """
 
     runs: tuple[store.StoredRun, ...]
@@ -74,6 +76,7 @@ class Dataset:
     notices: tuple[str, ...]
     pair_blocks: tuple[tuple[int, int, PairBlock], ...] = ()
     imported: tuple[tuple[int, int, Imported], ...] = ()
+    kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def measured(self) -> Iterator[tuple[int, Measurement, int]]:
         """Every block of every group of ranks, blocks of pairs together: run, what was recorded, how many groups."""
@@ -118,6 +121,19 @@ class Dataset:
     def environment(self, host: str) -> Mapping[str, JSON]:
         """The recorded facts of ``host``; empty when there are none."""
         return self.runs[0].run.environments.get(host, {})
+
+
+def once(made_of: Callable[[Dataset], _Made]) -> Callable[[Dataset], _Made]:
+    """``made_of`` a dataset, made when it is first asked for and kept with it."""
+
+    @wraps(made_of)
+    def made(dataset: Dataset) -> _Made:
+        if made_of not in dataset.kept:
+            dataset.kept[made_of] = made_of(dataset)
+        found: _Made = dataset.kept[made_of]
+        return found
+
+    return made
 
 
 def _over_hosts(path: str) -> Callable[[Run], JSON]:

@@ -1,6 +1,5 @@
 """The curves of a run: one op with everything fixed but its size, ready for a fit, a model and a plot."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from busbw.ops import PAIRED, TRAINED
@@ -8,8 +7,8 @@ from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import SETTINGS, case_in_words
 from busbw_analysis.data.groups import GroupSummary, Interval
-from busbw_analysis.data.load import Dataset, rank_list
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.load import Dataset, once, rank_list
+from busbw_analysis.data.summary import CaseSummary, summarise
 
 _MORE = frozenset({"overlap", "barriers"})
 """Modes whose samples hold more than the call."""
@@ -98,12 +97,13 @@ class Series:
         return tuple(tuple(medians[key] for key in common) for medians in known)
 
 
-def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Series, ...]:
+@once
+def series_of(dataset: Dataset) -> tuple[Series, ...]:
     """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other. Nor have
     samples that hold something else as well, and steps of training: most of their time is not communication.
     """
     found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
-    for summary in summaries:
+    for summary in summarise(dataset):
         if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode in _MORE:
             continue
         for group in summary.groups:

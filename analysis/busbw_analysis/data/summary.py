@@ -1,7 +1,7 @@
 """What became of every case, and its numbers: one summary per group of ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -12,9 +12,9 @@ from busbw.runs.records import Case, Check, Imported, LoopKind, Measurement
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary, summarise_group, summarise_imported
-from busbw_analysis.data.load import Block, CaseRow, CaseState, Dataset
+from busbw_analysis.data.load import Block, CaseRow, CaseState, Dataset, once
 from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.pair_groups import Groups, PairGroups, has_modes, of_groups
+from busbw_analysis.data.pair_groups import Groups, PairGroups, has_modes, of_groups, ranks_in
 from busbw_analysis.data.pair_numbers import CLOCK_ERROR_SHARE
 
 Flag = Literal[
@@ -78,18 +78,26 @@ class CaseSummary:
         return self.groups[0] if len(self.groups) == 1 else None
 
 
+@once
 def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     """Every case of ``dataset``, in the order of the plan, whatever became of it."""
     by_case = grouped(dataset.blocks, lambda block: block.case)
     pairs = by_key((case, (run, block)) for run, case, block in dataset.pair_blocks)
     told = by_key((case, (run, imported)) for run, case, imported in dataset.imported)
-    return tuple(
+    summaries = (
         _pair_case(row, pairs[row.index])
         if row.index in pairs
         else _imported_case(row, told[row.index])
         if row.index in told
         else _case(row, by_case.get(row.index, []))
         for row in dataset.cases
+    )
+    shared = dataset.oversubscribed_hosts
+    return tuple(
+        replace(one, flags=(*one.flags, "oversubscribed"))
+        if shared and shared.keys() & dataset.hosts_of(ranks_in(one.groups))
+        else one
+        for one in summaries
     )
 
 
@@ -168,7 +176,7 @@ def _added(rates: Sequence[float | None]) -> float | None:
 def _flags(
     case: Case, measured: Sequence[Measurement | PairBlock], groups: Groups, disturbance: Disturbance
 ) -> tuple[Flag, ...]:
-    """What a reader of one row must know. ``oversubscribed`` is added by ``judge``, which knows the machine."""
+    """What a reader of one row must know, but for ``oversubscribed``, which the machine tells."""
     of = partial(of_groups, groups)
     overlaps = () if isinstance(groups, PairGroups) else [one.overlap for one in groups if one.overlap is not None]
     wanted: tuple[tuple[Flag, bool | np.bool_], ...] = (

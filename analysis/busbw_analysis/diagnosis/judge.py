@@ -1,6 +1,6 @@
 """The judgement: what the numbers of a run mean, warnings first, each in plain words and with its evidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -9,7 +9,7 @@ from busbw.ops import OPS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import Dataset, pool
-from busbw_analysis.data.pair_groups import fastest_of, ranks_in
+from busbw_analysis.data.pair_groups import fastest_of
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import CaseSummary, summarise
@@ -37,7 +37,7 @@ from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.paths import gpu_model
-from busbw_analysis.peaks.peaks import HostCopy, Peak, SocketStream, host_copies, peak_of, socket_streams
+from busbw_analysis.peaks.peaks import Peak, peak_of
 from busbw_analysis.predict import joint_fits_of
 
 __all__ = ["Best", "Curve", "Finding", "Judgement", "Outlier", "PairMatrix", "Severity", "Status", "Verdict", "judge"]
@@ -119,16 +119,12 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     shipped one with the user's own.
     """
     rows = catalogue() if rows is None else rows
-    oversubscribed = dataset.oversubscribed_hosts
-    summaries = tuple(_flag_oversubscribed(dataset, summary, oversubscribed) for summary in summarise(dataset))
-    placements = dataset.placements
+    summaries, placements = summarise(dataset), dataset.placements
     matrices = matrices_of(summaries, placements)
-    lateness = lateness_of(dataset, summaries)
-    series = series_of(dataset, summaries)
-    copies, streams = host_copies(dataset, summaries), socket_streams(dataset, summaries)
-    curves = tuple(_curve(dataset, one, series, summaries, copies, streams, rows) for one in series)
-    memory, files = memory_curves(dataset, curves, summaries), stored(dataset, summaries, curves)
-    rooflines = rooflines_of(dataset, summaries, memory, rows)
+    lateness = lateness_of(dataset)
+    curves = tuple(_curve(dataset, one, rows) for one in series_of(dataset))
+    memory, files = memory_curves(dataset, curves), stored(dataset, curves)
+    rooflines = rooflines_of(dataset, memory, rows)
     shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
     findings = [*findings_on(dataset, summaries, matrices, lateness, selftest), *hardware_findings(dataset, rows)]
     return Judgement(
@@ -142,10 +138,10 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         cases=summaries,
         selftest=selftest,
         rooflines=rooflines,
-        networks=network_rooflines(dataset, summaries, rooflines, rows),
+        networks=network_rooflines(dataset, rooflines, rows),
         memory=memory,
         files=files,
-        steps=steps_of(dataset, summaries),
+        steps=steps_of(dataset),
         pair_shares=shares,
         comparisons=algorithm_comparisons(curves, library_of_run(dataset)),
         levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
@@ -175,7 +171,7 @@ def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
 
 def with_joint_fits(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
     """``judgements`` with the joint fits over all of their curves, and S* from these where messages tell none."""
-    regimes = joint_fits_of([one.dataset for one in judgements], [one.cases for one in judgements])
+    regimes = joint_fits_of([one.dataset for one in judgements])
     return tuple(replace(one, regimes=regimes, comparisons=_comparisons(one, regimes)) for one in judgements)
 
 
@@ -185,48 +181,27 @@ def _comparisons(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[Al
     return algorithm_comparisons(judgement.curves, library_of_run(judgement.dataset), regimes)
 
 
-def _flag_oversubscribed(dataset: Dataset, summary: CaseSummary, oversubscribed: Mapping[str, object]) -> CaseSummary:
-    hosts = set(dataset.hosts_of(ranks_in(summary.groups)))
-    return replace(summary, flags=(*summary.flags, "oversubscribed")) if hosts & set(oversubscribed) else summary
-
-
-def _sharing(dataset: Dataset, series: Series, summary: CaseSummary) -> float:
+def _sharing(dataset: Dataset, series: Series) -> float:
     """How many times the bytes of this group all groups move that run at the same time on one of its hosts."""
-    own = series.points[-1].wire_bytes
+    summary, own = summarise(dataset)[series.points[-1].case], series.points[-1].wire_bytes
     if summary.total is None or not own:
         return 1.0
     hosts = set(dataset.hosts_of(series.key.ranks))
     return sum(group.wire_bytes for group in summary.groups if hosts & set(dataset.hosts_of(group.ranks))) / own
 
 
-def _curve(
-    dataset: Dataset,
-    series: Series,
-    everything: Sequence[Series],
-    summaries: Sequence[CaseSummary],
-    copies: Mapping[str, HostCopy],
-    streams: Mapping[str, SocketStream],
-    rows: Catalogue,
-) -> Curve:
-    point = series.points[-1]
-    sharing = _sharing(dataset, series, summaries[point.case])
-    parameters = shared(
-        parameters_for(dataset, series, everything, summaries, copies), sharing, far=series.key.hosts > 1
-    )
+def _curve(dataset: Dataset, series: Series, rows: Catalogue) -> Curve:
+    point, library = series.points[-1], library_of_run(dataset)
+    sharing = _sharing(dataset, series)
+    parameters = shared(parameters_for(dataset, series), sharing, far=series.key.hosts > 1)
     return Curve(
         series=series,
         fit=fit_series(series),
-        model=predict(
-            series.key,
-            series.bus_factor,
-            [point.size_bytes for point in series.points],
-            parameters,
-            library_of_run(dataset),
-        ),
+        model=predict(series.key, series.bus_factor, [one.size_bytes for one in series.points], parameters, library),
         parameters=parameters,
-        peak=peak_of(dataset, series, copies, rows, sharing, streams),
+        peak=peak_of(dataset, series, rows, sharing),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
-        explanation=explain(series, everything, parameters, library_of_run(dataset)),
+        explanation=explain(series, series_of(dataset), parameters, library),
         published=_published(dataset, series, rows),
     )
 

@@ -14,7 +14,7 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.diagnosis.verdicts import Curve
@@ -121,14 +121,12 @@ class MostOfMemory:
     first_bytes: int
 
 
-def memory_curves(
-    dataset: Dataset, curves: Iterable[Curve], summaries: Sequence[CaseSummary]
-) -> tuple[MemoryCurve, ...]:
+def memory_curves(dataset: Dataset, curves: Iterable[Curve]) -> tuple[MemoryCurve, ...]:
     """The curves of kernels in memory, in the order of the plan."""
-    return tuple(_curve(dataset, curve, summaries) for curve in curves if curve.series.key.op in MEMORY_TRAFFIC)
+    return tuple(_curve(dataset, curve) for curve in curves if curve.series.key.op in MEMORY_TRAFFIC)
 
 
-def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> MemoryCurve:
+def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
     key = curve.series.key
     factor = MEMORY_TRAFFIC[key.op]
     # A GPU has its memory to itself; the ranks of a host share its.
@@ -145,7 +143,7 @@ def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> 
     )
     points: list[MemoryPoint] = []
     for one in curve.series.points:
-        group = next(group for group in summaries[one.case].groups if group.ranks == key.ranks)
+        group = next(group for group in summarise(dataset)[one.case].groups if group.ranks == key.ranks)
         # From the first entry to the last exit where clocks tell: ranks that take turns do not add up.
         waited = group.span_ns / one.time_ns if together > 1 and group.span_ns is not None else 1.0
         moved = factor * together * one.size_bytes * 1e9 / waited

@@ -5,14 +5,14 @@ the wire arithmetic decides, below it the network (Austin et al. 2025, How to Sc
 Rooflines", https://jax-ml.github.io/scaling-book/roofline/).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import Catalogue
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.roofline import ComputeRoof, Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
 
@@ -51,14 +51,11 @@ class _Network:
     measured: bool
 
 
-def network_rooflines(
-    dataset: Dataset, summaries: Iterable[CaseSummary], rooflines: Sequence[Roofline], rows: Catalogue
-) -> tuple[NetworkRoofline, ...]:
+def network_rooflines(dataset: Dataset, rooflines: Sequence[Roofline], rows: Catalogue) -> tuple[NetworkRoofline, ...]:
     """One for every arithmetic that is known; none for a single rank, which sends nothing."""
     ranks = len(dataset.runs[0].run.hosts)
     if ranks < 2:
         return ()
-    everything = tuple(summaries)
     return tuple(
         NetworkRoofline(
             holder=roofline.holder,
@@ -74,7 +71,7 @@ def network_rooflines(
             tokens=_tokens(compute, roofline.workers, network.rate, ranks),
         )
         for roofline in rooflines
-        if (network := _network(dataset, everything, roofline, rows)) is not None
+        if (network := _network(dataset, roofline, rows)) is not None
         for compute in roofline.compute
     )
 
@@ -87,15 +84,13 @@ def _tokens(compute: ComputeRoof, workers: int, rate: float, ranks: int) -> floa
     return compute.flop_per_second / workers / rate * sent / _BACKWARD_FLOP
 
 
-def _network(
-    dataset: Dataset, summaries: Iterable[CaseSummary], roofline: Roofline, rows: Catalogue
-) -> _Network | None:
+def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
     """What a rank sends: by the best large all_reduce of this run, else by the link that the system or a datasheet
     states.
     """
     found = [
         (group.busbw, summary.case)
-        for summary in summaries
+        for summary in summarise(dataset)
         if summary.case.op == "all_reduce"
         and summary.case.device == roofline.device
         and summary.case.size_bytes >= _LEAST_BYTES

@@ -18,7 +18,7 @@ from busbw.system.detect import dram_of
 from busbw.units import format_flop, format_size
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
@@ -122,15 +122,13 @@ def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
     return [f"{reached_in_words(roofline, above)}."]
 
 
-def rooflines_of(
-    dataset: Dataset, summaries: Sequence[CaseSummary], curves: Sequence[MemoryCurve], rows: Catalogue
-) -> tuple[Roofline, ...]:
+def rooflines_of(dataset: Dataset, curves: Sequence[MemoryCurve], rows: Catalogue) -> tuple[Roofline, ...]:
     """One for every kind of device and every number of ranks that hosts have; none where arithmetic played no part."""
     return tuple(
         made
-        for device in dict.fromkeys(summary.case.device for summary in summaries)
+        for device in dict.fromkeys(summary.case.device for summary in summarise(dataset))
         for hosts, workers in _holders(dataset, device)
-        if (made := _roofline(dataset, summaries, curves, rows, device, hosts, workers)) is not None
+        if (made := _roofline(dataset, curves, rows, device, hosts, workers)) is not None
     )
 
 
@@ -156,7 +154,6 @@ class _Done:
 
 def _roofline(
     dataset: Dataset,
-    summaries: Iterable[CaseSummary],
     curves: Sequence[MemoryCurve],
     rows: Catalogue,
     device: str,
@@ -165,7 +162,7 @@ def _roofline(
 ) -> Roofline | None:
     done = [
         _done(summary, group, workers)
-        for summary in summaries
+        for summary in summarise(dataset)
         if summary.case.device == device
         and summary.case.op in {*FLOP, *MEMORY_TRAFFIC}
         and summary.case.mode != "overlap"

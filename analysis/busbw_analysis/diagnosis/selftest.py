@@ -326,7 +326,7 @@ def _late(late: Dataset, truth: dict[str, JSON]) -> Check:
     """Whether the rank that was late is named, it alone, and by how much it was late."""
     rank, true_ns, share = truth["late_rank"], truth["late_ns"], truth["late_share"]
     limit = f"rank {rank} alone, {format_time(true_ns)} ± {_LATE_ERROR[0]:.0%} (fails above {_LATE_ERROR[1]:.0%})"
-    flagged = {one.rank: one for group in lateness_of(late, summarise(late)) for one in group.flagged}
+    flagged = {one.rank: one for group in lateness_of(late) for one in group.flagged}
     if set(flagged) != {rank}:
         found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'nobody'}"
         return Check("late rank", found, limit, "fail", f"rank {rank} was late on purpose and was not named alone")

@@ -3,14 +3,13 @@
 Such a script takes one sample in mode ``barriers`` and prints its busbw in GiB/s as GB/s.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import summarise
 
 UNIT: Final = 1e9 / 2**30
 """What a rate in GiB/s is of the same in GB/s, as a number."""
@@ -64,9 +63,9 @@ class SingleCall:
         return self.busbw * self.time_ns / time_ns / 2**30
 
 
-def single_calls(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[SingleCall, ...]:
+def single_calls(dataset: Dataset) -> tuple[SingleCall, ...]:
     """Every case that was measured in both modes, in the order of the plan."""
-    known = [one for one in summaries if one.state == "measured"]
+    known = [one for one in summarise(dataset) if one.state == "measured"]
     proper = {one.case: one.groups[0] for one in known}
     found = []
     for one in known:

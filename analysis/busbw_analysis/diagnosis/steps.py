@@ -16,7 +16,7 @@ from busbw.runs.records import RankTimeline, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ class Trained:
         return max(by_rank.values(), default=0.0)
 
 
-def steps_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Trained, ...]:
+def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
-    known = list(summaries)
+    known = summarise(dataset)
     steps = ((block.case, block.measurement.step) for block in dataset.blocks)
     parts = by_key((case, step) for case, step in steps if step is not None)
     rate = _product_rate(known)

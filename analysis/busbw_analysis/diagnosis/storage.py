@@ -13,7 +13,7 @@ from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
 from busbw_analysis.data.groups import GroupSummary, IntervalKind
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Peak
@@ -75,7 +75,7 @@ class Stored:
         return None if known is None else known * self.ranks
 
 
-def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[Curve]) -> tuple[Stored, ...]:
+def stored(dataset: Dataset, curves: Iterable[Curve]) -> tuple[Stored, ...]:
     """Every measured case on storage, in the order of the plan; ``curves`` know the peaks."""
     checks: dict[int, dict[tuple[int, int, int], CrossCheck]] = {}
     for block in dataset.blocks:
@@ -93,7 +93,7 @@ def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[
             ),
             _beside(list(checks.get(summary.index, {}).values()), _places(summary, group)),
         )
-        for summary in summaries
+        for summary in summarise(dataset)
         if summary.case.op in STORING and summary.state == "measured"
         for group in summary.groups
     )

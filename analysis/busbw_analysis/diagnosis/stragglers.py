@@ -20,7 +20,7 @@ from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.intervals import cluster_bootstrap
 from busbw_analysis.data.load import Block, Dataset, rank_list
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import summarise
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -265,14 +265,14 @@ class GroupLateness:
         return tuple(sorted((member for member in self.members if member.flagged), key=lambda member: -member.cost))
 
 
-def lateness_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[GroupLateness, ...]:
+def lateness_of(dataset: Dataset) -> tuple[GroupLateness, ...]:
     """Every group of ranks that ran synchronising ops together, in the order of the plan.
 
     Cases weigh alike, and so do launches within a case: it is a rank that is late, not a size.
     """
     blocks = grouped(dataset.blocks, lambda block: (block.case, block.samples.ranks))
     groups: dict[tuple[int, ...], dict[int, list[Block]]] = {}
-    for summary in summaries:
+    for summary in summarise(dataset):
         if summary.state == "measured" and summary.case.op in SYNCHRONISING:
             for group in summary.groups:
                 if len(group.ranks) > 1 and (summary.index, group.ranks) in blocks:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from busbw.runs.placement import variables_of
 from busbw.runs.records import CASE_DTYPE_BYTES
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.load import Dataset, once
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.families import MPI
@@ -234,6 +234,7 @@ def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]
     return (_OPEN_MPI, version) if found[1] else (_MPICH, version)
 
 
+@once
 def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     """The MPI library of the first run (pooled runs used the same); None where no case ran over MPI."""
     run = dataset.runs[0].run

@@ -1,6 +1,6 @@
 """From the messages of a run to the α, β and R that its cost models are fed with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -10,11 +10,11 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.pair_groups import between_hosts, pairs_of, times_of
-from busbw_analysis.data.series import Series
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.series import Series, series_of
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
-from busbw_analysis.peaks.peaks import HostCopy
+from busbw_analysis.peaks.peaks import host_copies
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that α and β are taken from, the best first: message times in one call."""
@@ -24,20 +24,14 @@ _LARGEST_LATENCY_MESSAGE = 1024
 _SMALLEST_RATE_MESSAGE = 1 << 20
 
 
-def parameters_for(
-    dataset: Dataset,
-    series: Series,
-    everything: Sequence[Series],
-    summaries: Sequence[CaseSummary],
-    copies: Mapping[str, HostCopy],
-) -> Parameters | Unavailable:
+def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable:
     """α and β from messages of this run that took the same kind of path (inside a host, or between hosts)."""
     far = series.key.hosts > 1
-    host_rate, host_origin = (None, "") if far else _host_rate(dataset, series, everything, summaries, copies)
+    host_rate, host_origin = (None, "") if far else _host_rate(dataset, series)
     for op, messages in _MESSAGES.items():
         found = [
             other
-            for other in everything
+            for other in series_of(dataset)
             if other.key.op == op
             and other.key.backend == series.key.backend
             and other.key.mode in {series.key.mode, "isolated"}
@@ -54,7 +48,7 @@ def parameters_for(
         points = [(point.size_bytes, point.time_ns) for point in best.points]
         how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
         return parameters_from(points, messages, host_rate, f"{op} of this run{how}", host_origin)
-    points = _matrix_points(dataset, summaries, far=far)
+    points = _matrix_points(dataset, far=far)
     if len(points) > 1:
         return parameters_from(points, 2, host_rate, "the pair matrix of this run (median pair)", host_origin)
     return Unavailable(
@@ -125,35 +119,29 @@ def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -
     )
 
 
-def _matrix_points(dataset: Dataset, summaries: Sequence[CaseSummary], *, far: bool) -> list[tuple[int, float]]:
+def _matrix_points(dataset: Dataset, *, far: bool) -> list[tuple[int, float]]:
     """Median time over the pairs at each size of the pair matrix."""
     times = by_key(
         (summary.case.size_bytes, time_ns)
-        for summary in summaries
+        for summary in summarise(dataset)
         if summary.case.op == "pair_matrix" and summary.state == "measured"
         for time_ns in times_of(summary.groups)[between_hosts(dataset, summary.groups) == far].tolist()
     )
     return [(size, median(values)) for size, values in sorted(times.items())]
 
 
-def _host_rate(
-    dataset: Dataset,
-    series: Series,
-    everything: Sequence[Series],
-    summaries: Sequence[CaseSummary],
-    copies: Mapping[str, HostCopy],
-) -> tuple[float | None, str]:
+def _host_rate(dataset: Dataset, series: Series) -> tuple[float | None, str]:
     """B/s that all ranks of one host together get through the backend, and where the number is from.
 
     What messages that ran at the same time reached in all; the host's copy rate, which is more than any backend
     that copies twice can reach, only where there were none.
     """
     rates: list[tuple[float, str]] = []
-    for other in everything:
+    for other in series_of(dataset):
         last = other.points[-1]
         if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
             rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring"))
-    for summary in summaries:
+    for summary in summarise(dataset):
         case = summary.case
         if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
             within = ~between_hosts(dataset, summary.groups)
@@ -165,7 +153,7 @@ def _host_rate(
         rate, origin = max(rates)
         return rate, f"; R {format_rate(rate)}, from {origin}"
     host = dataset.hosts_of(series.key.ranks)
-    copied = copies.get(host[0]) if host else None
+    copied = host_copies(dataset).get(host[0]) if host else None
     return (
         (None, "; R unknown, taken as infinite")
         if copied is None

@@ -8,8 +8,9 @@ there is no peak: a percentage of a guess is worse than none.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, Literal
 
 from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, STORING, TO_THE_HOST
@@ -17,9 +18,9 @@ from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
-from busbw_analysis.data.load import Dataset, rank_list
+from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.series import Series
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
@@ -85,14 +86,16 @@ class HostCopy:
     whole: bool
 
 
-def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str, HostCopy]:
+@once
+def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
     """The copy rate of every host from the largest ``memory_copy`` of the run; empty when it was not measured.
 
     The rate is ranks · S over the time from the first entry to the last exit. With more ranks than cores, some copy
     only after others have finished; over the time of the slowest rank alone they would seem to copy twice as fast.
     """
+    larger = attrgetter("ranks", "size_bytes", "bytes_per_second")
     found: dict[str, HostCopy] = {}
-    for summary in summaries:
+    for summary in summarise(dataset):
         group = summary.only
         if summary.case.op != _COPY or summary.state != "measured" or group is None or summary.case.cache != "warm":
             continue
@@ -104,11 +107,7 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
             for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks).items():
                 copied = HostCopy(host, ranks * size / time_ns * 1e9, ranks, size, whole=group.span_ns is not None)
                 best = found.get(host)
-                if best is None or (ranks, size, copied.bytes_per_second) > (
-                    best.ranks,
-                    best.size_bytes,
-                    best.bytes_per_second,
-                ):
+                if best is None or larger(copied) > larger(best):
                     found[host] = copied
     return found
 
@@ -122,10 +121,11 @@ class SocketStream:
     size_bytes: int
 
 
-def socket_streams(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str, SocketStream]:
+@once
+def socket_streams(dataset: Dataset) -> dict[str, SocketStream]:
     """The best ``tcp_stream`` of every host, of at least ``LEAST_COPY_BYTES``; empty when it was not measured."""
     found: dict[str, SocketStream] = {}
-    for summary in summaries:
+    for summary in summarise(dataset):
         group, size = summary.only, summary.case.size_bytes
         if summary.case.op == TCP_STREAM and group is not None and size >= LEAST_COPY_BYTES:
             host, rate = dataset.hosts_of(group.ranks)[0], size / group.time_ns * 1e9
@@ -134,18 +134,11 @@ def socket_streams(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[s
     return found
 
 
-def peak_of(
-    dataset: Dataset,
-    series: Series,
-    copies: Mapping[str, HostCopy],
-    rows: Catalogue,
-    concurrent_wire: float | None = None,
-    streams: Mapping[str, SocketStream] | None = None,
-) -> Peak | Unavailable:
-    """The peak over one curve; ``rows`` is the catalogue of peaks, ``streams`` are those of ``socket_streams``.
+def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 1.0) -> Peak | Unavailable:
+    """The peak over one curve; ``rows`` is the catalogue of peaks.
 
-    ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
-    together (1 or None for an op on all ranks): they share the host.
+    ``sharing`` is how many times the curve's own wire bytes all groups that ran at the same moment moved together (1
+    for an op on all ranks): they share the host.
     """
     if series.key.op in ARITHMETIC:
         return Unavailable("see-roofline", "what it can reach depends on its intensity: see the roofline")
@@ -160,7 +153,7 @@ def peak_of(
     if series.key.hosts > 1:
         return _network_peak(dataset, series, rows)
     if on_host:
-        return _peak_in_host(dataset, series, copies, concurrent_wire or 1.0, streams or {})
+        return _peak_in_host(dataset, series, sharing)
     return _link_peak(dataset, series, rows)
 
 
@@ -313,27 +306,19 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
     return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
 
 
-def _peak_in_host(
-    dataset: Dataset,
-    series: Series,
-    copies: Mapping[str, HostCopy],
-    concurrent_wire: float,
-    streams: Mapping[str, SocketStream],
-) -> Peak | Unavailable:
-    stream = _comparable(dataset, series, streams)
+def _peak_in_host(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
+    stream = _comparable(dataset, series)
     if isinstance(stream, SocketStream):
-        return _socket_peak(dataset, series, stream, copies)
-    return stream or _memory_peak(dataset, series, copies, concurrent_wire)
+        return _socket_peak(dataset, series, stream)
+    return stream or _memory_peak(dataset, series, sharing)
 
 
-def _comparable(
-    dataset: Dataset, series: Series, streams: Mapping[str, SocketStream]
-) -> SocketStream | Unavailable | None:
+def _comparable(dataset: Dataset, series: Series) -> SocketStream | Unavailable | None:
     """The stream that is a peak of ``series``, on one host: over sockets, too, and fewer ranks had no more cores. None
     where no stream tells of it.
     """
     host = dataset.hosts_of(series.key.ranks)[0]
-    stream, cores = streams.get(host), fact(dataset.environment(host), "cpu.usable_cores")
+    stream, cores = socket_streams(dataset).get(host), fact(dataset.environment(host), "cpu.usable_cores")
     if stream is None or dataset.backend.transport != "gloo-tcp" or series.key.op == TCP_STREAM:
         return None
     enough = isinstance(cores, int) and len(stream.ranks) <= cores
@@ -345,13 +330,13 @@ def _comparable(
     )
 
 
-def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream, copies: Mapping[str, HostCopy]) -> Peak:
+def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak:
     """t ≥ wire bytes / (k r): k ranks send no more than k streams did, of which each sent and received at once. A call
     that sends one way at a time may have both halves of that.
     """
     host, ranks, point = dataset.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
-    copied = copies.get(host)
+    copied = host_copies(dataset).get(host)
     beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in all"
     denominator = (
         f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
@@ -363,12 +348,10 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream, copies:
     return Peak(algbw, busbw, "sockets of a host", host, denominator, measured=True)
 
 
-def _memory_peak(
-    dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float
-) -> Peak | Unavailable:
+def _memory_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
     """t ≥ wire bytes / R_host: every byte that must move is copied at least once."""
     host = dataset.hosts_of(series.key.ranks)[0]
-    copied = copies.get(host)
+    copied = host_copies(dataset).get(host)
     if copied is None:
         least = format_size(LEAST_COPY_BYTES)
         return Unavailable(

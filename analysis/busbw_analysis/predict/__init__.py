@@ -1,20 +1,14 @@
 """Predictions of what was not measured: other sizes, ranks and hosts. Commands and reports come in by these names."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.predict.prediction import Prediction, answer, query
-from busbw_analysis.predict.selection import (
-    MeasuredCurves,
-    joint_fits_of,
-    measured_curves,
-    measured_curves_from,
-    read_groups,
-)
+from busbw_analysis.predict.selection import joint_fits_of, measured_curves, read_groups
 
 __all__ = ["Questions", "joint_fits_of", "predict", "read_groups"]
 
@@ -43,13 +37,10 @@ def predict(
 class Questions:
     """``predict`` for many questions to the same ``datasets``, which are read and summarised once."""
 
-    def __init__(self, datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]] | None = None) -> None:
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
         self.datasets = tuple(datasets)
-        self.summaries = tuple(tuple(one) for one in summaries or [summarise(dataset) for dataset in datasets])
-        self._curves = lru_cache(maxsize=None)(self._read)
-
-    def _read(self, op: str) -> MeasuredCurves:
-        return measured_curves_from(self.datasets, self.summaries, op)
+        self.summaries = tuple(map(summarise, datasets))
+        self._curves = lru_cache(maxsize=None)(partial(measured_curves, self.datasets))
 
     def predict(self, op: str, ranks: int, hosts: int, sizes_bytes: Sequence[int]) -> Prediction:
         """As the function ``predict``, of the library's own algorithm."""

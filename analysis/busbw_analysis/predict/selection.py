@@ -16,17 +16,16 @@ from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset, Difference, differences, pool
 from busbw_analysis.data.series import Series, SeriesKey, series_of
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.design import Observation
 from busbw_analysis.fitting.joint import OneRegime, fit_regimes
-from busbw_analysis.models.choices import Calls, Library, library_of_run
+from busbw_analysis.models.choices import Calls, library_of_run
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import MPI
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.parameters import parameters_for
 from busbw_analysis.models.select import algorithms
-from busbw_analysis.peaks.peaks import HostCopy, host_copies
 
 LIBRARY = "library"
 """The name of what the backend runs by itself."""
@@ -53,23 +52,6 @@ _WAY = tuple(field.name for field in fields(SeriesKey) if field.name not in _NO_
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Runs of one shape, pooled, with what follows from them."""
-
-    dataset: Dataset
-    summaries: tuple[CaseSummary, ...]
-    series: tuple[Series, ...]
-    copies: dict[str, HostCopy]
-    library: Library | Unavailable | None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Ranks and hosts."""
-        hosts = self.dataset.runs[0].run.hosts
-        return len(hosts), len(set(hosts))
-
-
-@dataclass(frozen=True, slots=True)
 class MeasuredCurves:
     """All that is known of ``op`` measured in one way, by ``algorithm`` (``library``: the backend's own).
 
@@ -88,7 +70,7 @@ class MeasuredCurves:
     everything: tuple[Series, ...]
     cores: int | None
     notes: tuple[str, ...]
-    _groups: tuple[_Group, ...]
+    _datasets: tuple[Dataset, ...]
 
     def curve(self, ranks: int, hosts: int) -> Series | None:
         """What was measured on so many ranks and hosts."""
@@ -97,11 +79,11 @@ class MeasuredCurves:
     def parameters(self, *, far: bool) -> Parameters | Unavailable:
         """α, β and R from messages inside a host, or ``far``: between hosts; of the largest run that has them."""
         why: Unavailable | None = None
-        for group in sorted(self._groups, key=lambda one: -len(one.dataset.runs[0].run.hosts)):
-            found = [one for one in group.series if one.key.op == self.op and (one.key.hosts > 1) == far]
+        for dataset in sorted(self._datasets, key=lambda one: -len(one.runs[0].run.hosts)):
+            found = [one for one in series_of(dataset) if one.key.op == self.op and (one.key.hosts > 1) == far]
             if found:
                 like = min(found, key=lambda one: one not in self.curves)
-                told = parameters_for(group.dataset, like, group.series, group.summaries, group.copies)
+                told = parameters_for(dataset, like)
                 if isinstance(told, Parameters):
                     return told
                 why = why or told
@@ -118,10 +100,11 @@ class MeasuredCurves:
         cores like those; None over another backend.
         """
 
-        def unlike(group: _Group) -> tuple[bool, bool]:
-            return group.shape != (ranks, hosts), self.oversubscribed(*group.shape) != self.oversubscribed(ranks, hosts)
+        def unlike(dataset: Dataset) -> tuple[bool, bool]:
+            shape = _shape_of_run(dataset.runs[0])
+            return shape != (ranks, hosts), self.oversubscribed(*shape) != self.oversubscribed(ranks, hosts)
 
-        return _calls_of(min(self._groups, key=unlike), (self.curves or self.of_op)[0].key)
+        return _calls_of(min(self._datasets, key=unlike), (self.curves or self.of_op)[0].key)
 
     def observations(self) -> tuple[Observation, ...]:
         """Every measured point of every op, for a fit over all of them."""
@@ -140,16 +123,22 @@ class MeasuredCurves:
                 # What the launches of one group of runs had in common, all of its curves have.
                 launch_set=f"{place}",
                 launch_keys=point.launch_keys,
-                calls=_calls_of(self._groups[place], one.key),
+                calls=_calls_of(dataset, one.key),
             )
             for one in self.everything
-            for place in [next(place for place, group in enumerate(self._groups) if one in group.series)]
+            for place, dataset in [next((at, of) for at, of in enumerate(self._datasets) if one in series_of(of))]
             for point in one.points
         )
 
 
-def _calls_of(group: _Group, key: SeriesKey) -> Calls | None:
-    return None if group.library is None or key.cost_models != MPI else Calls(group.library, key.dtype, key.mode)
+def _calls_of(dataset: Dataset, key: SeriesKey) -> Calls | None:
+    library = library_of_run(dataset)
+    return None if library is None or key.cost_models != MPI else Calls(library, key.dtype, key.mode)
+
+
+def _shape_of_run(stored: store.StoredRun) -> tuple[int, int]:
+    """Ranks and hosts of a run."""
+    return len(stored.run.hosts), len(set(stored.run.hosts))
 
 
 def shape_of(series: Series) -> tuple[int, int]:
@@ -171,7 +160,7 @@ def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tupl
     if twice is not None:
         message = f"run {twice} was given more than once; its launches would count twice"
         raise AnalysisError(message, code="given-twice")
-    shapes = grouped(runs, lambda stored: (len(stored.run.hosts), len(set(stored.run.hosts))))
+    shapes = grouped(runs, _shape_of_run)
     for stored in runs[1:]:
         found = _unlike(runs, stored)
         if found and not force:
@@ -209,21 +198,9 @@ def measured_curves(
     ``way`` (``dtype``, ``mode``, ``imbalance``) asks for. Raises UsageError for an op or algorithm that is unknown,
     AnalysisError, with what there is, where the runs have nothing of it.
     """
-    return measured_curves_from(datasets, [summarise(dataset) for dataset in datasets], op, algorithm, **way)
-
-
-def measured_curves_from(
-    datasets: Sequence[Dataset],
-    summaries: Sequence[Sequence[CaseSummary]],
-    op: str,
-    algorithm: str | None = None,
-    **way: str | float | None,
-) -> MeasuredCurves:
-    """As ``measured_curves``, where the ``summaries`` of each dataset are known already."""
-    groups = tuple(_group(dataset, tuple(of)) for dataset, of in zip(datasets, summaries, strict=True))
-    alone = [one for group in groups for one in _alone(group)]
+    alone = [one for dataset in datasets for one in _alone(dataset)]
     wanted = algorithm or LIBRARY
-    of_op = _of_op(alone, groups, op)
+    of_op = _of_op(alone, datasets, op)
     known = _known(of_op, op)
     if wanted not in known:
         message = f"--algorithm {wanted!r} is unknown for {op}; known: {', '.join(known)}"
@@ -266,29 +243,24 @@ def measured_curves_from(
         everything=tuple(like.values()),
         cores=_cores(datasets),
         notes=tuple(notes),
-        _groups=groups,
+        _datasets=tuple(datasets),
     )
 
 
-def _group(dataset: Dataset, summaries: tuple[CaseSummary, ...]) -> _Group:
-    copies = dict(host_copies(dataset, summaries))
-    return _Group(dataset, summaries, series_of(dataset, summaries), copies, library_of_run(dataset))
-
-
-def _alone(group: _Group) -> list[Series]:
+def _alone(dataset: Dataset) -> list[Series]:
     """The curves of groups beside which nobody else ran: what several at once take is another question."""
-    many = {summary.index for summary in group.summaries if len(summary.groups) > 1}
-    return [one for one in group.series if not any(point.case in many for point in one.points)]
+    many = {summary.index for summary in summarise(dataset) if len(summary.groups) > 1}
+    return [one for one in series_of(dataset) if not any(point.case in many for point in one.points)]
 
 
-def _of_op(alone: Sequence[Series], groups: Iterable[_Group], op: str) -> list[Series]:
+def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> list[Series]:
     found = [one for one in alone if one.key.op == op]
     if found:
         return found
     known = {*UNMODELLED, *(model.op for model in MODELS)}
     if op not in known:
         refuse_unknown("--op", op, sorted(known), code="op-not-known")
-    cases = [summary for group in groups for summary in group.summaries if summary.case.op == op]
+    cases = [summary for dataset in datasets for summary in summarise(dataset) if summary.case.op == op]
     if cases:
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
         states = ", ".join(sorted(became))
@@ -365,16 +337,14 @@ def _cores(datasets: Iterable[Dataset]) -> int | None:
     return min(found, default=None)
 
 
-def joint_fits_of(
-    datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]] | None = None
-) -> tuple[OneRegime, ...]:
+def joint_fits_of(datasets: Sequence[Dataset]) -> tuple[OneRegime, ...]:
     """A joint fit for every regime that ``datasets`` (one for each shape of world) have messages in; none for runs in
-    which nothing was sent. ``summaries`` are those of each of them, where they are known already.
+    which nothing was sent.
     """
-    return fit_regimes(_observations(datasets, summaries or [summarise(dataset) for dataset in datasets]))
+    return fit_regimes(_observations(datasets))
 
 
-def _observations(datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]]) -> list[Observation]:
+def _observations(datasets: Sequence[Dataset]) -> list[Observation]:
     """All that was timed as the op is that was measured on most numbers of ranks."""
     ops = Counter(
         op
@@ -384,7 +354,7 @@ def _observations(datasets: Sequence[Dataset], summaries: Sequence[Sequence[Case
     )
     for op, _ in ops.most_common():
         try:
-            data = measured_curves_from(datasets, summaries, op)
+            data = measured_curves(datasets, op)
         except AnalysisError:
             continue  # it was measured by several groups at once alone, of which no fit is made
         return [one for one in data.observations() if one.op not in UNMODELLED]

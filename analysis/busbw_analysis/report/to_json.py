@@ -120,7 +120,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "steps": [_step(one) for one in judgement.steps],
         "single_calls": [
             {**plain(one), "printed": one.printed, "unit": UNIT, "barrier": one.barrier, "one_call": one.one_call}
-            for one in single_calls(judgement.dataset, judgement.cases)
+            for one in single_calls(judgement.dataset)
         ],
         "storage": [{**plain(one), "peak": plain(one.peak)} for one in judgement.files],
         "hierarchy": [{**plain(level), "share": level.share} for level in judgement.levels],

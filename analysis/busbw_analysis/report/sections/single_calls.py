@@ -37,7 +37,7 @@ _COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
 
 def one_call(judgement: Judgement) -> Section | None:
     """Every case of mode barriers that was measured in mode isolated, too; None where none was."""
-    rows = single_calls(judgement.dataset, judgement.cases)
+    rows = single_calls(judgement.dataset)
     if not rows:
         return None
     note = "Any one: what would have been printed by the slowest and by the fastest of all samples."

@@ -23,7 +23,7 @@ _OVERLAP: Final = 0.8
 
 def training(judgement: Judgement, models: Sequence[Model]) -> Section | None:
     """Of the ``models`` that were asked for; None where there are none and no step was measured."""
-    questions = Questions([judgement.dataset], [judgement.cases])
+    questions = Questions([judgement.dataset])
     blocks = [*_measured(questions), *(block for model in models for block in _planned(questions, model))]
     if not blocks:
         return None
