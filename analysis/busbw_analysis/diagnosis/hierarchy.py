@@ -4,17 +4,19 @@ A level of which nothing was measured still stands with its nominal rate, and a 
 without it; both say why.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import itemgetter
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from busbw.ops import TO_THE_HOST
 from busbw.runs.records import settings_in_words
-from busbw.system.catalog import Catalogue, HardwarePeak
+from busbw.system.catalog import Catalogue
 from busbw.system.detect import Level, picture
 from busbw.units import format_size
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
@@ -40,6 +42,7 @@ Kind = Literal[
     "NVMe",
 ]
 
+_Kind = TypeVar("_Kind")
 _WAYS: tuple[Kind, ...] = ("ranks of a host", "links of GPUs", "network")
 """How ranks reach each other."""
 
@@ -52,13 +55,13 @@ class HierarchyLevel:
 
     kind: Kind
     name: str
-    measured: float | None
-    low: float | None
-    high: float | None
-    how: str
-    nominal: float | None
-    practical: float | None
-    denominator: str
+    measured: float | None = None
+    low: float | None = None
+    high: float | None = None
+    how: str = "not measured in this run"
+    nominal: float | None = None
+    practical: float | None = None
+    denominator: str = ""
 
     @property
     def share(self) -> float | None:
@@ -105,8 +108,6 @@ def _memories(
                 low=plateau.low,
                 high=plateau.high,
                 how=f"traffic of {who(chosen)}, {plateau.sizes} sizes",
-                nominal=None,
-                practical=None,
                 denominator="caches have no row: plateaus are found from the data and have no datasheet",
             )
     best = most_of_memory(mine)
@@ -119,13 +120,12 @@ def _memories(
         size = f"{format_size(point.working_set_bytes)} of working set; whether caches still help is not known"
         yield _memory(most, outermost, "memory, perhaps with caches", point.rate, (point.low, point.high), size)
     else:
-        yield from (_unmeasured(level, outermost, host) for level in known if level.peak is not None)
+        yield from _unmeasured(known, outermost, host)
 
 
 def _memory(
     curve: MemoryCurve, kind: Kind, name: str, rate: float, ends: tuple[float | None, float | None], where: str
 ) -> HierarchyLevel:
-    peak = curve.peak
     return HierarchyLevel(
         kind=kind,
         name=name,
@@ -135,37 +135,36 @@ def _memory(
         how=f"traffic of {who(curve)}, {where}",
         nominal=curve.nominal,
         practical=curve.practical,
-        denominator=peak.denominator if isinstance(peak, Peak) else f"no peak: {peak.reason}",
+        denominator=_denominator(curve.peak),
     )
 
 
-def _unmeasured(level: Level, kind: Kind, host: str) -> HierarchyLevel:
-    peak = level.peak
-    return HierarchyLevel(
-        kind=kind,
-        name=f"{level.holder} of {host}",
-        measured=None,
-        low=None,
-        high=None,
-        how="not measured in this run",
-        nominal=None if peak is None else peak.nominal,
-        practical=None if peak is None else peak.practical,
-        denominator=_in_words(peak) if peak is not None else f"no peak: {level.why}",
-    )
+def _denominator(peak: Peak | Unavailable) -> str:
+    return peak.denominator if isinstance(peak, Peak) else f"no peak: {peak.reason}"
 
 
-def _in_words(peak: HardwarePeak) -> str:
-    return f"{peak.what}, {peak.direction}, {peak.in_words}"
+def _unmeasured(known: Sequence[Level], kind: Kind, host: str) -> Iterator[HierarchyLevel]:
+    """Those of the ``known`` levels of a host that have a peak, by their datasheet alone."""
+    for level in known:
+        if (peak := level.peak) is not None:
+            yield HierarchyLevel(
+                kind=kind,
+                name=f"{level.holder} of {host}",
+                nominal=peak.nominal,
+                practical=peak.practical,
+                denominator=f"{peak.what}, {peak.direction}, {peak.in_words}",
+            )
 
 
 def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
     """Each of the copies between host and GPU at its best, else the links as they are."""
-    found = list(_best_of_each_op(curve for curve in curves if curve.series.key.op in TO_THE_HOST))
-    for curve, rate, size in found:
+    copies = (curve for curve in curves if curve.series.key.op in TO_THE_HOST)
+    found = _best_of_each(copies, lambda curve: curve.series.key.op)
+    for curve, rate, size in found.values():
         yield _of_curve(curve, _link_of(curve, known), curve.series.key.op.replace("_", " "), rate, size, "algbw")
     if not found:
-        ways: Mapping[str, Kind] = {"PCIe": "PCIe", "C2C": "C2C"}
-        yield from (_unmeasured(level, ways[level.name], host) for level in known if level.peak is not None)
+        for level in known:
+            yield from _unmeasured([level], "C2C" if level.name == "C2C" else "PCIe", host)
 
 
 def _link_of(curve: Curve, known: Sequence[Level]) -> Kind:
@@ -194,8 +193,6 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
         kind="pairs of GPUs",
         name=f"pairs of GPUs: {matrix.op}",
         measured=rate,
-        low=None,
-        high=None,
         how=f"the fastest pair, {matrix.ranks[row]} → {matrix.ranks[column]}, at {format_size(matrix.size_bytes)}",
         nominal=nominal,
         practical=practical,
@@ -205,16 +202,10 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
 
 def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
     """The collective that gets most out of each way that ranks have to each other, then what nobody used."""
-    best: dict[Kind, tuple[float, int, Curve]] = {}
-    for curve in curves:
-        found = _most(curve)
-        if curve.series.bus_factor is not None and found is not None:
-            kind = _way(curve)
-            if kind not in best or found[0] > best[kind][0]:
-                best[kind] = (*found, curve)
+    best = _best_of_each((curve for curve in curves if curve.series.bus_factor is not None), _way)
     for kind in _WAYS:
         if kind in best:
-            rate, size, curve = best[kind]
+            curve, rate, size = best[kind]
             yield _of_curve(curve, kind, f"{kind}: busbw of {curve.series.key.op}", rate, size, "busbw")
     unused: tuple[tuple[Kind, Literal["NVLink", "NIC"], Kind], ...] = (
         ("links of GPUs", "NVLink", "NVLink"),
@@ -222,7 +213,7 @@ def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -
     )
     for kind, name, as_kind in unused:
         if kind not in best:
-            yield from (_unmeasured(level, as_kind, host) for level in known if level.name == name and level.peak)
+            yield from _unmeasured([level for level in known if level.name == name], as_kind, host)
 
 
 def _way(curve: Curve) -> Kind:
@@ -231,14 +222,10 @@ def _way(curve: Curve) -> Kind:
     return "ranks of a host" if curve.series.key.device == "cpu" else "links of GPUs"
 
 
-def _best_of_each_op(curves: Iterable[Curve]) -> Iterator[tuple[Curve, float, int]]:
-    best: dict[str, tuple[Curve, float, int]] = {}
-    for curve in curves:
-        found = _most(curve)
-        op = curve.series.key.op
-        if found is not None and (op not in best or found[0] > best[op][1]):
-            best[op] = (curve, *found)
-    yield from best.values()
+def _best_of_each(curves: Iterable[Curve], kind_of: Callable[[Curve], _Kind]) -> dict[_Kind, tuple[Curve, float, int]]:
+    """Of the curves of each kind the one with the highest rate, with that and its size."""
+    rated = ((curve, *most) for curve in curves if (most := _most(curve)) is not None)
+    return {kind: max(those, key=itemgetter(1)) for kind, those in grouped(rated, lambda one: kind_of(one[0])).items()}
 
 
 def _most(curve: Curve) -> tuple[float, int] | None:
@@ -270,16 +257,13 @@ def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what:
         how=f"{what} of {curve.series.key.label} at {format_size(size)}",
         nominal=nominal,
         practical=practical,
-        denominator=peak.denominator if isinstance(peak, Peak) else f"no peak: {peak.reason}",
+        denominator=_denominator(peak),
     )
 
 
 def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
-    best: Mapping[str, Stored] = {
-        op: max((one for one in files if one.op == op), key=lambda one: one.rate)
-        for op in dict.fromkeys(one.op for one in files)
-    }
-    for op, one in best.items():
+    for op, those in grouped(files, lambda one: one.op).items():
+        one = max(those, key=lambda one: one.rate)
         way = "".join(f", {words}" for words in settings_in_words(one))
         ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
         yield HierarchyLevel(
@@ -291,7 +275,7 @@ def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterat
             how=f"{ranks}, {format_size(one.size_bytes)} each{way}",
             nominal=one.nominal,
             practical=one.practical,
-            denominator=one.peak.denominator if isinstance(one.peak, Peak) else f"no peak: {one.peak.reason}",
+            denominator=_denominator(one.peak),
         )
     if not any(one.nominal for one in files):
-        yield from (_unmeasured(level, "NVMe", host) for level in known if level.peak is not None)
+        yield from _unmeasured(known, "NVMe", host)

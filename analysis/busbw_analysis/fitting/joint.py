@@ -7,9 +7,9 @@ Relative errors and non-negative coefficients, as in ``fit``; what the data cann
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -92,8 +92,25 @@ class NotSeparated:
     needs: str
 
 
-@dataclass(frozen=True, slots=True)
-class JointFit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solved:
+    """What follows from observations once it is known what is behind each curve; as of ``JointFit``."""
+
+    parameters: Mapping[Parameter, Estimate]
+    not_separated: tuple[NotSeparated, ...]
+    coefficients: tuple[float, ...]
+    draws: tuple[tuple[float, ...], ...]
+    interval_note: str
+    unknown: tuple[tuple[float, ...], ...]
+
+    @property
+    def solved(self) -> dict[str, Any]:
+        """All of that by name."""
+        return {field.name: getattr(self, field.name) for field in fields(_Solved)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointFit(_Solved):
     """The outcome. ``parameters`` has only those that the data separate; the others are in ``not_separated``.
 
     ``algorithms`` says which algorithm explains each op of the library best, ``models`` the same as a CostModel,
@@ -109,8 +126,6 @@ class JointFit:
     regime: Regime
     backend: str
     cost_models: str
-    parameters: Mapping[Parameter, Estimate]
-    not_separated: tuple[NotSeparated, ...]
     algorithms: Mapping[str, str]
     ties: Mapping[str, tuple[str, ...]]
     candidates: Mapping[str, tuple[Candidate, ...]]
@@ -120,11 +135,7 @@ class JointFit:
     validations: tuple[Validation, ...]
     of_curves: Mapping[Curve, OfCurve]
     notes: tuple[str, ...]
-    interval_note: str
     observations: tuple[Observation, ...]
-    coefficients: tuple[float, ...]
-    draws: tuple[tuple[float, ...], ...]
-    unknown: tuple[tuple[float, ...], ...]
     cards: tuple[tuple[float, ...], ...]
     seed: int
 
@@ -197,14 +208,9 @@ class JointFit:
         others = [said for said in self.notes if said not in before]
         return replace(
             self,
-            parameters=found.parameters,
-            not_separated=found.not_separated,
+            **found.solved,
             curves=models,
             notes=(*others, *_about(self.observations, models, self.wanted)),
-            interval_note=found.interval_note,
-            coefficients=found.coefficients,
-            draws=found.draws,
-            unknown=found.unknown,
             cards=by_cards(self.observations, models) if self.cards else (),
         )
 
@@ -268,8 +274,7 @@ def _fitted(observations: tuple[Observation, ...], seed: int) -> JointFit:
         regime=observations[0].regime,
         backend=observations[0].backend,
         cost_models=observations[0].cost_models,
-        parameters=found.parameters,
-        not_separated=found.not_separated,
+        **found.solved,
         algorithms={op: model.algorithm for (op, name), model in outcome.models.items() if name is None},
         ties=outcome.ties,
         candidates=outcome.candidates,
@@ -284,26 +289,10 @@ def _fitted(observations: tuple[Observation, ...], seed: int) -> JointFit:
             *unknown_choices(observations),
             *_about(observations, outcome.models, wanted),
         ),
-        interval_note=found.interval_note,
         observations=observations,
-        coefficients=found.coefficients,
-        draws=found.draws,
-        unknown=found.unknown,
         cards=() if carried.cards_told or observations[0].hosts == 1 else by_cards(observations, outcome.models),
         seed=seed,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Solved:
-    """What follows from observations once it is known what is behind each curve; as of ``JointFit``."""
-
-    parameters: Mapping[Parameter, Estimate]
-    not_separated: tuple[NotSeparated, ...]
-    coefficients: tuple[float, ...]
-    draws: tuple[tuple[float, ...], ...]
-    interval_note: str
-    unknown: tuple[tuple[float, ...], ...]
 
 
 def _solved(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter], seed: int) -> _Solved:
