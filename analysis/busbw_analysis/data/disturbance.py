@@ -5,13 +5,13 @@ Everything is kept; a case is flagged so that its number is not believed for wha
 sign of it: the threads of its own library take it, in most samples of a quiet machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from busbw.runs.records import GroupSamples
+from busbw.runs.records import Measurement
 from busbw_analysis.data.load import Block
-from busbw_analysis.data.pair_columns import PairBlock, PairColumns
+from busbw_analysis.data.pair_columns import PairBlock
 
 FOREIGN_SHARE = 0.06
 STEAL_SHARE = 0.005
@@ -62,35 +62,24 @@ class Disturbance:
 
 def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = ()) -> Disturbance:
     """What disturbed the blocks of a case (one entry a group: what is of the whole block counts once)."""
-    counts = [*(_of_group(block.samples) for block in blocks), *(_of_pairs(block.columns) for block in pair_blocks)]
-    samples, switched, missed = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
-    samples = samples or 1
+    groups, pairs = [block.samples for block in blocks], [block.columns for block in pair_blocks]
+    samples = sum(len(one.slowest_ns) for one in groups) + sum(len(one.slowest) for one in pairs) or 1
+    switched = sum(len(one.disturbed) for one in groups) + sum(one.switched for one in pairs)
+    missed = sum(len(one.missed) for one in groups) + sum(one.missed for one in pairs)
     measured = {id(one): one for one in (*(block.measurement for block in blocks), *pair_blocks)}.values()
-    foreign = [
-        max(known)
-        for one in measured
-        if (known := [host.foreign_share for host in one.conditions if host.foreign_share is not None])
-    ]
-    stolen = [
-        max(known)
-        for one in measured
-        if (known := [host.steal_share for host in one.conditions if host.steal_share is not None])
-    ]
     reasons = {reason for one in measured for host in one.conditions for gpu in host.gpus for reason in gpu.throttled}
     return Disturbance(
         switched=switched / samples,
         missed=missed / samples,
         pre_enqueue=any(one.case.pre_enqueue for one in measured),
-        foreign=median(foreign) if foreign else None,
-        stolen=median(stolen) if stolen else None,
+        foreign=_of_the_worst_host(measured, "foreign_share"),
+        stolen=_of_the_worst_host(measured, "steal_share"),
         throttled=tuple(sorted(reasons)),
     )
 
 
-def _of_group(group: GroupSamples) -> tuple[int, int, int]:
-    """How many samples there are, in how many a core was lost, and a window missed."""
-    return len(group.slowest_ns), len(group.disturbed), len(group.missed)
-
-
-def _of_pairs(columns: PairColumns) -> tuple[int, int, int]:
-    return len(columns.slowest), columns.switched, columns.missed
+def _of_the_worst_host(measured: Iterable[Measurement], name: str) -> float | None:
+    """The median over blocks of what is highest on any host; None where none could tell."""
+    told = ([getattr(host, name) for host in one.conditions if getattr(host, name) is not None] for one in measured)
+    found = [max(shares) for shares in told if shares]
+    return median(found) if found else None

@@ -153,6 +153,9 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
     effective = sum(len(one) / tau for one, tau in zip(each, taus, strict=True))
     samples = blocks[0].samples
     error_ns = max((block.measurement.clock_error_ns or 0) / block.measurement.calls for block in blocks)
+    skews = [float(np.median(one.skew) / np.median(one.slowest)) for one in launches]
+    spans = [float(np.median(one.skew + one.exit_span)) for one in launches]
+    clock_serves = error_ns <= CLOCK_ERROR_SHARE * time_ns  # to tell who came when within a call
     # Half of an overlapped sample is computation: its time is no rate of anything.
     rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
     return GroupSummary(
@@ -164,8 +167,8 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         p5_ns=p5,
         p95_ns=p95,
         spread=median([spread(launch.slowest) for launch in launches]),
-        skew_share=_skew_share(launches) if _clock_serves(error_ns, time_ns) else None,
-        span_ns=_median_span(launches) if _clock_serves(error_ns, time_ns) else None,
+        skew_share=_median_of_all(skews) if clock_serves else None,
+        span_ns=_median_of_all(spans) if clock_serves else None,
         algbw=rate,
         busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
         bus_factor=samples.bus_factor,
@@ -174,8 +177,8 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         launch_medians_ns=medians,
         launch_means_ns=tuple(float(launch.slowest.mean()) for launch in launches),
         launch_keys=tuple(by_launch),
-        mean=_over_launches(launches, _mean),
-        p99=_over_launches(launches, _p99),
+        mean=_over_launches(launches, lambda samples: float(samples.mean())),
+        p99=_over_launches(launches, lambda samples: float(np.quantile(samples, 0.99))),
         samples=len(slowest),
         effective_samples=max(1, int(effective)),
         tau=len(slowest) / effective,
@@ -185,15 +188,10 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         modes=common_modes([find_modes(launch.slowest) for launch in launches]),
         drift=2 * sum(drifts(one, tau) for one, tau in zip(each, taus, strict=True)) > len(blocks),
         views=views_of(ranks, by_launch),
-        entry_known=_clock_serves(error_ns, time_ns) and all(block.samples.last_rank is not None for block in blocks),
+        entry_known=clock_serves and all(block.samples.last_rank is not None for block in blocks),
         clock_error_ns=error_ns,
         overlap=overlap_of(by_launch),
     )
-
-
-def _clock_serves(error_ns: float, time_ns: float) -> bool:
-    """Whether the clocks agree well enough to tell who came when within a call of ``time_ns``."""
-    return error_ns <= CLOCK_ERROR_SHARE * time_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,14 +233,9 @@ def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
     return Interval(min(medians), max(medians), "range of launch medians")
 
 
-def _skew_share(launches: Sequence[_Launch]) -> float | None:
-    shares = [float(np.median(launch.skew)) / float(np.median(launch.slowest)) for launch in launches]
-    return None if any(np.isnan(share) for share in shares) else median(shares)
-
-
-def _median_span(launches: Sequence[_Launch]) -> float | None:
-    spans = [float(np.median(launch.skew + launch.exit_span)) for launch in launches]
-    return None if any(np.isnan(span) for span in spans) else median(spans)
+def _median_of_all(values: Sequence[float]) -> float | None:
+    """None where one of them is not known (NaN)."""
+    return None if np.isnan(values).any() else median(values)
 
 
 def _over_launches(launches: Sequence[_Launch], statistic: Callable[[Floats], float]) -> Resampled:
@@ -250,11 +243,3 @@ def _over_launches(launches: Sequence[_Launch], statistic: Callable[[Floats], fl
         value = float(np.mean([statistic(launch.slowest) for launch in launches]))
         return Resampled(value, None, None, len(launches))
     return cluster_bootstrap([launch.slowest for launch in launches], statistic)
-
-
-def _mean(samples: Floats) -> float:
-    return float(samples.mean())
-
-
-def _p99(samples: Floats) -> float:
-    return float(np.quantile(samples, 0.99))

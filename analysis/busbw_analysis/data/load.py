@@ -19,6 +19,7 @@ from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.data.escape import plain_run
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.pair_columns import PairBlock, packed
 
 _Made = TypeVar("_Made")
@@ -343,10 +344,8 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
 
 def _loops(stored: store.StoredRun) -> dict[Case, set[LoopKind]]:
     """Which loops have timed each case."""
-    found: dict[Case, set[LoopKind]] = {}
-    for row in stored.measurements:
-        found.setdefault(row.case, set()).add(row.loop)
-    return found
+    found = by_key((row.case, row.loop) for row in stored.measurements)
+    return {case: set(loops) for case, loops in found.items()}
 
 
 def _refuse(found: Iterable[Difference], *, force: bool) -> list[str]:
@@ -370,50 +369,43 @@ def _short(value: JSON) -> str:
 
 
 def _cases(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
-    measured: set[Case] = set()
-    failed: dict[Case, dict[str, None]] = {}
-    skipped: dict[Case, dict[str, None]] = {}
-    lost: dict[Case, dict[str, None]] = {}
-    order: dict[Case, None] = {}
-    for stored in runs:
-        order.update(dict.fromkeys(stored.run.cases))
-        for rows in (stored.measurements, stored.imported, stored.skipped, stored.failed):
-            order.update(dict.fromkeys(row.case for row in rows))
-        measured |= {row.case for row in stored.measurements} | {row.case for row in stored.imported}
-        for skip in stored.skipped:
-            skipped.setdefault(skip.case, {})[skip.reason] = None
-        progress = progress_of(stored)
-        for failure in stored.failed:
-            if not failure.transient:
-                failed.setdefault(failure.case, {})[failure.error] = None
-            elif (failure.case, failure.block) in progress.lacking(progress.planned_as(failure.launch)):
-                text = f"launch {failure.launch + 1} of run {stored.run.id}: {failure.error}"
-                lost.setdefault(failure.case, {})[text] = None
-        for case, check in stored.checks:
-            if check.state == "wrong":
-                told = check.reason or f"{check.wrong_elements} elements differ"
-                failed.setdefault(case, {})[f"wrong data: {told}"] = None
-    return tuple(_case_row(index, case, measured, failed, skipped, lost) for index, case in enumerate(order))
+    fates = by_key((case, (what, why)) for stored in runs for case, what, why in _fates(stored))
+    return tuple(_case_row(index, case, fate) for index, (case, fate) in enumerate(fates.items()))
 
 
-def _case_row(
-    index: int,
-    case: Case,
-    measured: set[Case],
-    failed: Mapping[Case, Iterable[str]],
-    skipped: Mapping[Case, Iterable[str]],
-    lost: Mapping[Case, Iterable[str]],
-) -> CaseRow:
+def _fates(stored: store.StoredRun) -> Iterator[tuple[Case, str, str]]:
+    """What a run says of its cases: that one is planned, measured, skipped, failed by its own doing, or has lost a
+    launch by none; and why.
+    """
+    yield from ((case, "planned", "") for case in stored.run.cases)
+    yield from ((row.case, "measured", "") for row in stored.measurements)
+    yield from ((row.case, "measured", "") for row in stored.imported)
+    yield from ((row.case, "skipped", row.reason) for row in stored.skipped)
+    progress = progress_of(stored)
+    for row in stored.failed:
+        if not row.transient:
+            yield row.case, "failed", row.error
+        elif (row.case, row.block) in progress.lacking(progress.planned_as(row.launch)):
+            yield row.case, "lost", f"launch {row.launch + 1} of run {stored.run.id}: {row.error}"
+        else:
+            yield row.case, "planned", ""
+    for case, check in stored.checks:
+        if check.state == "wrong":
+            yield case, "failed", f"wrong data: {check.reason or f'{check.wrong_elements} elements differ'}"
+
+
+def _case_row(index: int, case: Case, fate: Iterable[tuple[str, str]]) -> CaseRow:
+    why = {what: tuple(dict.fromkeys(reasons)) for what, reasons in by_key(fate).items()}
     # A failure outweighs the launches in which the case went well: a result that came out wrong once is not a result.
     # A rank that died says nothing of the launches before.
-    if case in failed:
-        return CaseRow(index, case, "failed", tuple(failed[case]))
-    if case in measured:
-        return CaseRow(index, case, "measured", tuple(skipped.get(case, ())), tuple(lost.get(case, ())))
-    if case in lost:
-        return CaseRow(index, case, "failed", tuple(lost[case]))
-    if case in skipped:
-        return CaseRow(index, case, "skipped", tuple(skipped[case]))
+    if "failed" in why:
+        return CaseRow(index, case, "failed", why["failed"])
+    if "measured" in why:
+        return CaseRow(index, case, "measured", why.get("skipped", ()), why.get("lost", ()))
+    if "lost" in why:
+        return CaseRow(index, case, "failed", why["lost"])
+    if "skipped" in why:
+        return CaseRow(index, case, "skipped", why["skipped"])
     return CaseRow(index, case, "not reached", ("the run ended before this case had its turn",))
 
 

@@ -14,7 +14,7 @@ from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.bands import Band, band_of
-from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.load import CaseState, Dataset, differences
 from busbw_analysis.data.pair_groups import PairGroups, has_modes
 from busbw_analysis.data.resumed import ended_in_words
@@ -293,38 +293,20 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic)
     """One number of every launch, ns per call: of the one group, of the slowest of groups that run at once, or the
     geometric mean of pairs that take turns. A launch in which a group is missing has none.
     """
-    if isinstance(summary.groups, PairGroups):
-        return _of_pairs(dataset, summary.groups, statistic)
-    by_group = [_of_group(group, statistic) for group in summary.groups]
+    name, groups = f"launch_{statistic}s_ns", summary.groups
+    numbers = groups.numbers if isinstance(groups, PairGroups) else None
+    if numbers is not None and len(numbers.launch_keys) == 1:
+        columns = dict(zip(numbers.launch_keys[0], getattr(numbers, name).T.tolist(), strict=True))
+    else:
+        rows = [(group.launch_keys, getattr(group, name)) for group in groups] if numbers is None else []
+        rows += [] if numbers is None else zip(numbers.launch_keys, getattr(numbers, name).tolist(), strict=True)
+        columns = by_key(entry for keys, values in rows for entry in zip(keys, values, strict=False))
     bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
     return {
-        (dataset.runs[run].run.id, launch): bring([values[run, launch] for values in by_group])
-        for run, launch in by_group[0]
-        if all((run, launch) in values for values in by_group)
-    }
-
-
-def _of_pairs(dataset: Dataset, groups: PairGroups, statistic: Statistic) -> Launches:
-    """The geometric mean over all pairs in every launch that has them all."""
-    numbers = groups.numbers
-    values = numbers.launch_means_ns if statistic == "mean" else numbers.launch_medians_ns
-    columns: dict[tuple[int, int], list[float]] = {}
-    if len(numbers.launch_keys) == 1:
-        columns = {key: values[:, place].tolist() for place, key in enumerate(numbers.launch_keys[0])}
-    else:
-        for keys, row in zip(numbers.launch_keys, values.tolist(), strict=True):
-            for key, value in zip(keys, row, strict=False):
-                columns.setdefault(key, []).append(value)
-    return {
-        (dataset.runs[run].run.id, launch): _geometric_mean(column)
+        (dataset.runs[run].run.id, launch): bring(column)
         for (run, launch), column in columns.items()
         if len(column) == len(groups)
     }
-
-
-def _of_group(group: GroupSummary, statistic: Statistic) -> dict[tuple[int, int], float]:
-    values = group.launch_means_ns if statistic == "mean" else group.launch_medians_ns
-    return dict(zip(group.launch_keys, values, strict=True))
 
 
 def _geometric_mean(values: Iterable[float]) -> float:
@@ -337,12 +319,11 @@ def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> t
         one.case: ComparedCase(one.case, one.statistic, _middle(one.first), _middle(one.second), estimated, verdict)
         for one, estimated, verdict in zip(usable, found, verdicts(found, within), strict=True)
     }
-    groups: dict[tuple[Case, Band], list[_Material]] = {}
-    for one in sorted(usable, key=lambda one: one.case.size_bytes):
-        key = msgspec.structs.replace(one.case, size_bytes=0)
-        groups.setdefault((key, band_of(one.case.size_bytes)), []).append(one)
+    curve_of = {one.case: msgspec.structs.replace(one.case, size_bytes=0) for one in usable}
+    ascending = sorted(usable, key=lambda one: one.case.size_bytes)
+    groups = grouped(ascending, lambda one: (curve_of[one.case], band_of(one.case.size_bytes)))
     # In the order of the plan, in which the ops were asked for; the sizes of one curve ascend.
-    place = {msgspec.structs.replace(one.case, size_bytes=0): number for number, one in reversed([*enumerate(usable)])}
+    place = {curve_of[one.case]: number for number, one in reversed([*enumerate(usable)])}
     ordered = sorted(groups.items(), key=lambda item: (place[item[0][0]], item[1][0].case.size_bytes))
     whole = [
         (band, members, _together(members))

@@ -132,15 +132,14 @@ def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]
     names, which = np.unique(ends, axis=0, return_inverse=True)
     steps = [apart[one, to] for one, to in names.tolist()]
     by_steps = {
-        step: pairs.only(np.isin(which, [at for at, one in enumerate(steps) if one == step]))
-        for step in dict.fromkeys(steps)
+        step: np.isin(which, [at for at, one in enumerate(steps) if one == step]) for step in dict.fromkeys(steps)
     }
     return PairSplit(
         case=summaries[0].index,
         op=case.op,
         label=" · ".join(case_in_words(case, {"group"})),
         size_bytes=case.size_bytes,
-        classes=tuple(_classes(by_steps, case.size_bytes)),
+        classes=tuple(_classes(pairs, by_steps, case.size_bytes)),
     )
 
 
@@ -173,41 +172,32 @@ class _Pairs:
         """Those of ``wanted`` alone."""
         return _Pairs(self.ranks[wanted], self.time_ns[wanted], self.medians[wanted], self.keys[wanted])
 
-    def __len__(self) -> int:
-        return len(self.ranks)
 
-
-def _joined(parts: Sequence[_Pairs]) -> _Pairs:
-    return _Pairs(
-        np.concatenate([part.ranks for part in parts]),
-        np.concatenate([part.time_ns for part in parts]),
-        np.concatenate([part.medians for part in parts]),
-        np.concatenate([part.keys for part in parts]),
-    )
-
-
-def _classes(by_steps: Mapping[int | None, _Pairs], size_bytes: int) -> Iterator[PairClass]:
+def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: int) -> Iterator[PairClass]:
     within = by_steps.get(WITHIN_A_HOST)
-    away = {steps: groups for steps, groups in by_steps.items() if steps != WITHIN_A_HOST}
-    if within:
-        yield _class(distance_in_words(WITHIN_A_HOST), within, size_bytes, None)
+    away = {steps: wanted for steps, wanted in by_steps.items() if steps != WITHIN_A_HOST}
+    if within is not None:
+        yield _class(distance_in_words(WITHIN_A_HOST), pairs, within, size_bytes, None)
     if away:
-        yield _class(BETWEEN_HOSTS, _joined(list(away.values())), size_bytes, within)
+        yield _class(BETWEEN_HOSTS, pairs, np.logical_or.reduce([*away.values()]), size_bytes, within)
     if len(away) > 1:
         for steps in sorted(away, key=lambda steps: (steps is None, steps or 0)):
             name = distance_in_words(steps) if steps is not None else "between hosts that Slurm does not place"
-            yield _class(name, away[steps], size_bytes, within, part=True)
+            yield _class(name, pairs, away[steps], size_bytes, within, part=True)
 
 
-def _class(name: str, groups: _Pairs, size_bytes: int, within: _Pairs | None, *, part: bool = False) -> PairClass:
+def _class(
+    name: str, pairs: _Pairs, wanted: Truths, size_bytes: int, within: Truths | None, *, part: bool = False
+) -> PairClass:
+    groups = pairs.only(wanted)
     mine = _by_launch(groups)
-    ratios = None if within is None else _over_the_same_launches(groups, within)
+    ratios = None if within is None else _over_the_same_launches(pairs, wanted, within)
     time_ns = float(np.median(groups.time_ns if mine is None else mine))
     ends = _interval(ratios)
     slowest = groups.ranks[int(np.argmax(groups.time_ns))].tolist()
     return PairClass(
         name=name,
-        pairs=len(groups),
+        pairs=len(groups.ranks),
         part=part,
         time_ns=time_ns,
         interval=_interval(mine),
@@ -219,11 +209,11 @@ def _class(name: str, groups: _Pairs, size_bytes: int, within: _Pairs | None, *,
     )
 
 
-def _over_the_same_launches(groups: _Pairs, within: _Pairs) -> Floats | None:
-    """How many times as long as ``within``, launch by launch; None where the two were not measured in the same."""
-    if _by_launch(_joined([groups, within])) is None:
+def _over_the_same_launches(pairs: _Pairs, wanted: Truths, within: Truths) -> Floats | None:
+    """How many times as long as ``within``, launch by launch; None where not all were measured in the same."""
+    if _by_launch(pairs.only(wanted | within)) is None:
         return None
-    mine, theirs = _by_launch(groups), _by_launch(within)
+    mine, theirs = (_by_launch(pairs.only(which)) for which in (wanted, within))
     return None if mine is None or theirs is None else np.asarray(mine / theirs)
 
 
