@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -27,6 +28,8 @@ from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, SCHEMA, Ended, Failed
 from busbw.runs.resume import lack_of
 from busbw.slurm import status
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.sources import find
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -179,6 +182,100 @@ def test_a_number_that_cannot_be_is_refused_with_its_line(golden: Path, name: st
     put(golden, rows, with_end=False)
     with pytest.raises(DamagedRun, match=f"line {place + 1}: .*{words}"):
         store.read(golden)
+
+
+_SENT: Final[JSON] = {"op": "all_reduce", "group": 2, "size_bytes": 8, "calls": 1, "ranks": [0]}
+STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
+    "no tries": ({"step_ns": []}, "one time for each try"),
+    "one try more": ({"compute_ns": [5] * 9}, "one time for each try"),
+    "no time": ({"step_ns": [0] * 5}, "step_ns has a number out of range"),
+    "negative": ({"communication_ns": [-1] * 5}, "communication_ns has a number out of range"),
+    "parameters": ({"parameters": 0}, "parameters is 0"),
+    "tokens": ({"tokens": -1}, "tokens is -1"),
+    "flop": ({"flop": 10**40}, "flop is 1"),
+    "dropped": ({"dropped": -1}, "dropped is -1"),
+    "group": (
+        {"sent": [{"op": "all_reduce", "group": 9, "size_bytes": 8, "calls": 1, "ranks": [0]}]},
+        "group of calls",
+    ),
+    "calls": ({"sent": [{"op": "all_reduce", "group": 2, "size_bytes": 8, "calls": -1, "ranks": [0]}]}, "calls is -1"),
+    "callers": ({"sent": [{"op": "x", "group": 2, "size_bytes": 8, "calls": 1, "ranks": [2]}]}, "of the ranks"),
+    "rank twice": ({"timeline": [{"rank": 0, "spans": []}] * 2}, "timeline is of the ranks"),
+    "backwards": ({"timeline": [{"rank": 0, "spans": [["compute", 5, 4]]}]}, "ends before it begins"),
+}
+
+
+def a_step() -> tuple[JSON, list[JSON], int]:
+    """The run that has a step of training of two ranks, and which row that is."""
+    rows = rows_of(DATA / f"schema-{SCHEMA}")
+    place = next(number for number, row in enumerate(rows) if row.get("step"))
+    return json.loads((DATA / f"schema-{SCHEMA}" / store.RUN_FILE).read_bytes()), rows, place
+
+
+@pytest.mark.parametrize("name", STEP_FLAWS)
+def test_a_step_that_cannot_be_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+    change, words = STEP_FLAWS[name]
+    run, rows, place = a_step()
+    rows[place]["step"].update(change)
+    (tmp_path / store.RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
+    put(tmp_path, rows, with_end=False)
+    with pytest.raises(DamagedRun, match=f"line {place + 1}: .*{words}"):
+        store.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pp": 0}, "degrees whose product"),
+        ({"dp": 2}, "degrees whose product"),
+        ({"dp": -1, "pp": -2}, "degrees whose product"),
+        ({"ep": 2}, "ep of a workload is 2"),
+        ({"shard": 0}, "shard of a workload is 0"),
+        ({"micro_batches": 0}, "micro_batches is 0"),
+        ({"interleave": 0}, "interleave is 0"),
+        ({"scale": 1e308}, "scale of a workload"),
+        ({"scale": 0}, "scale of a workload"),
+        ({"wait_ns": 0}, "wait_ns is 0"),
+        ({"slow_rank": 2, "slow_ns": 5}, "slow_rank is 2 of 2 ranks"),
+        ({"slow_ns": 5}, "want both or neither"),
+        ({"expert_imbalance": 0.5}, "expert_imbalance of a workload"),
+        ({"capacity": 1e300}, "capacity of a workload"),
+    ],
+)
+def test_a_workload_that_cannot_be_is_refused(change: dict[str, JSON], words: str, tmp_path: Path) -> None:
+    run, _, _ = a_step()
+    next(one for one in run["cases"] if one["workload"])["workload"].update(change)
+    (tmp_path / store.RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
+    with pytest.raises(DamagedRun, match=words):
+        store.read_run(tmp_path)
+
+
+def an_imported_run(folder: Path) -> Path:
+    path = DATA / "logs" / "nccl-tests-per-iteration.txt"
+    stored = find(folder, str(path)).read(LogFacts())
+    return write_synthetic(folder, stored)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, "has the same block"),
+        ({"block": 99, "time_ns": -1.0}, "time above 0"),
+        ({"block": 99, "samples_ns": [1.0, 0.0]}, "time above 0"),
+        ({"block": 99, "time_ns": 7.0, "samples_ns": [1.0, 2.0, 3.0]}, "median of samples_ns 2"),
+        ({"block": 99, "bus_factor": 1e9}, "bus_factor"),
+        ({"block": 99, "ranks": [0, 0]}, "its ranks are"),
+    ],
+)
+def test_a_number_of_a_log_that_cannot_be_is_refused_with_its_line(
+    change: dict[str, JSON], words: str, tmp_path: Path
+) -> None:
+    folder = an_imported_run(tmp_path)
+    rows = rows_of(folder)
+    assert rows[0]["kind"] == "imported"
+    put(folder, [rows[0], {**rows[0], **change}, *rows[1:]], with_end=False)
+    with pytest.raises(DamagedRun, match=f"line 2: .*{words}"):
+        store.read(folder)
 
 
 def test_all_times_tenfold_contradict_the_quantiles_even_where_the_samples_were_not_kept(golden: Path) -> None:

@@ -7,9 +7,11 @@ run meets a number that contradicts another one. The first flaw is told, in word
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from statistics import median
 
 from busbw.ops import OPS, bus_factor, limits
 from busbw.ops.numa_nodes import MOST_NODES
+from busbw.ops.training import LARGEST_WAIT_NS, Workload
 from busbw.runs.facts import flaw_of_facts
 from busbw.runs.records import (
     JSON,
@@ -26,12 +28,14 @@ from busbw.runs.records import (
     Row,
     Run,
     Skipped,
+    StepParts,
 )
 
 _MOST = 2**31 - 1
 LONGEST_NS = 10**18
 """31 years; sums of some samples still fit into 64 bits."""
 _MOST_BYTES = 2**60
+_MOST_FLOP = 10**30
 _MOST_LAUNCHES = 100_000
 
 
@@ -45,7 +49,7 @@ class Rows:
     def __init__(self, run: Run) -> None:
         self._cases = frozenset(run.cases)
         self._ranks = len(run.hosts)
-        self._blocks: dict[tuple[Case, int, int], int] = {}
+        self._blocks: dict[tuple[Case, int, int, tuple[int, ...]], int] = {}
         self._launches: dict[int, int] = {}
 
     def flaw(self, row: Row, line: int) -> str | None:
@@ -65,12 +69,11 @@ class Rows:
                 yield f"its case ({row.case.op}, {row.case.size_bytes} B) is none of those in run.json"
             if not isinstance(row, Skipped):
                 yield from _out_of(0, _MOST, launch=row.launch, block=row.block)
-            if isinstance(row, Measurement):
-                if (before := self._blocks.setdefault((row.case, row.launch, row.block), line)) != line:
+            if isinstance(row, Measurement | Imported):
+                block = row.case, row.launch, row.block, row.ranks if isinstance(row, Imported) else ()
+                if (before := self._blocks.setdefault(block, line)) != line:
                     yield f"line {before} has the same block (launch {row.launch}, block {row.block}) of the same case"
-                yield from _of_measurement(row)
-            elif isinstance(row, Imported):
-                yield from _of_imported(row)
+                yield from _of_measurement(row) if isinstance(row, Measurement) else _of_imported(row)
 
 
 def flaw_of_run(run: Run) -> str | None:
@@ -109,6 +112,30 @@ def _of_settings(case: Case) -> Iterator[str]:
         yield from _out_of(1, _MOST_BYTES, block_bytes=case.access.block_bytes)
     if case.imbalance is not None and not 0 <= case.imbalance < math.inf:
         yield f"imbalance is {case.imbalance}; want a finite number from 0 on"
+    if case.workload is not None:
+        yield from _of_workload(case.workload, case.ranks)
+
+
+def _of_workload(one: Workload, ranks: int) -> Iterator[str]:
+    degrees = {name: getattr(one, name) for name in ("dp", "tp", "pp", "cp")}
+    if min(degrees.values()) < 1 or math.prod(degrees.values()) != ranks:
+        yield f"workload divides {ranks} ranks by {degrees}; want degrees whose product they are"
+        return
+    for name in ("ep", "shard"):
+        if (number := getattr(one, name)) < 1 or one.dp % number:
+            yield f"{name} of a workload is {number}; want a divisor of dp, {one.dp}"
+    yield from _out_of(1, limits.MOST_MICRO_BATCHES, micro_batches=one.micro_batches)
+    yield from _out_of(1, limits.MOST_RANKS, interleave=one.interleave)
+    for name in ("wait_ns", "slow_ns"):
+        if (time_ns := getattr(one, name)) is not None:
+            yield from _out_of(1, LARGEST_WAIT_NS, **{name: time_ns})
+    if (one.slow_rank is None) != (one.slow_ns is None) or not 0 <= (one.slow_rank or 0) < ranks:
+        yield f"slow_rank is {one.slow_rank} of {ranks} ranks, with slow_ns {one.slow_ns}; want both or neither"
+    if not limits.LEAST_SCALE <= one.scale <= 1:
+        yield f"scale of a workload is {one.scale:g}; want {limits.LEAST_SCALE:g} to 1"
+    for name, number in (("expert_imbalance", one.expert_imbalance), ("capacity", one.capacity)):
+        if number is not None and not 1 <= number <= limits.MOST_RANKS:
+            yield f"{name} of a workload is {number:g}; want 1 to {limits.MOST_RANKS}"
 
 
 def flaw_of_plan(plan: Mapping[str, JSON], cases: int) -> str | None:
@@ -162,6 +189,29 @@ def _of_measurement(row: Measurement) -> Iterator[str]:
     yield from _out_of(0, LONGEST_NS, clock_error_ns=row.clock_error_ns or 0)
     yield from _out_of(0, _MOST_BYTES, wrong_elements=row.check.wrong_elements)
     yield from _clocks(row.clocks or (), row.case.ranks)
+    if row.step is not None:
+        yield from _of_step(row.step, row.case.ranks)
+
+
+def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
+    if not len(step.step_ns) == len(step.compute_ns) == len(step.communication_ns) > 0:
+        yield "step_ns, compute_ns and communication_ns want one time for each try of a step, and one try or more"
+    yield from _vector("step_ns", step.step_ns, 1)
+    for name in ("compute_ns", "communication_ns"):
+        yield from _vector(name, getattr(step, name))
+    yield from _out_of(1, _MOST_BYTES, parameters=step.parameters, tokens=step.tokens)
+    yield from _out_of(0, _MOST_FLOP, flop=step.flop, dropped=step.dropped)
+    for sent in step.sent:
+        yield from _out_of(1, ranks, **{"group of calls": sent.group})
+        yield from _out_of(0, _MOST_BYTES, size_bytes=sent.size_bytes, calls=sent.calls)
+        if not set(sent.ranks) <= set(range(ranks)):
+            yield f"calls of {sent.op!r:.40} are of the ranks {sent.ranks!s:.60}; there are {ranks}"
+    timed = [row.rank for row in step.timeline]
+    if len(set(timed)) != len(timed) or not set(timed) <= set(range(ranks)):
+        yield f"timeline is of the ranks {timed!s:.60}; want different ones of the {ranks} there are"
+    for row in step.timeline:
+        if any(not 0 <= begin <= end <= LONGEST_NS for _, begin, end in row.spans):
+            yield f"timeline of rank {row.rank} has a span that ends before it begins, or is out of range"
 
 
 def _of_imported(row: Imported) -> Iterator[str]:
@@ -169,8 +219,11 @@ def _of_imported(row: Imported) -> Iterator[str]:
     if not ranks or len(ranks) != len(row.ranks) or min(ranks) < 0 or max(ranks) >= row.case.ranks:
         yield f"its ranks are {row.ranks!s:.60}; want different ones of the {row.case.ranks} there are"
         return
-    if not 0 < row.time_ns <= LONGEST_NS:
-        yield f"time_ns is {row.time_ns:g}; want a time above 0 and up to 10^18 ns"
+    for time_ns in (row.time_ns, *row.samples_ns):
+        if not 0 < time_ns <= LONGEST_NS:
+            yield f"time_ns or one of samples_ns is {time_ns:g}; want a time above 0 and up to 10^18 ns"
+    if row.samples_ns and not math.isclose(row.time_ns, median(row.samples_ns), rel_tol=1e-9):
+        yield f"time_ns is {row.time_ns:g}, and the median of samples_ns {median(row.samples_ns):g}"
     yield from _out_of(1, _MOST, line=row.line)
     yield from _out_of(0, _MOST_BYTES, calls=row.calls or 0, wrong_elements=row.check.wrong_elements)
     yield from of_factors(row.bus_factor, row.wire_bytes, 1.0, row.case.op, len(ranks))

@@ -21,10 +21,15 @@ _HOW: Final = (
 _COLUMNS: Final[tuple[Column[RankTime], ...]] = (
     Column("Rank", lambda one: one.rank, str),
     Column("Step", lambda one: one.span_ns, format_time),
-    Column("Computes", lambda one: one.compute_ns / one.span_ns, percent, "%"),
-    Column("Waits", lambda one: one.waiting_ns / one.span_ns, percent, "%"),
-    Column("for the last rank", lambda one: None if one.late_ns is None else one.late_ns / one.span_ns, percent, "%"),
+    Column("Computes", lambda one: _share(one, one.compute_ns), percent, "%"),
+    Column("Waits", lambda one: _share(one, one.waiting_ns), percent, "%"),
+    Column("for the last rank", lambda one: _share(one, one.late_ns), percent, "%"),
 )
+
+
+def _share(one: RankTime, part_ns: int | None) -> float | None:
+    """Of what was watched of a rank; None where that is nothing."""
+    return None if part_ns is None or not one.span_ns else part_ns / one.span_ns
 
 
 def timelines(judgement: Judgement) -> Section | None:
