@@ -219,6 +219,22 @@ _WORDS: Final = {
     "--pairs": ("together", "alone", "all"),
     "--backend": ("gloo", "mpi", "nccl", "local", "mpj"),
 }
+_STEPS: Final = {
+    "--model": ("MLP 1024", "Llama 3 8B", "Mixtral 8x7B", "DeepSeek-V3", *_TEXTS),
+    "--scale": ("0.01", "1", "0.001", "1e-6", *_FLOATS),
+    "--micro-batches": ("1", "2", "4,8", "8", *_INTEGERS, ",".join(["1"] * 1024)),
+    "--replicas": ("1", "2", "1,2,4", "4", *_INTEGERS),
+    "--expert-imbalance": ("1", "1.5", "2", "4", *_FLOATS),
+    "--capacity": ("1", "1.5", "2", "4", *_FLOATS),
+    "--compute": ("real", "wait=20ms", "wait=1us", "wait=600s", "wait=601s", "wait=0us", "wait=" + "9" * 5000, *_TEXTS),
+    "--slow-rank": ("1=20ms", "0=1us", "1=600s", "0=5ms,1=5ms", "2=1ms", "-1=1ms", "1=0us", "1=nans", *_TEXTS),
+}
+_STEP_LISTS: Final = {
+    "models": "--model",
+    "micro_batches": "--micro-batches",
+    "replicas": "--replicas",
+    "slow_ranks": "--slow-rank",
+}
 _SWEEP_LISTS: Final = {"dtypes": "--dtype", "redops": "--redop", "modes": "--mode", "algorithms": "--algorithm"}
 
 
@@ -228,7 +244,7 @@ def _of(random: Random, values: Sequence[str]) -> str:
 
 
 def _op(random: Random) -> str:
-    return random.choice((*OPS, "all_reduce", "all_reduce", "pair_matrix", "all_to_all_v"))
+    return random.choice((*OPS, "all_reduce", "all_reduce", "pair_matrix", "all_to_all_v", "train_ddp", "train_3d"))
 
 
 def _text(random: Random) -> str:
@@ -251,6 +267,7 @@ _RUN_OPTIONS: Final[dict[str, Callable[[Random], str]]] = {
     "--timeout": lambda random: _of(random, _FLOATS),
     "--port": lambda random: _of(random, _INTEGERS),
     "--results-dir": _text,
+    **{option: lambda random, of=values: _of(random, of) for option, values in _STEPS.items()},  # type: ignore[misc]
     **{option: lambda random, of=words: _of(random, (*of, _text(random))) for option, words in _WORDS.items()},  # type: ignore[misc]
 }
 
@@ -308,6 +325,10 @@ def _field(random: Random, key: str) -> str:  # noqa: C901, PLR0911 - a table by
         return f"[{', '.join(map(_quoted, words))}]"
     if key == "blocks" and random.random() < 0.5:
         return f"[{', '.join(_quoted(_of(random, _SIZES)) for _ in range(random.choice((1, 2, 500))))}]"
+    if key in _STEP_LISTS:
+        values = [_of(random, _STEPS[_STEP_LISTS[key]]) for _ in range(random.choice((1, 2, 1024)))]
+        numbers = key in {"micro_batches", "replicas"}
+        return f"[{', '.join(one if numbers and one.isdecimal() else _quoted(one) for one in values)}]"
     if key in {"depths", "numa_nodes"}:
         return f"[{', '.join(_of(random, _TOML_NUMBERS) for _ in range(random.choice((1, 2, 500))))}]"
     if key in {"name", "path", "backend"}:
@@ -477,17 +498,27 @@ def _predict(random: Random) -> Input:
 
 
 def _training(random: Random) -> Input:
-    # limits and plan may take seconds, by request.
-    small = [one for one in training.commands.values() if one.name not in {"limits", "models", "plan"}]
-    command = random.choice(small)
+    # limits and plan may take seconds, by request: of these what is refused.
+    command = random.choice(list(training.commands.values()))
+    if command.name in {"limits", "plan"}:
+        return Input(("training", str(command.name), *_refused(random, command)))
     options = [one for one in command.params if isinstance(one, click.Option) and one.name not in {"help", "plot"}]
-    chosen = random.sample(options, random.randint(0, 5))
+    chosen = random.sample(options, min(random.randint(0, 5), len(options)))
     values = (
         _typed(random, one, hostile=one in chosen)
         for one in options
         if one in chosen or one.required or one.name in {"gpu", "read_rate", "model"}
     )
     return Input(("training", str(command.name), *values), {"own.toml": _models(random).encode(errors="surrogatepass")})
+
+
+def _refused(random: Random, command: click.Command) -> Iterator[str]:
+    """Options of which one at least cannot be."""
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.is_flag]
+    numbers = [one for one in options if isinstance(one.type, click.types.FloatParamType | click.types.IntParamType)]
+    never = random.choice(("nan", "-1", "1e999", "x", "9" * 400 + ".5", ""))
+    yield from ("--model=Llama 3 8B", "--gpus=8", "--nic=4X NDR") if command.name == "plan" else ()
+    yield f"{random.choice(numbers).opts[0]}={never}"
 
 
 def _typed(random: Random, option: click.Option, *, hostile: bool) -> str:

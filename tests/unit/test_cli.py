@@ -179,6 +179,7 @@ def test_what_cannot_be_right_exits_2_and_names_what_is_allowed(arguments: list[
         (("--op", "broadcast", "--root", "7"), "--root"),
         (("--op", "all_reduce", "--sizes", "4096TiB"), "--sizes"),
         (("--op", "all_reduce", "--groups", "0,9"), "[9]"),
+        (("--op", "train_ddp", "--model", "Llama 3 70B", "--scale", "1"), "--scale"),
     ],
 )
 @pytest.mark.parametrize("dry_run", [("--dry-run",), ()])

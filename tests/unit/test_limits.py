@@ -114,6 +114,15 @@ def test_a_matrix_that_csv_cannot_read_is_refused(content: str, tmp_path: Path) 
             Sweep(ops=("memory_read",), threads="1..1000+1", numa_nodes=tuple(range(1000))),
             4,
         ),
+        (
+            Sweep(
+                ops=("train_ddp",),
+                models=("MLP 1024",) * 30,
+                micro_batches=(1,) * 30,
+                slow_ranks=("0=1ms",) * 30,
+            ),
+            2,
+        ),
         (Sweep(ops=("all_reduce",), groups="each"), limits.MOST_RANKS),
         (Sweep(ops=("all_reduce",)), limits.MOST_RANKS + 1),
         (Sweep(ops=("pair_matrix",), sizes="8"), limits.MOST_MATRIX_RANKS + 1),
@@ -126,7 +135,8 @@ def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_they_are_made(
     def made(**_: object) -> None:
         pytest.fail("a case was made")
 
-    monkeypatch.setattr(cases, "Case", made)
+    for record in ("Case", "Workload"):
+        monkeypatch.setattr(cases, record, made)
     with pytest.raises(UsageError, match="allowed"):
         cases.expand(Plan(sweep=(sweep,)), ranks, 1)
 

@@ -141,7 +141,10 @@ def test_a_file_of_ones_own_replaces_and_adds_rows(tmp_path: Path) -> None:
     "line",
     [
         'name = " "',
+        'name = "forged\\nline"',
+        'note = "\\u001b[31m"',
         "layers = 0",
+        "layers = 1000000",
         "hidden = -1",
         "heads = 3",
         "heads = 4\nkv_heads = 3\nhead_dim = 2",

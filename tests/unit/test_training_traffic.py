@@ -330,6 +330,9 @@ def test_all_layouts_are_those_that_a_search_through_all_degrees_finds(model: Mo
             expected.add((dp, tp, pp, cp, ep))
     assert found == expected
     assert {one.tp for one in layouts(model, 16, degrees=2)} == {1, 2}
+    with pytest.raises(UsageError) as refused:
+        next(layouts(model, 735_134_400))  # with 1344 divisors
+    assert refused.value.code == "layout"
 
 
 def test_divisors_are_all() -> None:

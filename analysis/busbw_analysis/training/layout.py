@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Final, Literal, get_args
 
 from busbw.errors import UsageError
@@ -23,6 +24,7 @@ Context = Literal["ring", "ulysses"]
 Sync = Literal["every", "last"]
 
 MOST_GPUS: Final = 1 << 30
+_MOST_WAYS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,17 +381,25 @@ def _all_units(
 
 def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | None = None) -> Iterator[Layout]:
     """All layouts on so many GPUs whose degrees divide the model (layers, heads, widths, experts, sequence), with all
-    else as in ``like``; ``degrees``: none above it but dp.
+    else as in ``like``; ``degrees``: none above it but dp. Raises UsageError for a number with too many divisors.
     """
     base = Layout() if like is None else like
     most = gpus if degrees is None else degrees
+    ways = list(islice(_ways(gpus), _MOST_WAYS + 1))
+    if len(ways) > _MOST_WAYS:
+        _refuse(f"{gpus} GPUs have more than {_MOST_WAYS} products of tp, pp, cp and dp; want a number with fewer")
+    for tp, pp, cp in ways:
+        dp = gpus // tp // pp // cp
+        for ep in divisors(dp * cp) if model.experts else [1]:
+            if max(tp, pp, cp, ep) <= most and (layout := _fitting(model, base, (dp, tp, pp, cp, ep))):
+                yield layout
+
+
+def _ways(gpus: int) -> Iterator[tuple[int, int, int]]:
+    """tp, pp and cp whose product divides ``gpus``."""
     for tp in divisors(gpus):
         for pp in divisors(gpus // tp):
-            for cp in divisors(gpus // tp // pp):
-                dp = gpus // tp // pp // cp
-                for ep in divisors(dp * cp) if model.experts else [1]:
-                    if max(tp, pp, cp, ep) <= most and (layout := _fitting(model, base, (dp, tp, pp, cp, ep))):
-                        yield layout
+            yield from ((tp, pp, cp) for cp in divisors(gpus // tp // pp))
 
 
 def _fitting(model: Model, base: Layout, degrees: tuple[int, int, int, int, int]) -> Layout | None:

@@ -24,7 +24,7 @@ from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes
-from busbw.workloads.shapes import refuse_model
+from busbw.workloads.shapes import StepShape, refuse_model
 
 _RANKS_A_CORE = 64
 _LEAST_CROWD = 256
@@ -128,16 +128,26 @@ def place_here(ranks: int) -> Place:
 
 def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     """Raise UsageError for what cannot be on ``ranks`` ranks, whatever the backend: groups and traffic of other numbers
-    of ranks, a root that is none of them, storage without a path, and buffers that the memory of this host could not
-    hold if it were empty.
+    of ranks, a root that is none of them, storage without a path, models that are not known, and buffers or models that
+    the memory of this host could not hold if it were empty.
     """
     plan.require_path()
     device = backend_named(plan.backend).device
     total = psutil.virtual_memory().total + psutil.swap_memory().total
-    for case in expand(plan, ranks, 1, device).cases:
+    planned = expand(plan, ranks, 1, device).cases
+    # Of a model at one scale many cases may differ in how ranks share it.
+    trained = {(one.model, one.scale): one for case in planned if (one := case.workload) is not None}
+    for workload in trained.values():
+        refuse_model(workload.model)
+        needed = ranks * StepShape(workload).least_bytes
+        if on_one_host and needed > total:
+            message = (
+                f"key 'scale': {ranks} ranks that train {workload.model} at scale {workload.scale:g} need "
+                f"{about_size(needed)} or more, and the memory of this host is {about_size(total)}; give a smaller one"
+            )
+            raise UsageError(message)
+    for case in planned:
         op = OPS[case.op]
-        if case.workload is not None:
-            refuse_model(case.workload.model)
         if case.root is not None and case.root >= ranks:
             message = f"key 'root': rank {case.root} is not there; {ranks} ranks are 0 to {ranks - 1}"
             raise UsageError(message)

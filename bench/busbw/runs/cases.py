@@ -237,7 +237,10 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
         message = f"key 'slow_ranks': there is no rank {beyond} among {ranks}"
         raise UsageError(message)
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
-    for model, replicas in product(models, dividing if op.splits != ("dp",) else (ranks,)):
+    replicated = dividing if op.splits != ("dp",) else [ranks]
+    if len(models) * len(replicated) * len(sweep.micro_batches or (0,)) * (1 + len(slow)) > limits.MOST_CASES:
+        raise UsageError(_TOO_MANY)
+    for model, replicas in product(models, replicated):
         sharing = ranks // replicas
         scale = (1.0 if model == MODEL else SCALE) if sweep.scale is None else sweep.scale
         degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}

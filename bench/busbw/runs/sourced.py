@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from busbw.errors import UsageError
+from busbw.escape import plain_text
 from busbw.runs.records import Record
 
 URL: Final = re.compile(r"https?://[^\s/]+\.[^\s/]+\S*")
@@ -22,6 +23,9 @@ class SourcedRow(Record, frozen=True, kw_only=True):
         """Raise UsageError where one of them is not what it should be."""
         if not self.name.strip():
             refuse("name", self.name, "a name")
+        for key in self.__struct_fields__:
+            if isinstance(text := getattr(self, key), str) and plain_text(text) != text:
+                refuse(key, text, "one line of what can be printed")
         if not URL.fullmatch(self.source):
             refuse("source", self.source, "a URL; a row without a source does not get in")
         if not _MONTH.fullmatch(self.looked_up):

@@ -21,6 +21,8 @@ from busbw.runs.sourced import SourcedRow, refuse
 Norm = Literal["rms", "layer", "none"]
 
 _LARGEST: Final = 10**9
+_MOST_LAYERS: Final = 1 << 14
+"""Each stage of a pipeline is looked at."""
 
 
 class Sample(SourcedRow, frozen=True, kw_only=True):
@@ -82,8 +84,9 @@ class Model(SourcedRow, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.check_source()
         for key in ("layers", "hidden", "sequence", "batch"):
-            if not 1 <= getattr(self, key) <= _LARGEST:
-                refuse(key, getattr(self, key), f"1 to {_LARGEST}")
+            most = _MOST_LAYERS if key == "layers" else _LARGEST
+            if not 1 <= getattr(self, key) <= most:
+                refuse(key, getattr(self, key), f"1 to {most}")
         for key in self.__struct_fields__:
             value = getattr(self, key)
             if isinstance(value, int) and not 0 <= value <= _LARGEST:

@@ -7,6 +7,7 @@ import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.training import Workload
+from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
 from busbw.workloads.routing import DROPPED, routed
@@ -28,6 +29,14 @@ class StepShape:
     def tokens(self) -> int:
         """Of a step, all replicas together."""
         return self.model.batch * self.model.sequence
+
+    @property
+    def least_bytes(self) -> int:
+        """What a rank needs at least: weights, gradients and outputs of the whole model, which it holds its step
+        against.
+        """
+        outputs = self.tokens * (self.model.vocabulary or self.model.hidden)
+        return DTYPE_BYTES["float32"] * (2 * model_rows.parameters(self.model) + outputs)
 
     @property
     def flop(self) -> int:
