@@ -12,6 +12,11 @@ REDUCED = -1
 """As the source of a span: the reduction over all ranks of the group."""
 
 
+def first_reason(*reasons: tuple[object, str | None]) -> str | None:
+    """Of reasons why something cannot be, each with whether it applies, the first that does; None: it can be."""
+    return next((words for applies, words in reasons if applies), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """``length`` elements of rank ``source`` of the group, or of the reduction (``REDUCED``), from ``phase`` on."""
@@ -65,6 +70,16 @@ def own(share: Share) -> Layout:
     """A buffer of a rank's own into another one of it."""
     span = (Span(share.count, share.rank),)
     return Layout(span, span)
+
+
+def nothing(_share: Share) -> Layout:
+    """No buffers: an operation without data, or whose data are the call's own."""
+    return Layout((), ())
+
+
+def one(_ranks: int) -> float:
+    """The bus factor of what crosses a wire once."""
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True)

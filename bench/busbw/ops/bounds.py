@@ -78,8 +78,6 @@ def _twice_the_others(ranks: int) -> float:
 
 _NEARLY_ALL, _OF_OTHERS = "(n−1)/n", "(n−1)"
 
-_NEARLY_ALL, _OF_OTHERS = "(n−1)/n", "(n−1)"
-
 # Terms of α, β and γ: Chan et al. 2007. What all ranks send together: as much as the outputs need of other ranks.
 # Every byte of S: its n inputs meet over at least n − 1 messages, and the result needs as many to be everywhere.
 OF_ALL_REDUCE = LowerBound(

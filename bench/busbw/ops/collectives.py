@@ -7,7 +7,7 @@ bandwidth lower bounds of Chan et al. 2007, summed over the ranks of the group.
 from functools import partial
 
 from busbw.ops import bounds
-from busbw.ops.base import REDUCED, Layout, Op, Share, Span
+from busbw.ops.base import REDUCED, Layout, Op, Share, Span, nothing, one
 
 
 def _all_reduce(share: Share) -> Layout:
@@ -73,14 +73,6 @@ def _scatter(share: Share) -> Layout:
     return Layout(send, expect, receives_into_send=share.rank * block if share.in_place else None)
 
 
-def _nothing(_share: Share) -> Layout:
-    return Layout((), ())
-
-
-def _one(_ranks: int) -> float:
-    return 1.0
-
-
 def _others(ranks: int) -> float:
     return (ranks - 1) / ranks
 
@@ -89,6 +81,17 @@ def _blocks(ranks: int) -> int:
     return ranks
 
 
+_among_all = partial(Op, wire_bytes=lambda ranks, size: (ranks - 1) * size, bus_factor=_others, synchronising=True)
+_gathering = partial(_among_all, multiple=_blocks, in_place=(False, True), least_crossing=bounds.blocks_of_others)
+_of_the_root = partial(
+    Op,
+    size_meaning="buffer",
+    bus_factor=one,
+    wire_bytes=lambda ranks, size: (ranks - 1) * size,
+    in_place=(True,),
+    rooted=True,
+    least_crossing=bounds.once,
+)
 _of_blocks = partial(
     Op,
     size_meaning="n × the block of one rank",
@@ -116,80 +119,50 @@ COLLECTIVES = (
         lower_bound=bounds.OF_ALL_REDUCE,
         least_crossing=bounds.reduced,
     ),
-    Op(
+    _gathering(
         name="all_gather",
         summary="every rank ends with the blocks of all ranks",
         size_meaning="total gathered output of one rank (n × its own block)",
         layout=_all_gather,
-        bus_factor=_others,
-        wire_bytes=lambda ranks, size: (ranks - 1) * size,
-        multiple=_blocks,
-        in_place=(False, True),
-        synchronising=True,
         lower_bound=bounds.OF_BLOCKS,
-        least_crossing=bounds.blocks_of_others,
     ),
-    Op(
+    _gathering(
         name="reduce_scatter",
         summary="every rank ends with its block of the reduction",
         size_meaning="total input of one rank (n × the block it keeps)",
         layout=_reduce_scatter,
-        bus_factor=_others,
-        wire_bytes=lambda ranks, size: (ranks - 1) * size,
-        multiple=_blocks,
-        in_place=(False, True),
         reduces=True,
-        synchronising=True,
         lower_bound=bounds.OF_REDUCE_SCATTER,
-        least_crossing=bounds.blocks_of_others,
     ),
-    Op(
+    _among_all(
         name="all_to_all",
         summary="every rank sends an equal block to every rank",
         size_meaning="send buffer of one rank, its own block included",
         layout=_all_to_all,
-        bus_factor=_others,
-        wire_bytes=lambda ranks, size: (ranks - 1) * size,
         multiple=_blocks,
-        synchronising=True,
         lower_bound=bounds.OF_BLOCKS,
         least_crossing=bounds.exchanged,
     ),
-    Op(
+    _among_all(
         name="all_to_all_v",
         summary="every rank sends blocks of different sizes, by an imbalance or a traffic matrix",
         size_meaning="the largest over the ranks of what is sent or received, own blocks included",
         layout=_all_to_all_v,
-        bus_factor=_others,
         # Overridden by the split matrix itself: see traffic.wire_bytes.
-        wire_bytes=lambda ranks, size: (ranks - 1) * size,
         uneven=True,
-        synchronising=True,
     ),
-    Op(
+    _of_the_root(
         name="broadcast",
         summary="every rank ends with the root's buffer",
-        size_meaning="buffer",
         layout=_broadcast,
-        bus_factor=_one,
-        wire_bytes=lambda ranks, size: (ranks - 1) * size,
-        in_place=(True,),
-        rooted=True,
         lower_bound=bounds.OF_BROADCAST,
-        least_crossing=bounds.once,
     ),
-    Op(
+    _of_the_root(
         name="reduce",
         summary="the root ends with the reduction of all buffers",
-        size_meaning="buffer",
         layout=_reduce,
-        bus_factor=_one,
-        wire_bytes=lambda ranks, size: (ranks - 1) * size,
-        in_place=(True,),
         reduces=True,
-        rooted=True,
         lower_bound=bounds.OF_REDUCE,
-        least_crossing=bounds.once,
     ),
     _of_blocks(
         name="gather",
@@ -205,9 +178,7 @@ COLLECTIVES = (
         name="barrier",
         summary="no rank leaves before the last one has come",
         size_meaning="nothing (time only)",
-        layout=_nothing,
-        bus_factor=None,
-        wire_bytes=lambda _ranks, _size: 0.0,
+        layout=nothing,
         sized=False,
         synchronising=True,
         lower_bound=bounds.OF_A_BARRIER,

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2307.08691, section 4.1). A multiplication and an addition
 
 import math
 
-from busbw.ops.base import Layout, Op, Shape, Share, Span
+from busbw.ops.base import Layout, Op, Shape, Share, Span, nothing
 
 SIDE_STEP = 16
 """Sides of matrices are multiples of it: matrix units work in tiles, and other sides would be measured with padding."""
@@ -32,11 +32,6 @@ def _product(share: Share) -> Layout:
     return Layout((), (Span(share.count, share.rank),))
 
 
-def _nothing(_share: Share) -> Layout:
-    """Operands and result are the call's own: fused attention returns a new tensor."""
-    return Layout((), ())
-
-
 def _product_flop(count: int) -> int:
     return 2 * math.isqrt(count) ** 3
 
@@ -50,7 +45,7 @@ def _attention(name: str, summary: str) -> Op:
         name=name,
         summary=summary,
         size_meaning=f"bytes of the queries: {HEADS} heads × {HEAD_SIZE} elements a token; keys, values, result alike",
-        layout=_nothing,
+        layout=nothing,  # fused attention returns a new tensor
         computed=True,
         local=True,
         threaded=True,

@@ -5,7 +5,7 @@ S is the bytes of one array, as in STREAM (McCalpin 1995), whose four kernels ar
 
 from functools import partial
 
-from busbw.ops.base import Layout, Op, Share, Span, own
+from busbw.ops.base import Layout, Op, Share, Span, nothing, own
 
 SCALAR = 3.0
 """What STREAM multiplies by, and what is written where only writing is measured."""
@@ -85,7 +85,7 @@ COPIES = (
         name="memory_touch",
         summary="touches fresh pages for the first time: the system clears each, and a number goes to its start",
         size_meaning="bytes of the pages (cleared, so written once)",
-        layout=lambda _share: Layout((), ()),
+        layout=nothing,
         fresh=True,
         memory_traffic=1.0,
     ),

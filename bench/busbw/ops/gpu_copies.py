@@ -6,23 +6,17 @@ and S are those of nvbandwidth; what takes two directions at once says so, and S
 
 from functools import partial
 
-from busbw.ops.base import Layout, Op, Share, own
+from busbw.ops.base import Layout, Op, Share, nothing, one, own
 
 
 def _by_the_first(share: Share) -> Layout:
     """The first of the two copies; the other one lends its GPU and does nothing."""
-    return own(share) if share.rank == 0 else Layout((), ())
-
-
-def _one(_ranks: int) -> float:
-    return 1.0
+    return own(share) if share.rank == 0 else nothing(share)
 
 
 _copy = partial(Op, size_meaning="bytes that are copied", layout=own, local=True, needs_device=True)
 _of_the_host = partial(_copy, host_memory=True)
-_of_a_pair = partial(
-    _copy, layout=_by_the_first, bus_factor=_one, wire_bytes=lambda _ranks, size: size, members="pairs"
-)
+_of_a_pair = partial(_copy, layout=_by_the_first, bus_factor=one, wire_bytes=lambda _ranks, size: size, members="pairs")
 
 DEVICE_COPIES = (
     _of_the_host(
