@@ -63,10 +63,6 @@ def gloo_all_gather(ranks: int) -> Schedule:
     return Schedule(ranks, ranks * _SEGMENTS, own, rounds, vectors(ranks, ranks * _SEGMENTS))
 
 
-def _power_of_two(ranks: int) -> str | None:
-    return None if is_power_of_two(ranks) else f"it takes a power of two of ranks; the group has {ranks}"
-
-
 _GLOO: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {"gloo": Algorithm("Gloo's ring, two segments of each block under way", gloo_all_reduce)},
     "all_gather": {"gloo": Algorithm("Gloo's ring, both halves of each block under way", gloo_all_gather)},
@@ -96,7 +92,11 @@ _POWERS_OF_TWO = frozenset({("broadcast", "scatter-recursive-doubling"), ("reduc
 
 def _of_mpi(op: str, name: str) -> Algorithm:
     algorithm = Algorithm(_MPI[op, name], LIBRARY_SCHEDULES[op, name])
-    return replace(algorithm, refuse=_power_of_two) if (op, name) in _POWERS_OF_TWO else algorithm
+    return (
+        replace(algorithm, fit=is_power_of_two, takes="a power of two of ranks")
+        if (op, name) in _POWERS_OF_TWO
+        else algorithm
+    )
 
 
 def _of_libraries(op: str) -> dict[str, Algorithm]:

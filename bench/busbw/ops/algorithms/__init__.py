@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from busbw.ops.algorithms import all_reduce, exchanges, rings, rooted
 from busbw.ops.algorithms.base import Schedule, is_power_of_two
@@ -22,42 +23,34 @@ _POWER_OF_TWO, _EVEN, _HOSTS = (
 )
 
 
-def _always(_ranks: int) -> str | None:
-    return None
-
-
-def _power_of_two(ranks: int) -> str | None:
-    return None if is_power_of_two(ranks) else f"it takes {_POWER_OF_TWO}; the group has {ranks}"
-
-
-def _even(ranks: int) -> str | None:
-    return f"it takes {_EVEN}; the group has {ranks}" if ranks % 2 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """``schedule(n)`` for n ranks of which ``refuse(n)`` has nothing to say; where it has ``levels``, it is given how
-    many of them are on each host, too. ``takes`` says in words what it needs (None: nothing).
+    """``schedule(n)`` for n ranks that ``fit``; where it has ``levels``, it is given how many of them are on each host,
+    too. ``takes`` says in words what it needs (None: nothing).
     """
 
     summary: str
     schedule: Callable[..., Schedule]
-    refuse: Callable[[int], str | None] = _always
+    fit: Callable[[int], bool] = lambda _ranks: True
     takes: str | None = None
     levels: bool = False
+
+    def refuse(self, ranks: int) -> str | None:
+        """Why there is none for so many ranks; None where there is."""
+        return None if self.fit(ranks) else f"it takes {self.takes}; the group has {ranks}"
 
     def on(self, ranks: int, hosts: int) -> Schedule:
         """The schedule of ``ranks`` ranks on ``hosts`` hosts, as many on each."""
         return self.schedule(ranks, ranks // hosts) if self.levels else self.schedule(ranks)
 
 
-def _scattering(
-    summary: str,
-    gathering: Callable[[int], Schedule],
-    refuse: Callable[[int], str | None] = _always,
-    takes: str | None = None,
-) -> Algorithm:
-    return Algorithm(summary, lambda ranks: exchanges.mirrored(gathering(ranks)), refuse, takes)
+_in_levels = partial(Algorithm, takes=_HOSTS, levels=True)
+_of_powers_of_two = partial(Algorithm, fit=is_power_of_two, takes=_POWER_OF_TWO)
+_of_even_ranks = partial(Algorithm, fit=lambda ranks: ranks % 2 == 0, takes=_EVEN)
+
+
+def _scattering(gathering: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    return lambda *ranks: exchanges.mirrored(gathering(*ranks))
 
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
@@ -68,11 +61,9 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
             lambda ranks: rings.segmented(ranks, _RING_SEGMENTS, _IN_FLIGHT),
         ),
         "double-ring": Algorithm("two rings with half of the data, in opposite directions", rings.both_ways),
-        "multi-ring": Algorithm(
+        "multi-ring": _in_levels(
             "as many rings as ranks on a host, each leaves it at another rank",
             rings.across_hosts,
-            takes=_HOSTS,
-            levels=True,
         ),
         "recursive-doubling": Algorithm(
             "everything to a partner twice as far each time", all_reduce.recursive_doubling
@@ -94,33 +85,24 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "parameter-server": Algorithm("all to rank 0 and back", all_reduce.parameter_server),
         "sharded-parameter-server": Algorithm("each rank serves one block", all_reduce.sharded_parameter_server),
         "direct": Algorithm("everything to everybody at once", all_reduce.direct),
-        "hierarchical": Algorithm(
+        "hierarchical": _in_levels(
             "rings on every host, rings between them, rings on every host",
             rings.in_two_levels,
-            takes=_HOSTS,
-            levels=True,
         ),
     },
     "all_gather": {
         "ring": Algorithm("every block once around", exchanges.gathering_ring),
         "bruck": Algorithm("all that is there to ranks twice as far each time", exchanges.gathering_bruck),
-        "recursive-doubling": Algorithm(
-            "all that is there to a partner twice as far each time",
-            exchanges.gathering_recursive_doubling,
-            _power_of_two,
-            _POWER_OF_TWO,
+        "recursive-doubling": _of_powers_of_two(
+            "all that is there to a partner twice as far each time", exchanges.gathering_recursive_doubling
         ),
-        "neighbour-exchange": Algorithm(
-            "two blocks to either neighbour in turns", exchanges.gathering_neighbours, _even, _EVEN
-        ),
+        "neighbour-exchange": _of_even_ranks("two blocks to either neighbour in turns", exchanges.gathering_neighbours),
         "pairwise": Algorithm("one partner after the other", exchanges.gathering_pairwise),
         "pat": Algorithm("every block down a tree of its own, far first, together", exchanges.gathering_trees),
         "direct": Algorithm("every block to everybody at once", exchanges.gathering_direct),
-        "hierarchical": Algorithm(
+        "hierarchical": _in_levels(
             "rings between hosts, then rings on every host",
             exchanges.gathering_in_two_levels,
-            takes=_HOSTS,
-            levels=True,
         ),
     },
     "reduce_scatter": {
@@ -130,28 +112,26 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
             exchanges.scattering_recursive_halving,
         ),
         "pairwise": Algorithm("one partner after the other", exchanges.scattering_pairwise),
-        "bruck": _scattering("Bruck's all-gather the other way round", exchanges.gathering_bruck),
-        "neighbour-exchange": _scattering(
-            "the all-gather with neighbours the other way round", exchanges.gathering_neighbours, _even, _EVEN
+        "bruck": Algorithm("Bruck's all-gather the other way round", _scattering(exchanges.gathering_bruck)),
+        "neighbour-exchange": _of_even_ranks(
+            "the all-gather with neighbours the other way round", _scattering(exchanges.gathering_neighbours)
         ),
-        "pat": _scattering("every block up a tree of its own, far last, together", exchanges.gathering_trees),
-        "direct": _scattering("every block to its rank at once", exchanges.gathering_direct),
-        "hierarchical": Algorithm(
+        "pat": Algorithm(
+            "every block up a tree of its own, far last, together", _scattering(exchanges.gathering_trees)
+        ),
+        "direct": Algorithm("every block to its rank at once", _scattering(exchanges.gathering_direct)),
+        "hierarchical": _in_levels(
             "rings on every host, then rings between hosts",
-            lambda ranks, on_host: exchanges.mirrored(exchanges.gathering_in_two_levels(ranks, on_host)),
-            takes=_HOSTS,
-            levels=True,
+            _scattering(exchanges.gathering_in_two_levels),
         ),
     },
     "all_to_all": {
         "pairwise": Algorithm("one partner after the other", exchanges.exchange_pairwise),
         "spread": Algorithm("all messages at once", exchanges.exchange_spread),
         "bruck": Algorithm("blocks travel by the bits of their distance", exchanges.exchange_bruck),
-        "two-level": Algorithm(
+        "two-level": _in_levels(
             "on every host to the place, then from host to host in one message a pair",
             exchanges.exchange_in_two_levels,
-            takes=_HOSTS,
-            levels=True,
         ),
     },
     "broadcast": {
@@ -165,11 +145,9 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
             "down two trees with half of the data in 8 segments",
             lambda ranks: rooted.broadcast_double_tree(ranks, _SEGMENTS),
         ),
-        "hierarchical": Algorithm(
+        "hierarchical": _in_levels(
             "a scatter on the first host, trees between hosts, rings on every host",
             rooted.broadcast_in_two_levels,
-            takes=_HOSTS,
-            levels=True,
         ),
     },
     "reduce": {

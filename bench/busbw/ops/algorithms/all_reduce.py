@@ -1,6 +1,7 @@
 """All-reduce by partners, trees and servers: every rank ends with the sum of all inputs. Rings are in ``rings``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import permutations
 
 from busbw.ops.algorithms.base import Round, Schedule, every_rank, joined, same, vectors
 from busbw.ops.algorithms.partners import core, distances, doubling, fold, halving, unfold
@@ -47,40 +48,29 @@ def double_tree(ranks: int, segments: int) -> Schedule:
 
 def in_two_parts(first: Schedule, second: Schedule) -> Schedule:
     """A reduce-scatter that leaves block r in slot r of rank r, and an all-gather that begins there."""
-    return _of(first.ranks, first.blocks, iter(first.rounds), iter(second.rounds))
+    return _of(first.ranks, first.blocks, first.rounds, second.rounds)
 
 
 def parameter_server(ranks: int) -> Schedule:
     """All send to rank 0, which adds up and sends back: the bottleneck that the others avoid."""
     others = range(1, ranks)
-    return _of(
-        ranks,
-        1,
-        iter([tuple(same(rank, 0, (0,), adds=True) for rank in others), tuple(same(0, rank, (0,)) for rank in others)]),
-    )
+    up = tuple(same(rank, 0, (0,), adds=True) for rank in others)
+    return _of(ranks, 1, [up, tuple(same(0, rank, (0,)) for rank in others)])
 
 
 def sharded_parameter_server(ranks: int) -> Schedule:
     """Every rank is the server of one block."""
-    pairs = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
-    return _of(
-        ranks,
-        ranks,
-        iter(
-            [
-                tuple(same(rank, to, (to,), adds=True) for rank, to in pairs),
-                tuple(same(rank, to, (rank,)) for rank, to in pairs),
-            ]
-        ),
-    )
+    pairs = list(permutations(range(ranks), 2))
+    served = tuple(same(rank, to, (to,), adds=True) for rank, to in pairs)
+    return _of(ranks, ranks, [served, tuple(same(rank, to, (rank,)) for rank, to in pairs)])
 
 
 def direct(ranks: int) -> Schedule:
     """Everything to everybody at once."""
-    pairs = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
-    return _of(ranks, 1, iter([tuple(same(rank, to, (0,), adds=True) for rank, to in pairs)]))
+    pairs = list(permutations(range(ranks), 2))
+    return _of(ranks, 1, [tuple(same(rank, to, (0,), adds=True) for rank, to in pairs)])
 
 
-def _of(ranks: int, blocks: int, *parts: Iterator[Round]) -> Schedule:
+def _of(ranks: int, blocks: int, *parts: Iterable[Round]) -> Schedule:
     whole = vectors(ranks, blocks)
     return Schedule(ranks, blocks, whole, joined(*parts), whole)

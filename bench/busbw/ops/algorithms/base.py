@@ -5,8 +5,8 @@ its result in some of them. In a round every transfer reads what was there befor
 slot or is added to it. The same data are counted for the cost models, simulated, and run over send and receive.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -65,14 +65,9 @@ def cost(schedule: Schedule) -> Cost:
     """Counts a schedule. A rank sends one message after the other, receives likewise, and does both at once."""
     messages, sent, added, moved = 0, 0, 0, 0
     for one in schedule.rounds:
-        out_messages: dict[int, int] = defaultdict(int)
-        in_messages: dict[int, int] = defaultdict(int)
-        out_blocks: dict[int, int] = defaultdict(int)
-        in_blocks: dict[int, int] = defaultdict(int)
-        sums: dict[int, int] = defaultdict(int)
+        out_messages, in_messages = Counter(each.source for each in one), Counter(each.to for each in one)
+        out_blocks, in_blocks, sums = Counter[int](), Counter[int](), Counter[int]()
         for transfer in one:
-            out_messages[transfer.source] += 1
-            in_messages[transfer.to] += 1
             out_blocks[transfer.source] += len(transfer.sent)
             in_blocks[transfer.to] += len(transfer.sent)
             sums[transfer.to] += len(transfer.sent) if transfer.adds else 0
@@ -164,6 +159,6 @@ def same(source: int, to: int, slots: Slots, *, adds: bool = False) -> Transfer:
     return Transfer(source, to, slots, slots, adds)
 
 
-def joined(*parts: Iterator[Round]) -> tuple[Round, ...]:
+def joined(*parts: Iterable[Round]) -> tuple[Round, ...]:
     """The rounds of one part after the other, without those in which nothing is sent."""
     return tuple(one for part in parts for one in part if one)

@@ -1,7 +1,8 @@
 """All-gather, reduce-scatter and all-to-all: every rank sends to, and hears from, all others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import permutations
 
 from busbw.ops.algorithms.base import (
     NOTHING,
@@ -88,9 +89,7 @@ def gathering_bruck(ranks: int) -> Schedule:
 
 def gathering_direct(ranks: int) -> Schedule:
     """Every block to everybody at once."""
-    return _gathered(
-        ranks, iter([tuple(same(rank, to, (rank,)) for rank in range(ranks) for to in range(ranks) if to != rank)])
-    )
+    return _gathered(ranks, [tuple(same(rank, to, (rank,)) for rank, to in permutations(range(ranks), 2))])
 
 
 def gathering_trees(ranks: int) -> Schedule:
@@ -128,7 +127,7 @@ def gathering_in_two_levels(ranks: int, on_host: int) -> Schedule:
     return Schedule(ranks, ranks, own_blocks(ranks), joined(between, inside), vectors(ranks, ranks))
 
 
-def _gathered(ranks: int, rounds: Iterator[Round]) -> Schedule:
+def _gathered(ranks: int, rounds: Iterable[Round]) -> Schedule:
     return Schedule(ranks, ranks, own_blocks(ranks), joined(rounds), vectors(ranks, ranks))
 
 
@@ -197,7 +196,7 @@ def _pairwise(ranks: int, distance: int, *, adds: bool) -> Round:
     )
 
 
-def _scattered(ranks: int, rounds: Iterator[Round]) -> Schedule:
+def _scattered(ranks: int, rounds: Iterable[Round]) -> Schedule:
     return Schedule(ranks, ranks, vectors(ranks, ranks), joined(rounds), tuple((rank,) for rank in range(ranks)))
 
 
@@ -211,10 +210,10 @@ def exchange_pairwise(ranks: int) -> Schedule:
 
 def exchange_spread(ranks: int) -> Schedule:
     """All messages at once."""
-    return _exchanged(ranks, iter([_crossed(ranks, range(1, ranks))]))
+    return _exchanged(ranks, [_crossed(ranks, range(1, ranks))])
 
 
-def _crossed(ranks: int, distances: "range | list[int]") -> Round:
+def _crossed(ranks: int, distances: Iterable[int]) -> Round:
     return tuple(
         Transfer(rank, (rank + distance) % ranks, ((rank + distance) % ranks,), (ranks + rank,))
         for rank in range(ranks)
@@ -222,7 +221,7 @@ def _crossed(ranks: int, distances: "range | list[int]") -> Round:
     )
 
 
-def _exchanged(ranks: int, rounds: Iterator[Round]) -> Schedule:
+def _exchanged(ranks: int, rounds: Iterable[Round]) -> Schedule:
     """What is received has slots of its own, after those of the input; a rank's own block stays where it is."""
     begins = (tuple(range(ranks)) + (NOTHING,) * ranks,) * ranks
     ends = tuple(tuple(rank if source == rank else ranks + source for source in range(ranks)) for rank in range(ranks))

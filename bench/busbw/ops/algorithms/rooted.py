@@ -1,6 +1,6 @@
 """Broadcast, reduce, gather and scatter from and to rank 0, and the barrier."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots, every_rank, joined, own_blocks, same, vectors
 from busbw.ops.algorithms.partners import core, distances, fold, halving
@@ -58,7 +58,7 @@ def broadcast_in_two_levels(ranks: int, on_host: int) -> Schedule:
     return _broadcast(ranks, on_host, _scattering_tree(on_host), between, inside)
 
 
-def _broadcast(ranks: int, blocks: int, *parts: Iterator[Round]) -> Schedule:
+def _broadcast(ranks: int, blocks: int, *parts: Iterable[Round]) -> Schedule:
     whole = tuple(range(blocks))
     return Schedule(
         ranks, blocks, (whole, *[(NOTHING,) * blocks] * (ranks - 1)), joined(*parts), vectors(ranks, blocks)
@@ -88,10 +88,10 @@ def scatter_binomial(ranks: int) -> Schedule:
 
 def scatter_linear(ranks: int) -> Schedule:
     """Rank 0 sends every block itself."""
-    return _scatter(ranks, iter([tuple(same(0, rank, (rank,)) for rank in range(1, ranks))]))
+    return _scatter(ranks, [tuple(same(0, rank, (rank,)) for rank in range(1, ranks))])
 
 
-def _scatter(ranks: int, rounds: Iterator[Round]) -> Schedule:
+def _scatter(ranks: int, rounds: Iterable[Round]) -> Schedule:
     begins = (tuple(range(ranks)), *[(NOTHING,) * ranks] * (ranks - 1))
     return Schedule(ranks, ranks, begins, joined(rounds), tuple((rank,) for rank in range(ranks)))
 
@@ -115,10 +115,10 @@ def _gathering_tree(ranks: int) -> Iterator[Round]:
 
 def gather_linear(ranks: int) -> Schedule:
     """Every rank sends its block to rank 0."""
-    return _gather(ranks, iter([tuple(same(rank, 0, (rank,)) for rank in range(1, ranks))]))
+    return _gather(ranks, [tuple(same(rank, 0, (rank,)) for rank in range(1, ranks))])
 
 
-def _gather(ranks: int, rounds: Iterator[Round]) -> Schedule:
+def _gather(ranks: int, rounds: Iterable[Round]) -> Schedule:
     return Schedule(ranks, ranks, own_blocks(ranks), joined(rounds), _at_root(ranks, tuple(range(ranks))))
 
 
@@ -136,9 +136,7 @@ def barrier_dissemination(ranks: int) -> Schedule:
 def barrier_linear(ranks: int) -> Schedule:
     """Rank 0 hears one rank after the other, and then tells one after the other."""
     others = range(1, ranks)
-    return _barrier(
-        ranks, iter([*((same(rank, 0, ()),) for rank in others), *((same(0, rank, ()),) for rank in others)])
-    )
+    return _barrier(ranks, [*((same(rank, 0, ()),) for rank in others), *((same(0, rank, ()),) for rank in others)])
 
 
 def barrier_of(all_reduce: Schedule) -> Schedule:
@@ -151,7 +149,7 @@ def barrier_of(all_reduce: Schedule) -> Schedule:
     return _barrier(all_reduce.ranks, rounds)
 
 
-def _barrier(ranks: int, rounds: Iterator[Round]) -> Schedule:
+def _barrier(ranks: int, rounds: Iterable[Round]) -> Schedule:
     nothing: tuple[Slots, ...] = ((),) * ranks
     return Schedule(ranks, 1, nothing, joined(rounds), nothing)
 
