@@ -15,127 +15,87 @@ from busbw.escape import echo, plain_text
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A row of the table of commands: the module that has it, and its line of help below the heading ``group``.
-    ``function`` is its name there, where that is not the command's.
-    """
+    """A command: the module that has it, its line of help, and its name there, where that is not the command's."""
 
-    name: str
-    group: str
     module: str
     help: str
     function: str | None = None
 
 
-COMMANDS: dict[str, Command] = {
-    row.name: row
-    for row in (
-        Command(
-            "run", "Measure", "busbw.cli.run", "Start ranks here, or join those that torchrun, mpirun or srun started."
+_JUDGE = "busbw_analysis.cli.main"
+
+COMMANDS: dict[str, dict[str, Command]] = {
+    "Measure": {
+        "run": Command("busbw.cli.run", "Start ranks here, or join those that torchrun, mpirun or srun started."),
+        "selftest": Command("busbw.cli.selftest", "Test the instrument on this machine, in about a minute."),
+    },
+    "Analyse": {
+        "show": Command(_JUDGE, "Print a run's table: every case with its rate, interval, skew and share of the peak."),
+        "report": Command(_JUDGE, "Write report.html, its Markdown twin and a JSON summary."),
+        "compare": Command(_JUDGE, "Hold one run against another: faster, slower, equal, or cannot tell."),
+        "import": Command(
+            "busbw_analysis.cli.exchange", "Keep logs of other tools as runs, with the log beside them.", "import_"
         ),
-        Command("selftest", "Measure", "busbw.cli.selftest", "Test the instrument on this machine, in about a minute."),
-        Command(
-            "show",
-            "Analyse",
-            "busbw_analysis.cli.main",
-            "Print a run's table: every case with its rate, interval, skew and share of the peak.",
-        ),
-        Command(
-            "report", "Analyse", "busbw_analysis.cli.main", "Write report.html, its Markdown twin and a JSON summary."
-        ),
-        Command(
-            "compare",
-            "Analyse",
-            "busbw_analysis.cli.main",
-            "Hold one run against another: faster, slower, equal, or cannot tell.",
-        ),
-        Command(
-            "import",
-            "Analyse",
-            "busbw_analysis.cli.exchange",
-            "Keep logs of other tools as runs, with the log beside them.",
-            function="import_",
-        ),
-        Command(
-            "export",
-            "Analyse",
+        "export": Command(
             "busbw_analysis.cli.exchange",
             "Write a run as nccl-tests, OSU, CSV, JSON lines, Parquet, OpenMetrics or Markdown.",
         ),
-        Command("fit", "Analyse", "busbw_analysis.cli.main", "Fit the cost models to a run and say how far they hold."),
-        Command(
-            "predict",
-            "Analyse",
+        "fit": Command(_JUDGE, "Fit the cost models to a run and say how far they hold."),
+        "predict": Command(
             "busbw_analysis.cli.predict",
             "Say how long a call would take that was not measured, and what of it is extrapolated.",
         ),
-        Command(
-            "simulate",
-            "Analyse",
+        "simulate": Command(
             "busbw_analysis.cli.simulate",
             "Say how long algorithms take on a network that is described, and which link they wait for.",
         ),
-        Command(
-            "training",
-            "Analyse",
+        "training": Command(
             "busbw_analysis.cli.training",
             "Say by formula what training a model in a layout sends, keeps, reads and waits for.",
         ),
-        Command(
-            "submit", "Slurm", "busbw.cli.slurm", "Submit a job to Slurm that measures a plan, or what a run lacks."
+    },
+    "Slurm": {
+        "submit": Command("busbw.cli.slurm", "Submit a job to Slurm that measures a plan, or what a run lacks."),
+        "status": Command(
+            "busbw.cli.slurm", "List jobs and runs together: how each stands, and which belongs to which."
         ),
-        Command(
-            "status",
-            "Slurm",
-            "busbw.cli.slurm",
-            "List jobs and runs together: how each stands, and which belongs to which.",
+        "launches": Command(
+            "busbw.cli.slurm", "In a batch script: start srun … busbw run … once a launch, until the run is whole."
         ),
-        Command(
-            "launches",
-            "Slurm",
-            "busbw.cli.slurm",
-            "In a batch script: start srun … busbw run … once a launch, until the run is whole.",
+    },
+    "System": {
+        "list": Command("busbw.cli.list", "List ops, algorithms, backends, suites, launchers or runs.", "list_"),
+        "doctor": Command(
+            "busbw.cli.machine", "Say what this machine is, what can run on it, and what cannot and why."
         ),
-        Command(
-            "list",
-            "System",
-            "busbw.cli.list",
-            "List ops, algorithms, backends, suites, launchers or runs.",
-            function="list_",
-        ),
-        Command(
-            "doctor",
-            "System",
-            "busbw.cli.machine",
-            "Say what this machine is, what can run on it, and what cannot and why.",
-        ),
-        Command(
-            "peaks",
-            "System",
+        "peaks": Command(
             "busbw.cli.machine",
             "List what hardware can do at most, or with --here what this machine can, and by what it was found.",
         ),
-    )
+    },
 }
-"""Loaded one at a time, so that scipy and matplotlib come with those of the analysis alone."""
+"""Heading of the help → name → command. They are loaded one at a time, so that scipy and matplotlib come with those of
+the analysis alone.
+"""
 
 
 class _Commands(click.Group):
     """A group that knows its lazy commands by name and turns busbw's errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own
-        return list(COMMANDS)
+        return [name for commands in COMMANDS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's own
-        row = COMMANDS.get(cmd_name)
+        row = next((commands[cmd_name] for commands in COMMANDS.values() if cmd_name in commands), None)
         if row is None:
             return None
-        command: click.Command = getattr(importlib.import_module(row.module), row.function or row.name)
+        command: click.Command = getattr(importlib.import_module(row.module), row.function or cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own
-        for group in dict.fromkeys(row.group for row in COMMANDS.values()):
-            with formatter.section(group):
-                formatter.write_dl([(row.name, row.help) for row in COMMANDS.values() if row.group == group])
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, row.help) for name, row in commands.items()])
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
         streams = guard()
