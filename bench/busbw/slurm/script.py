@@ -138,6 +138,10 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
                 yield what, word.text if isinstance(word, Shell) else word
 
 
+_AS_SBATCH = ("partition", "account", "qos", "time", "nodelist", "exclude", "constraint", "reservation")
+"""Fields of a job that sbatch calls the same."""
+
+
 def _directives(job: Job) -> Iterator[str]:
     log = "busbw-%A_%a.out" if job.node_counts else "busbw-%j.out"
     options: dict[str, str | int | None] = {
@@ -149,14 +153,7 @@ def _directives(job: Job) -> Iterator[str]:
         "cpus-per-task": job.cpus_per_task,
         # One after another: tasks side by side would share switches, and measure each other.
         "array": ",".join(map(str, job.node_counts)) + "%1" if job.node_counts else None,
-        "partition": job.partition,
-        "account": job.account,
-        "qos": job.qos,
-        "time": job.time,
-        "nodelist": job.nodelist,
-        "exclude": job.exclude,
-        "constraint": job.constraint,
-        "reservation": job.reservation,
+        **{name: getattr(job, name) for name in _AS_SBATCH},
         "signal": f"USR1@{job.signal_seconds}" if job.signal_seconds else None,
         "output": log,
         "open-mode": "append",  # a job that is requeued keeps what it has said before
