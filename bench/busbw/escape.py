@@ -31,6 +31,12 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     click.echo(_NO_LINE_END.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
 
 
+def say(text: object) -> None:
+    """A line of busbw's own on stderr, from wherever a run is, which is not lost when the process ends at once."""
+    sys.stderr.write(f"busbw: {text}\n")
+    sys.stderr.flush()
+
+
 _COLOURS: Final = {"good": "green", "caution": "yellow", "bad": "red", "bar": "cyan"}
 
 

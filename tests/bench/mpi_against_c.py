@@ -111,7 +111,7 @@ def ask(library: Path, bench: Bench, say: Callable[[str], None]) -> None:
     """Every op and size, on one of the ranks."""
     from busbw.backends.mpi.info import facts  # noqa: PLC0415 - in the rank, once the backend has initialised MPI
 
-    about = facts()
+    about = facts()["mpi"]
     say(f"# {RANKS} ranks of {about['library']}, threads {about['threads']}, busbw's loop: {about['loop']}")
     say("# rows of calls, a barrier before each, slowest rank. Ratio to the C loop of the same turn: the middle of all")
     say("# turns with its 95 % bootstrap interval; wanted of compiled: 1.15 at 8 B, 1.05 from 1 KiB (OUT: more)")

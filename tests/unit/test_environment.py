@@ -75,7 +75,7 @@ def test_only_variables_of_the_list_are_recorded(monkeypatch: pytest.MonkeyPatch
 
 def test_a_machine_that_tells_nothing_still_has_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     reading(monkeypatch, {})
-    monkeypatch.setattr(environment, "_version", lambda _package: None)
+    monkeypatch.setattr(environment, "versions", lambda _packages: {})
     facts = environment.host_facts()
     assert facts["boot_id"] is None
     assert facts["thp"] is None

@@ -158,7 +158,7 @@ def test_a_barrier_is_not_captured_and_not_held() -> None:
 
 
 def test_versions_are_among_those_that_a_run_records() -> None:
-    assert set(BACKENDS["nccl"].versions()) <= set(LIBRARIES)
+    assert set(BACKENDS["nccl"].packages) <= set(LIBRARIES)
 
 
 @pytest.mark.parametrize(

@@ -4,36 +4,31 @@ import importlib.util
 import math
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
-from busbw.backends.base import Backend, BackendRow, World
+from busbw.backends.base import BackendRow
 from busbw.backends.mpi.probe import unaware
 from busbw.errors import refuse_unknown
-from busbw.runs.records import JSON, BackendTraits
+from busbw.runs.records import BackendTraits
 from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 
 
-def _open_gloo(world: World) -> Backend:
-    from busbw.backends.pytorch.backend import GlooBackend  # noqa: PLC0415 - torch costs a second; load it when it is used
+def _lazily(module: str, name: str) -> Callable[..., Any]:
+    """What is called so in a module that costs a second, torch's or MPI's: it is loaded by the first call."""
 
-    return GlooBackend(world)
+    def called(*arguments: object) -> Any:  # noqa: ANN401 - whatever it returns
+        return getattr(importlib.import_module(f"busbw.backends.{module}"), name)(*arguments)
+
+    return called
 
 
 def _torch_missing() -> str | None:
     return None if importlib.util.find_spec("torch") else "torch is not installed"
-
-
-def _torch_versions() -> dict[str, str]:
-    return {"torch": metadata.version("torch")}
-
-
-def _open_nccl(world: World) -> Backend:
-    from busbw.backends.pytorch.nccl import NcclBackend  # noqa: PLC0415 - as above
-
-    return NcclBackend(world)
 
 
 def _nccl_missing() -> str | None:
@@ -119,43 +114,11 @@ def _noted(what: str, notes: Path) -> str | None:
     return None if noted is None else noted[1].strip()
 
 
-def _nccl_versions() -> dict[str, str]:
-    found = _torch_versions()
-    for name in NCCL_PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-def _nccl_facts() -> dict[str, JSON]:
-    from busbw.backends.pytorch import nccl  # noqa: PLC0415 - as above
-
-    return {"nccl": nccl.facts()}
-
-
-def _open_mpi(world: World) -> Backend:
-    from busbw.backends.mpi.backend import MpiBackend  # noqa: PLC0415 - as above
-
-    return MpiBackend(world)
-
-
 def _mpi_missing() -> str | None:
     """What can be told without loading MPI, which only ranks should do."""
     if importlib.util.find_spec("mpi4py") is None:
         return "mpi4py is not installed: pip install 'busbw[mpi]', or mpi4py alone where the system has an MPI"
     return _torch_missing()
-
-
-def _mpi_facts() -> dict[str, JSON]:
-    from busbw.backends.mpi import info  # noqa: PLC0415 - as above
-
-    return {"mpi": info.facts()}
-
-
-def _open_mpi_cuda(world: World) -> Backend:
-    from busbw.backends.mpi.cuda import MpiCudaBackend  # noqa: PLC0415 - as above
-
-    return MpiCudaBackend(world)
 
 
 def _mpi_cuda_missing() -> str | None:
@@ -166,14 +129,6 @@ def _mpi_cuda_missing() -> str | None:
     return "; ".join(reasons) or None
 
 
-def _mpi_versions() -> dict[str, str]:
-    found = {**_torch_versions(), "mpi4py": metadata.version("mpi4py")}
-    for name in MPI_PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
 BACKENDS: dict[str, BackendRow] = {
     row.name: row
     for row in (
@@ -182,19 +137,19 @@ BACKENDS: dict[str, BackendRow] = {
             device="cpu",
             summary="torch.distributed over Gloo: CPU ranks, TCP",
             missing=_torch_missing,
-            open=_open_gloo,
+            open=_lazily("pytorch.backend", "GlooBackend"),
             traits=BackendTraits(cost_models="gloo"),
-            versions=_torch_versions,
+            packages=("torch",),
         ),
         BackendRow(
             name="nccl",
             device="cuda",
             summary="torch.distributed over NCCL: one NVIDIA GPU a rank, or one of AMD over RCCL",
             missing=_nccl_missing,
-            open=_open_nccl,
+            open=_lazily("pytorch.nccl", "NcclBackend"),
             traits=BackendTraits(cost_models="nccl", transport="nccl-net"),
-            versions=_nccl_versions,
-            facts=_nccl_facts,
+            packages=("torch", *NCCL_PACKAGES),
+            facts=_lazily("pytorch.nccl", "facts"),
             places=_gpus,
         ),
         BackendRow(
@@ -202,11 +157,11 @@ BACKENDS: dict[str, BackendRow] = {
             device="cpu",
             summary="MPI through mpi4py: CPU ranks, whatever network the library has",
             missing=_mpi_missing,
-            open=_open_mpi,
+            open=_lazily("mpi.backend", "MpiBackend"),
             traits=BackendTraits(cost_models="mpi", transport="mpi-net"),
-            versions=_mpi_versions,
+            packages=("torch", "mpi4py", *MPI_PACKAGES),
             started_by="mpiexec",
-            facts=_mpi_facts,
+            facts=_lazily("mpi.info", "facts"),
             native=True,
         ),
         BackendRow(
@@ -214,12 +169,12 @@ BACKENDS: dict[str, BackendRow] = {
             device="cuda",
             summary="MPI through mpi4py: one NVIDIA GPU a rank, whose memory the library takes",
             missing=_mpi_cuda_missing,
-            open=_open_mpi_cuda,
+            open=_lazily("mpi.cuda", "MpiCudaBackend"),
             traits=BackendTraits(cost_models="mpi-cuda", transport="mpi-net"),
-            versions=_mpi_versions,
+            packages=("torch", "mpi4py", *MPI_PACKAGES),
             places=_gpus,
             started_by="mpiexec",
-            facts=_mpi_facts,
+            facts=_lazily("mpi.info", "facts"),
             native=True,
         ),
     )

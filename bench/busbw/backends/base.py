@@ -1,7 +1,7 @@
 """The seam between the instrument and a communication library: small enough that a fake fits behind it."""
 
 import os
-import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from busbw.backends.compiled_loop import Native
 from busbw.errors import BackendError
+from busbw.escape import say
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import JSON, BackendTraits, Case, CrossCheck
@@ -93,8 +94,7 @@ class Operation:
 
 
 def _end_here(error: Exception) -> None:
-    sys.stderr.write(f"busbw: {error}\n")
-    sys.stderr.flush()
+    say(error)
     os._exit(1)
 
 
@@ -198,7 +198,8 @@ class Backend(Protocol):
 class BackendRow:
     """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can), ``places`` how
     many ranks have a device of their own here (None: any number). ``started_by`` is what has to start its ranks: any
-    launcher, or one that speaks to the library. ``facts`` is what the library says of itself once it is open.
+    launcher, or one that speaks to the library. ``packages`` are those of pip that it is made of, as far as they are
+    installed. ``facts`` is what the library says of itself once it is open, by its name.
     ``native``: what it binds can be called by a compiled loop. ``traits`` is stored with a run for its analysis.
 
     ``open`` is called on every rank and returns when the world has formed. Raises LaunchError when it does not.
@@ -210,11 +211,23 @@ class BackendRow:
     missing: Callable[[], str | None]
     open: Callable[[World], Backend]
     traits: BackendTraits
-    versions: Callable[[], dict[str, str]]
+    packages: tuple[str, ...]
     places: Callable[[], int | None] = lambda: None
     started_by: Literal["anybody", "mpiexec"] = "anybody"
     facts: Callable[[], dict[str, JSON]] = dict
     native: bool = False
+
+
+@contextmanager
+def no_longer_than(seconds: float, otherwise: Callable[[], None]) -> Iterator[None]:
+    """Call ``otherwise``, from another thread, when what is done meanwhile takes longer; it must let threads run."""
+    timer = threading.Timer(seconds, otherwise)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
@@ -224,3 +237,10 @@ def explained(backend: Backend) -> Iterator[None]:
         yield
     except backend.raises as error:
         raise BackendError(backend.explain(error)) from error
+
+
+def of_every_rank(backend: Backend, mine: Sequence[int]) -> Vector:
+    """Numbers of every rank, at every rank: ranks × as many as each brings. Raises BackendError."""
+    table = np.zeros((backend.size, len(mine)), dtype=np.int64)
+    table[backend.rank] = mine
+    return backend.reduce(table.reshape(-1), "sum").reshape(table.shape)

@@ -145,6 +145,29 @@ def _library() -> "_Library | str":
     machine = f"{platform.system()} on {platform.machine()}"
     if platform.system() != "Linux" or platform.machine() not in _MACHINES:
         return f"how functions are called is not known to be simple enough on {machine}"
+    made = compiled(_LOOP)
+    if isinstance(made, str):
+        return made
+    # Not PYFUNCTYPE: the watch of a backend looks from another thread while the row waits in the library.
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    return _Library(kind(made.addresses["row"]), made.addresses["nothing"], made.engine)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What was compiled: the address of each function, and what LLVM made of them before it wrote them for the
+    processor. ``engine`` owns the memory that they are in.
+    """
+
+    addresses: dict[str, int]
+    optimised: str
+    engine: object
+
+
+def compiled(source: str, *, for_this_processor: bool = False) -> Compiled | str:
+    """The functions in ``source``, LLVM's assembly, or why they cannot be compiled here. ``for_this_processor``: with
+    all that it has, loops made vectors of and unrolled.
+    """
     try:
         import llvmlite.binding as llvm  # noqa: PLC0415 - 0.1 s; only where there is something to be compiled for
     except ImportError as error:
@@ -152,12 +175,25 @@ def _library() -> "_Library | str":
     try:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        target = llvm.Target.from_default_triple().create_target_machine(opt=2)
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_LOOP), target)
+        module, triple = llvm.parse_assembly(source), llvm.Target.from_default_triple()
+        module.verify()  # a branch that fits no phi is compiled into anything else
+        if for_this_processor:
+            target = triple.create_target_machine(
+                cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+            )
+            module.triple = target.triple
+            module.data_layout = str(target.target_data)
+            tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+            tuning.loop_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = True
+            builder = llvm.create_pass_builder(target, tuning)
+            builder.getModulePassManager().run(module, builder)
+        else:
+            target = triple.create_target_machine(opt=2)
+        optimised = str(module)
+        functions = [one for one in module.functions if not one.is_declaration]
+        names = [one.name for one in functions if one.linkage is llvm.Linkage.external]
+        engine = llvm.create_mcjit_compiler(module, target)
         engine.finalize_object()
-        row, empty = (engine.get_function_address(name) for name in ("row", "nothing"))
+        return Compiled({name: engine.get_function_address(name) for name in names}, optimised, engine)
     except (RuntimeError, OSError) as error:  # no memory may be made executable here, or an LLVM that wants other words
         return f"LLVM cannot compile it: {error}"
-    # Not PYFUNCTYPE: the watch of a backend looks from another thread while the row waits in the library.
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    return _Library(kind(row), empty, engine)

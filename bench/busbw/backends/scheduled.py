@@ -14,7 +14,7 @@ from busbw.backends.base import Call, Operation
 from busbw.errors import BackendError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
-from busbw.ops.base import Op
+from busbw.ops.base import Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 
@@ -50,7 +50,7 @@ def refuse(op: Op, case: Case) -> str | None:
     if algorithm is None:
         return f"{op.name} has no algorithm {name!r}; it has {', '.join(ALGORITHMS.get(op.name, {})) or 'none'}"
     groups = split_world(case.group, case.ranks)
-    obstacles: tuple[tuple[bool, str], ...] = (
+    told = first_reason(
         (
             case.mode in {"overlap", "persistent"},
             f"{name} is several steps in a row: {case.mode} has no use for it",
@@ -63,7 +63,6 @@ def refuse(op: Op, case: Case) -> str | None:
             f"it takes {algorithm.takes}, and all of them together",
         ),
     )
-    told = next((reason for applies, reason in obstacles if applies), None)
     return told or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
 
 

@@ -67,13 +67,14 @@ def _algorithms() -> list[Row]:
 def backends() -> list[Row]:
     """One for each backend."""
     from busbw.backends import BACKENDS  # noqa: PLC0415
+    from busbw.system import environment  # noqa: PLC0415
 
     return [
         {
             "backend": row.name,
             "device": row.device,
             "here": row.missing() or "yes",
-            "versions": [f"{name} {version}" for name, version in row.versions().items()]
+            "versions": [f"{name} {version}" for name, version in environment.versions(row.packages).items()]
             if row.missing() is None
             else None,
             "what": row.summary,

@@ -11,6 +11,7 @@ import msgspec
 
 from busbw.backends.base import BackendRow, World
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
+from busbw.escape import say
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
 from busbw.launch.live_table import LiveTable
 from busbw.launch.observers import Listener, Several
@@ -18,7 +19,7 @@ from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
 from busbw.launch.worker import Job, Outcome, run
-from busbw.runs.causes import cause_of
+from busbw.runs.causes import failed
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
 from busbw.system.storage import files_folder, remove_files
@@ -49,9 +50,7 @@ def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     info = attached.info
     # In a job of Slurm the other launches are steps that come after this one and resume the run (busbw launches).
     if plan.launches > 1 and settings.resume is None and info.launcher != "srun":
-        sys.stderr.write(
-            f"busbw: {info.launcher}'s world is one launch; the plan's {plan.launches} launches become 1\n"
-        )
+        say(f"{info.launcher}'s world is one launch; the plan's {plan.launches} launches become 1")
         plan = msgspec.structs.replace(plan, launches=1)
     with open_run(plan, settings, info.local_size or 1) as here:
         return here.nothing_to_do(speaks=True) or _run_launch(plan, row, here, attached, quiet=settings.quiet)
@@ -70,13 +69,7 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
     tracking = _Tracking()
 
     def broke(error: Exception) -> None:
-        failure = (
-            None
-            if tracking.case is None
-            else Failed(
-                case=tracking.case, launch=launch, block=tracking.block, error=str(error), cause=cause_of(error)
-            )
-        )
+        failure = None if tracking.case is None else failed(tracking.case, launch, tracking.block, error)
         here.finish("failed", str(error), failure)
 
     files = files_folder(plan.files_below, here.folder.name)
@@ -110,9 +103,9 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
     if outcome.stopped:
         here.finish("interrupted", f"ended at the end of a block by {shutdown.in_words()}")
         raise Interrupted(here.folder)
-    failed = here.failed + outcome.failed
-    _close(here, failed, info.launcher, outcome.written)
-    return Result(here.folder, outcome.measured, failed, speaks=True)
+    failures = here.failed + outcome.failed
+    _close(here, failures, info.launcher, outcome.written)
+    return Result(here.folder, outcome.measured, failures, speaks=True)
 
 
 def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result | None:
@@ -151,8 +144,7 @@ def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result
         if _speaks(error):
             raise
         return Result(job.folder, 0, 1, speaks=False)
-    failed = 1 if outcome.stopped else outcome.failed
-    return Result(job.folder, outcome.measured, failed, speaks=False)
+    return Result(job.folder, outcome.measured, 1 if outcome.stopped else outcome.failed, speaks=False)
 
 
 def _die_with_launcher(shutdown: ShutdownHandler) -> None:
@@ -193,9 +185,8 @@ def _exit_soon(error: BaseException) -> None:
 def _leave(error: BaseException, *, speaks: bool = True) -> None:
     """Say what happened and go, without a word to the library, which would wait for ranks that are gone."""
     if speaks:
-        sys.stderr.write(f"busbw: {error}\n")
+        say(error)
     sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(1)
 
 
@@ -207,7 +198,7 @@ def _close(here: RunSession, failed: int, launcher: str, written: int | None) ->
         return
     here.finish("interrupted", f"{others} launch(es) are still missing; {launcher}'s world is one at a time")
     then = "busbw launches starts them, or busbw submit --resume" if launcher == "srun" else "resume it again"
-    sys.stderr.write(
-        f"busbw: {others} launch(es) of run {here.folder.name} are still missing, and {launcher}'s world is one "
-        f"at a time: {then}\n"
+    say(
+        f"{others} launch(es) of run {here.folder.name} are still missing, and {launcher}'s world is one at a time: "
+        f"{then}"
     )

@@ -30,7 +30,7 @@ from busbw.launch.observers import Listener, Several, in_words
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.worker import Job, Outcome, run
 from busbw.ops import OPS
-from busbw.runs.causes import cause_of
+from busbw.runs.causes import failed
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
 
@@ -70,13 +70,7 @@ class LaunchFailed(Exception):
 
     def as_row(self, launch: int) -> Failed | None:
         """The failure as it is stored."""
-        return (
-            None
-            if self.case is None
-            else Failed(
-                case=self.case, launch=launch, block=self.block, error=str(self.error), cause=cause_of(self.error)
-            )
-        )
+        return None if self.case is None else failed(self.case, launch, self.block, self.error)
 
 
 class _Reporting(Listener):
@@ -137,7 +131,7 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSession, size: int) -> Result:
     began = time.monotonic()
-    measured, failed, launch = 0, here.failed, 0
+    measured, failures, launch = 0, here.failed, 0
     written: int | None = here.size_bytes
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, _raise_interrupt)
@@ -146,7 +140,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSess
             job = Job(plan, here.folder, launch, "local", row, remaining, written=written)
             outcome = launch_ranks(job, size, began, settings.port, quiet=settings.quiet)
             measured += outcome.measured
-            failed += outcome.failed
+            failures += outcome.failed
             written = outcome.written
     except LaunchFailed as broken:
         here.finish("failed", str(broken.error), broken.as_row(launch))
@@ -154,8 +148,8 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSess
     except KeyboardInterrupt:
         here.finish("interrupted", "interrupted by a signal")
         raise
-    finish_well(here.folder, failed, written)
-    return Result(here.folder, measured, failed, speaks=True)
+    finish_well(here.folder, failures, written)
+    return Result(here.folder, measured, failures, speaks=True)
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:

@@ -5,19 +5,19 @@ So only rank 0 reads the plan and the run folder, and only its host has to have 
 
 import os
 import socket
-import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from busbw.backends import BACKENDS, backend_named
+from busbw.backends.base import no_longer_than
 from busbw.backends.signing import key_of, new_secret, printable, secret_in, signed, verified
 from busbw.errors import LaunchError
+from busbw.escape import say
 from busbw.launch.hostlist import expand
 from busbw.launch.interfaces import address_towards, elsewhere, use_the_way_to, wait_for
 from busbw.launch.launcher_env import RankInfo, env_int, port_in
@@ -118,14 +118,14 @@ class StoreRendezvous:
 
         self._info = info
         self._me = f"rank {info.rank} of {info.size} (host {socket.gethostname()})"
-        self._where = host, port
+        self._host, self._where = host, f"{host} port {port}"
         self._timeout_seconds = timeout_seconds
         self._counts_ranks = serves  # a store that outlives rank 0 has seen ranks of earlier attempts
         self._secret = secret
         self.key = b""
         keeps = serves and info.lead
         what = "open a port for the others at" if keeps else "reach rank 0 at"
-        lacking = f"{self._me} cannot {what} {host} port {port}"
+        lacking = f"{self._me} cannot {what} {self._where}"
         try:
             if keeps:
                 self._kept, _ = serve_store(host, port, timeout_seconds, one_host=info.local_size == info.size)
@@ -155,14 +155,14 @@ class StoreRendezvous:
             message = f"rank 0 cannot tell the others what to measure: {_in_words(error)}"
             raise LaunchError(message) from error
         if absent and order.plan is not None:
-            host, port = self._where
             message = (
-                f"{len(absent)} of {self._info.size} ranks have not come to rank 0 at {host} port {port} within "
+                f"{len(absent)} of {self._info.size} ranks have not come to rank 0 at {self._where} within "
                 f"{patience:g} s: {_listed(absent)}"
             )
             raise LaunchError(message)
         if there and not self._secret:
-            sys.stderr.write(f"busbw: {_unsigned(self._where)}\n")
+            unsigned = f"whoever reaches {self._where} can give these ranks orders; set it for all"
+            say(f"caution: BUSBW_SECRET is not set: {unsigned}")
         self._go_the_way_to(there)
 
     def receive(self) -> LaunchOrder:
@@ -176,7 +176,7 @@ class StoreRendezvous:
                 self._store.set(_ASKED.format(rank=rank), asked)
                 order = self._order_for(asked)
                 self.key = key_of(self._secret, order.session)
-                self._say(_HEARD.format(rank=rank), address_towards(self._where[0]))
+                self._say(_HEARD.format(rank=rank), address_towards(self._host))
             if order.plan is not None:
                 lacking = f"{me} has met rank 0, and not all others have"
                 with _no_longer_than(self._timeout_seconds + _SLACK_SECONDS, lacking):
@@ -198,9 +198,8 @@ class StoreRendezvous:
                 return msgspec.json.decode(text, type=LaunchOrder)
         except msgspec.MsgspecError:
             pass  # somebody else's, where there is no secret
-        host, port = self._where
         message = (
-            f"{self._me} takes no order from {host} port {port}: it is not signed with this rank's BUSBW_SECRET; "
+            f"{self._me} takes no order from {self._where}: it is not signed with this rank's BUSBW_SECRET; "
             "set the same for all ranks"
         )
         raise LaunchError(message)
@@ -218,10 +217,7 @@ class StoreRendezvous:
         """What a rank of this launch has said. Raises LaunchError when somebody else did."""
         text = verified(self.key, name, self._store.get(name))
         if text is None:
-            host, port = self._where
-            message = (
-                f"{self._me} found a message ({name}) at {host} port {port} that no rank of this launch has signed"
-            )
+            message = f"{self._me} found a message ({name}) at {self._where} that no rank of this launch has signed"
             raise LaunchError(message)
         return printable(text)
 
@@ -231,9 +227,8 @@ class StoreRendezvous:
             return
         twice = [rank for rank in ranks if self._store.add(_PRESENT.format(rank=rank), coming) > 1]
         if twice:
-            host, port = self._where
             message = (
-                f"rank(s) {_listed(twice)} of {self._info.size} came twice to {host} port {port}: two worlds were "
+                f"rank(s) {_listed(twice)} of {self._info.size} came twice to {self._where}: two worlds were "
                 "given one MASTER_ADDR and MASTER_PORT; each needs a port of its own"
             )
             raise LaunchError(message)
@@ -241,14 +236,14 @@ class StoreRendezvous:
     def _where_the_others_are(self) -> str:
         """Rank 0, when all have been heard of: an address on another host, "" where there is none; all are told it."""
         heard = [self._heard(_HEARD.format(rank=rank)) for rank in range(1, self._info.size)]
-        there = elsewhere([address_towards(self._where[0]), *heard])
+        there = elsewhere([address_towards(self._host), *heard])
         self._say(_ELSEWHERE, there)
         return there
 
     def _go_the_way_to(self, there: str) -> None:
         """Where there are several hosts: to rank 0's, or, on that one, to ``there``, an address on another."""
         if there:
-            use_the_way_to(self._where[0], there)
+            use_the_way_to(self._host, there)
 
     def _absent(self, text: str, seconds: float) -> list[int]:
         """The ranks that have not heard the order, ``text``, after at most this long; each is answered once."""
@@ -330,22 +325,14 @@ class MpiRendezvous:
             self._mpi.finalize()
 
 
-@contextmanager
-def _no_longer_than(seconds: float, otherwise: str) -> Iterator[None]:
+def _no_longer_than(seconds: float, otherwise: str) -> AbstractContextManager[None]:
     """End this process, saying ``otherwise``, when what is done meanwhile takes longer; it must let threads run."""
 
     def end() -> None:
-        sys.stderr.write(f"busbw: {otherwise} within {seconds:g} s\n")
-        sys.stderr.flush()
+        say(f"{otherwise} within {seconds:g} s")
         os._exit(1)
 
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    return no_longer_than(seconds, end)
 
 
 def at_torchrun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
@@ -395,14 +382,6 @@ def port_of_step(variables: Mapping[str, str]) -> int:
         return int(reserved)
     job, step = env_int(variables, "SLURM_JOB_ID"), env_int(variables, "SLURM_STEP_ID")
     return _LEAST_PORT + (job * 61 + step) % _PORTS
-
-
-def _unsigned(where: tuple[str, int]) -> str:
-    host, port = where
-    return (
-        f"caution: BUSBW_SECRET is not set: whoever reaches {host} port {port} can give these ranks orders; "
-        "set it for all"
-    )
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -1,6 +1,5 @@
 """How a launcher comes by a run folder: a new one, or that of a run that is resumed; and how it closes it."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import psutil
 
 from busbw.backends import backend_named
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
+from busbw.escape import say
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.measure.unsupported import Place
 from busbw.ops import OPS
@@ -90,8 +90,8 @@ def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Ru
         unpack(settings.resume)
         lack = lack_of(store.read(settings.resume), plan)
         if not lock.sure:
-            _say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
-        _say(lack.in_words())
+            say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
+        say(lack.in_words())
         cases = {case for one in lack.launches for case in lack.by_case(one)}
         try:
             _refuse_path(plan, ranks_here, [case.size_bytes for case in cases if OPS[case.op].stores])
@@ -223,11 +223,6 @@ def _claimed(folder: Path) -> Iterator[Path]:
         raise
     with lock:
         yield folder
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"busbw: {text}\n")
-    sys.stderr.flush()
 
 
 def _size_bytes(folder: Path) -> int:

@@ -26,7 +26,7 @@ from busbw.measure.verify import check_case
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
-from busbw.runs.causes import WRONG_DATA, cause_of
+from busbw.runs.causes import WRONG_DATA, failed
 from busbw.runs.records import (
     Case,
     Check,
@@ -76,13 +76,13 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     for groups in rounds:
         part = take_part(bench, op, case, groups, matrix, sets)
         if isinstance(part, str):
-            return Failed(case=case, launch=launch, block=block, error=part, cause=cause_of(part))
+            return failed(case, launch, block, part)
         one = _round(bench, op, case, groups, part, matrix, terms)
-        beside = _cross_check(bench, op, part) if not isinstance(one, str) else None
-        apart = _taken_apart(bench, case, part, launch) if not isinstance(one, str) else None
+        if not isinstance(one, str):
+            beside, apart = _cross_check(bench, op, part), _taken_apart(bench, case, part, launch)
         give_back(bench, part)
         if isinstance(one, str):
-            return Failed(case=case, launch=launch, block=block, error=one, cause=cause_of(one))
+            return failed(case, launch, block, one)
         done.append(one)
         terms = dataclasses.replace(terms, calls=done[0].result.calls)
     results = [one.result for one in done]

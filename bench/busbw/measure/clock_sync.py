@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from busbw.backends.base import Backend, Vector
+from busbw.backends.base import Backend, Vector, of_every_rank
 from busbw.measure.clock import Clock
 from busbw.runs.records import RankClock
 
@@ -30,8 +30,6 @@ _UNWATCHED_PPM = 100.0
 
 _WANDER_PPM = 1.0
 """A crystal follows its temperature, so a drift that was fitted over minutes may be off by as much by now."""
-
-_COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +150,8 @@ def compare_all(backend: Backend, clock: Clock, exchanges: int = EXCHANGES) -> t
 
 def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[RankClock, ...]:
     """Every rank's clock, at every rank; the drift travels in thousandths of a ppm, where there is one."""
-    known = drift_ppm is not None
-    table = np.zeros((backend.size, _COLUMNS + 1), dtype=np.int64)
-    table[backend.rank] = (
-        mine.offset_ns,
-        mine.error_ns,
-        mine.rtt_ns,
-        known,
-        round((drift_ppm or 0.0) * 1000),
-    )
-    table = backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
+    drift = drift_ppm is not None, round((drift_ppm or 0.0) * 1000)
+    table = of_every_rank(backend, (mine.offset_ns, mine.error_ns, mine.rtt_ns, *drift))
     return tuple(
         RankClock(
             rank=rank,
@@ -193,9 +183,7 @@ def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exch
                 mine = _Point(here.at_ns, here.offset_ns + above, here.error_ns + bound, here.rtt_ns)
             step //= 2
     # The ranks beside a leader read its clock.
-    table = np.zeros((backend.size, _COLUMNS), dtype=np.int64)
-    table[backend.rank] = mine.at_ns, mine.offset_ns, mine.error_ns, mine.rtt_ns
-    table = backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
+    table = of_every_rank(backend, (mine.at_ns, mine.offset_ns, mine.error_ns, mine.rtt_ns))
     return _Point(*map(int, table[domains.index(domains[backend.rank])]))
 
 

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import psutil
 
-from busbw.backends.base import Backend
+from busbw.backends.base import Backend, of_every_rank
 from busbw.measure.loops import switches
 from busbw.runs.records import GpuConditions, HostConditions
 from busbw.system.device import DeviceConditions, reasons_in_words
@@ -79,57 +78,40 @@ class InterferenceMonitor:
     def ended(self) -> tuple[HostConditions, ...]:
         """What every host was doing, the same on every rank. Every rank calls it. Raises BackendError."""
         before, after = self._before, self._look()
-        table = np.zeros((self._backend.size, len(_COLUMNS)), dtype=np.int64)
-        looked = (
-            after.at - before.at,
-            after.counted - before.counted,
-            after.busy - before.busy,
-            after.stolen - before.stolen,
-            after.own - before.own,
-            after.switches - before.switches,
-            before.load,
-            after.load,
-            before.mhz,
-            after.mhz,
-            psutil.cpu_count() or 1,
-            *_gpu_columns(self._gpu_before, self._backend.conditions()),
-        )
-        table[self._backend.rank] = [round(value * _SCALE) for value in looked]
-        table = self._backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
-        seen = [dict(zip(_COLUMNS, (row / _SCALE).tolist(), strict=True)) for row in table]
+        looked = {
+            "wall": after.at - before.at,
+            "counted": after.counted - before.counted,
+            "busy": after.busy - before.busy,
+            "stolen": after.stolen - before.stolen,
+            "own": after.own - before.own,
+            "switches": after.switches - before.switches,
+            "load_before": before.load,
+            "load_after": after.load,
+            "mhz_before": before.mhz,
+            "mhz_after": after.mhz,
+            "cores": psutil.cpu_count() or 1,
+            **_gpu_columns(self._gpu_before, self._backend.conditions()),
+        }
+        table = of_every_rank(self._backend, [round(value * _SCALE) for value in looked.values()])
+        seen = [dict(zip(looked, (row / _SCALE).tolist(), strict=True)) for row in table]
         return tuple(
             _host(host, [one for one, where in zip(seen, self._hosts, strict=True) if where == host])
             for host in dict.fromkeys(self._hosts)
         )
 
 
-_COLUMNS = (
-    "wall",
-    "counted",
-    "busy",
-    "stolen",
-    "own",
-    "switches",
-    "load_before",
-    "load_after",
-    "mhz_before",
-    "mhz_after",
-    "cores",
-    "gpu_number",
-    "gpu_mhz_before",
-    "gpu_mhz_after",
-    "gpu_reasons",
-)
 _SCALE = 1_000_000
 
 
-def _gpu_columns(before: DeviceConditions | None, after: DeviceConditions | None) -> tuple[float, ...]:
+def _gpu_columns(before: DeviceConditions | None, after: DeviceConditions | None) -> dict[str, float]:
     """A rank's GPU in numbers: its index + 1 (0: nothing is told of one), MHz (0: not told) and why it was held back,
     before or after.
     """
+    names = ("gpu_number", "gpu_mhz_before", "gpu_mhz_after", "gpu_reasons")
     if before is None or after is None:
-        return 0, 0, 0, 0
-    return after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons
+        return dict.fromkeys(names, 0.0)
+    told = (after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons)
+    return dict(zip(names, told, strict=True))
 
 
 def _gpu(rank: dict[str, float]) -> GpuConditions:

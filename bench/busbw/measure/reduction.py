@@ -4,8 +4,9 @@ One max-reduction a batch and one a round, whatever the number of samples and ra
 others, and every rank ends with the same numbers, from which all decide alike.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -84,27 +85,12 @@ class Taken:
 
 def joined(batches: list[Seen]) -> Seen:
     """Batches of one round as one."""
+    return Seen(**{field.name: _along([getattr(batch, field.name) for batch in batches]) for field in fields(Seen)})
 
-    def along(field: Callable[[Seen], Vector | None]) -> Vector | None:
-        vectors = [vector for batch in batches if (vector := field(batch)) is not None]
-        return np.concatenate(vectors, axis=-1) if vectors else None
 
-    def always(field: Callable[[Seen], Vector]) -> Vector:
-        return np.concatenate([field(batch) for batch in batches], axis=-1)
-
-    return Seen(
-        slowest=always(lambda batch: batch.slowest),
-        fastest=always(lambda batch: batch.fastest),
-        late_rank=always(lambda batch: batch.late_rank),
-        last_rank=always(lambda batch: batch.last_rank),
-        arrival_skew=always(lambda batch: batch.arrival_skew),
-        exit_span=always(lambda batch: batch.exit_span),
-        exit_skew=always(lambda batch: batch.exit_skew),
-        switched=always(lambda batch: batch.switched),
-        missed=always(lambda batch: batch.missed),
-        beside=along(lambda batch: batch.beside),
-        overlap=along(lambda batch: batch.overlap),
-    )
+def _along(vectors: Sequence[Vector | None]) -> Any:  # noqa: ANN401 - None only of what may be None
+    there = [vector for vector in vectors if vector is not None]
+    return np.concatenate(there, axis=-1) if there else None
 
 
 def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:

@@ -10,7 +10,7 @@ from busbw.backends.base import Backend
 from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.base import Op, Share
+from busbw.ops.base import Op, Share, first_reason
 from busbw.ops.groups import Round, split_world
 from busbw.ops.numa_nodes import MOST_NODES
 from busbw.runs.records import DTYPE_BYTES, Case
@@ -117,7 +117,7 @@ def _mode_conflict(case: Case, place: Place) -> str | None:
     """Why ``case`` cannot be timed as it asks for."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
     threads = case.threads or 1
-    obstacles = (
+    return first_reason(
         (
             threads > place.cores,
             f"{threads} threads need a core each; a host here has {place.cores} for every rank",
@@ -152,4 +152,3 @@ def _mode_conflict(case: Case, place: Place) -> str | None:
             "only a device's stream can be held while calls are handed to it; on a CPU a call runs when it is made",
         ),
     )
-    return next((reason for applies, reason in obstacles if applies), None)

@@ -4,7 +4,7 @@ import errno
 import os
 
 from busbw.errors import ClockError, LaunchError, RankFailure, StoreError
-from busbw.runs.records import FailureCause
+from busbw.runs.records import Case, Failed, FailureCause
 
 WRONG_DATA = "wrong data"
 """How the error of a case begins whose data are wrong."""
@@ -31,3 +31,8 @@ def cause_of(error: Exception | str) -> FailureCause:
     if isinstance(error, RankFailure) and error.lost:
         return "timeout" if error.late else "rank_lost"
     return "timeout" if "timed out" in text.lower() else "backend"
+
+
+def failed(case: Case, launch: int, block: int, error: Exception | str) -> Failed:
+    """The row of a block of ``case`` that gave no result, because of ``error``."""
+    return Failed(case=case, launch=launch, block=block, error=str(error), cause=cause_of(error))

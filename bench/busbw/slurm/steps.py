@@ -10,6 +10,7 @@ from pathlib import Path
 
 from busbw.backends.signing import VARIABLE, new_secret
 from busbw.errors import LaunchError, UsageError
+from busbw.escape import say
 from busbw.runs import store
 from busbw.slurm.runs import JOB, NODES, JobRuns, read_progress
 
@@ -49,9 +50,9 @@ def carry_out(
     if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
         folder = _begun(runs, variables)
         if folder is None:
-            _say(f"requeued; no run of this job on these nodes in {results_dir}: a new one")
+            say(f"requeued; no run of this job on these nodes in {results_dir}: a new one")
         else:
-            _say(f"requeued; going on with run {folder.name}")
+            say(f"requeued; going on with run {folder.name}")
             options = ["--resume", str(folder), *kept]
     old = set(store.folders(results_dir))
     variables = {**variables, VARIABLE: variables.get(VARIABLE) or new_secret()}
@@ -66,7 +67,7 @@ def carry_out(
         if after.whole:
             return folder, _exit_status(status)
         if after.broken_off or after.begun == begun:
-            _say(
+            say(
                 f"run {folder.name} is not whole: {after.in_words()}; busbw submit --resume {folder.name} goes on, "
                 "unless Slurm starts this job again by itself, as after the failure of a node (busbw status shows it)"
             )
@@ -145,11 +146,6 @@ def _outlived() -> Iterator[None]:
 
 def _wait_for_the_step(_number: int, _frame: object) -> None:
     """Nothing: a handler, not SIG_IGN, which srun would inherit."""
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"busbw: {text}\n")
-    sys.stderr.flush()
 
 
 def here() -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -55,11 +55,8 @@ def host_facts() -> dict[str, JSON]:
         "system": platform.platform(),
         "virtualization": _virtualization(),
         "python": platform.python_version(),
-        "torch": _version("torch"),
-        "versions": {
-            "busbw": busbw.__version__,
-            **{name: version for name in LIBRARIES if (version := _version(name))},
-        },
+        "torch": versions(["torch"]).get("torch"),
+        "versions": {"busbw": busbw.__version__, **versions(LIBRARIES)},
         "nics": nics(),
         "numa_nodes": numa_nodes(),
         "pci": affinity(),
@@ -290,8 +287,10 @@ def _virtualization() -> str | None:
     return text_of("/sys/class/dmi/id/sys_vendor") or "hypervisor"
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those of pip's ``packages`` that are installed."""
+    found: dict[str, str] = {}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -184,7 +184,7 @@ class FakeWorld:
             missing=lambda: None,
             open=lambda world: self.backends[world.rank],
             traits=BackendTraits(cost_models="fake"),
-            versions=dict,
+            packages=(),
         )
 
     def leave(self, rank: int) -> None:

@@ -17,6 +17,7 @@ from busbw.backends.local.base import Bound, Local
 from busbw.backends.patterns import EXACT_UP_TO
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
+from busbw.ops.base import first_reason
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
 from busbw.runs.records import Case
 
@@ -162,7 +163,7 @@ def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
 
 
 def _refuse(case: Case) -> str | None:
-    obstacles = (
+    return first_reason(
         (
             case.dtype not in _TOLERANCE,
             f"{case.op} is computed in {', '.join(_TOLERANCE)}; {case.dtype} is none of them",
@@ -174,7 +175,6 @@ def _refuse(case: Case) -> str | None:
         (case.mode == "persistent", "MPI prepares messages; a computation is none"),
         (case.mode == "overlap", "mode overlap computes beside an operation; this one is computation itself"),
     )
-    return next((reason for applies, reason in obstacles if applies), None)
 
 
 OPERATIONS: dict[str, Local] = {

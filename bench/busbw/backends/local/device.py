@@ -16,7 +16,7 @@ from busbw.backends.base import Operation
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
-from busbw.ops.base import Span
+from busbw.ops.base import Span, first_reason
 from busbw.runs.records import Case
 from busbw.system import numa
 from busbw.system.device import Device
@@ -82,17 +82,12 @@ def _copies(target: torch.Tensor, source: torch.Tensor) -> partial[torch.Tensor]
     return partial(target.copy_, source, non_blocking=True)
 
 
-def _host_to_device(bound: Bound) -> Operation:
+def _one_way(bound: Bound, *, to_host: bool) -> Operation:
+    like = bound.receive if to_host else bound.send
     with ExitStack() as held:
-        source = _of_the_host(bound.case, bound.send, held)
-        copies = _copies(bound.receive, source)
-        return Operation(copies, buffers=(source, bound.receive), free=held.pop_all().close)
-
-
-def _device_to_host(bound: Bound) -> Operation:
-    with ExitStack() as held:
-        target = _of_the_host(bound.case, bound.receive, held)
-        return Operation(_copies(target, bound.send), buffers=(bound.send, target), free=held.pop_all().close)
+        host = _of_the_host(bound.case, like, held)
+        source, target = (bound.send, host) if to_host else (host, bound.receive)
+        return Operation(_copies(target, source), buffers=(source, target), free=held.pop_all().close)
 
 
 def _host_and_device(bound: Bound) -> Operation:
@@ -113,11 +108,16 @@ def _host_and_device(bound: Bound) -> Operation:
         return Operation(both, buffers=(bound.send, target), wrong=wrong, free=held.pop_all().close)
 
 
-def _refuse(case: Case) -> str | None:
-    pageable = case.pinning != "pinned"
-    obstacles = (
+def _refuse_parts(case: Case) -> str | None:
+    return first_reason(
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (case.mode == "overlap", f"{case.op} is one step, which cannot be posted first and waited for later"),
+    )
+
+
+def _refuse(case: Case) -> str | None:
+    pageable = case.pinning != "pinned"
+    return _refuse_parts(case) or first_reason(
         (
             pageable and case.op == "host_and_device",
             "the host stages a copy of pageable memory itself, so it cannot have both directions under way",
@@ -127,7 +127,6 @@ def _refuse(case: Case) -> str | None:
             "the host stages a copy of pageable memory itself, so it can be neither captured nor handed over ahead",
         ),
     )
-    return next((reason for applies, reason in obstacles if applies), None)
 
 
 # --- from GPU to GPU ---------------------------------------------------------------------------------------------
@@ -173,9 +172,7 @@ def _peer_copy_staged(bound: Bound) -> Operation:
 
 def _refuse_peer(case: Case) -> str | None:
     """Besides what any copy is refused for: the other rank's own stream, and its GPU, are not this process's."""
-    obstacles = (
-        (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
-        (case.mode == "overlap", f"{case.op} is one step, which cannot be posted first and waited for later"),
+    return _refuse_parts(case) or first_reason(
         (case.mode == "graph", "a copy to another GPU waits for a stream there, which is not part of the capture"),
         (
             case.pre_enqueue,
@@ -183,12 +180,11 @@ def _refuse_peer(case: Case) -> str | None:
         ),
         (case.cache != "warm", "the buffers are on two GPUs, of whose caches only one would be treated so"),
     )
-    return next((reason for applies, reason in obstacles if applies), None)
 
 
 OPERATIONS: dict[str, Local] = {
-    "host_to_device": Local(_host_to_device, _refuse),
-    "device_to_host": Local(_device_to_host, _refuse),
+    "host_to_device": Local(partial(_one_way, to_host=False), _refuse),
+    "device_to_host": Local(partial(_one_way, to_host=True), _refuse),
     "host_and_device": Local(_host_and_device, _refuse),
     "peer_copy": Local(_peer_copy, _refuse_peer),
     "peer_copy_both": Local(_peer_copy, _refuse_peer),

@@ -7,14 +7,10 @@ them. A thread of a team waits in ``serve`` and works when ``run`` gives out wor
 
 import mmap
 import platform
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
+from busbw.backends.compiled_loop import Compiled, compiled
 from busbw.ops.copies import SCALAR
-
-if TYPE_CHECKING:
-    import llvmlite.binding as llvm
 
 LINE_BYTES = 128
 """What different threads write lies so far apart: two lines of a cache, which processors like to fetch in pairs."""
@@ -244,15 +240,8 @@ end:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """What was compiled: the address of each function, and what LLVM made of them before it wrote them for the
-    processor. ``engine`` owns the memory that they are in.
-    """
-
-    addresses: dict[str, int]
-    optimised: str
-    engine: object
+class Kernels(Compiled):
+    """The kernels as they were compiled."""
 
     def of(self, op: str, dtype: str | None = None) -> int:
         """The kernel of ``op``, for elements of ``dtype`` where it knows elements."""
@@ -273,36 +262,10 @@ def kernels() -> Kernels | str:
         return (
             f"kernels in memory are compiled for Linux on x86_64 and aarch64, not for {platform.system()} on {machine}"
         )
-    try:
-        import llvmlite.binding as llvm  # noqa: PLC0415 - 0.1 s; only where a kernel is wanted
-    except ImportError as error:
-        return f"kernels in memory are compiled with llvmlite, which is not there: {error}"
-    try:
-        return _compiled(llvm.parse_assembly(_source(machine)))
-    except (RuntimeError, OSError) as error:  # no memory may be made executable here, or an LLVM that wants other words
-        return f"LLVM cannot compile the kernels in memory: {error}"
-
-
-def _compiled(module: "llvm.ModuleRef") -> Kernels:
-    import llvmlite.binding as llvm  # noqa: PLC0415 - as above
-
-    module.verify()  # a branch that fits no phi is compiled into anything else
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
-    )
-    module.triple = target.triple
-    module.data_layout = str(target.target_data)
-    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
-    tuning.loop_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = True
-    builder = llvm.create_pass_builder(target, tuning)
-    builder.getModulePassManager().run(module, builder)
-    optimised = str(module)
-    names = [one.name for one in module.functions if not one.is_declaration and one.linkage is llvm.Linkage.external]
-    engine = llvm.create_mcjit_compiler(module, target)
-    engine.finalize_object()
-    return Kernels({name: engine.get_function_address(name) for name in names}, optimised, engine)
+    made = compiled(_source(machine), for_this_processor=True)
+    if isinstance(made, str):
+        return f"kernels in memory are compiled with llvmlite: {made}"
+    return Kernels(made.addresses, made.optimised, made.engine)
 
 
 def _source(machine: str) -> str:

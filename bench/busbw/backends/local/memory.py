@@ -20,6 +20,7 @@ from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
 from busbw.backends.local.threads import Lease, Words, lines, pieces, shares
 from busbw.errors import BackendError
+from busbw.ops.base import first_reason
 from busbw.ops.copies import SCALAR
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.system import numa
@@ -275,7 +276,7 @@ _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
 
 def _refuse_copy(case: Case) -> str | None:
     on_host, threads, node = case.device == "cpu", case.threads, case.numa_node
-    obstacles = (
+    return first_reason(
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (
             case.mode == "overlap" and on_host,
@@ -289,7 +290,6 @@ def _refuse_copy(case: Case) -> str | None:
         (node is not None and not on_host, "the buffers are memory of the GPU, which lies on no NUMA node of the host"),
         ((threads, node) != (None, None) and on_host and kernels.missing() is not None, kernels.missing()),
     )
-    return next((reason for applies, reason in obstacles if applies), None)
 
 
 def _refuse(case: Case) -> str | None:
@@ -299,7 +299,7 @@ def _refuse(case: Case) -> str | None:
 
 
 def _refuse_touch(case: Case) -> str | None:
-    obstacles = (
+    return first_reason(
         (
             case.device != "cpu",
             "the first touch is of pages of the host; memory of a GPU has none that are cleared when they are touched",
@@ -309,8 +309,7 @@ def _refuse_touch(case: Case) -> str | None:
             f"mode {case.mode} is calls in a row, of which only the first would find fresh pages",
         ),
         (case.cache == "rotating", "fresh pages are in no cache; buffers in turns add nothing to them"),
-    )
-    return next((reason for applies, reason in obstacles if applies), None) or _refuse(case)
+    ) or _refuse(case)
 
 
 OPERATIONS: dict[str, Local] = {

@@ -11,6 +11,7 @@ from busbw.backends.local import fio
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.files import BlockFile
 from busbw.errors import BackendError
+from busbw.ops.base import first_reason
 from busbw.runs.records import Case, CrossCheck
 
 _NOISE_BYTES = 1 << 20
@@ -125,7 +126,7 @@ def _read(bound: Bound) -> Operation:
 
 
 def _refuse(case: Case) -> str | None:
-    obstacles = (
+    return first_reason(
         (
             case.mode != "isolated",
             f"{case.op} is timed call by call (mode isolated): before each one the page cache is kept out",
@@ -133,7 +134,6 @@ def _refuse(case: Case) -> str | None:
         (case.cache != "warm", "caches of the processor say nothing of storage; want cache warm"),
         (case.pre_enqueue, "files are not handed to a device's stream"),
     )
-    return next((reason for applies, reason in obstacles if applies), None)
 
 
 OPERATIONS: dict[str, Local] = {"storage_write": Local(_write, _refuse), "storage_read": Local(_read, _refuse)}

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends import scheduled, sockets
-from busbw.backends.base import Operation, Vector, World
+from busbw.backends.base import Operation, Vector, World, explained
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
 from busbw.backends.mpi.calls import CALLS, IN_ONE_PIECE, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
@@ -25,9 +25,9 @@ from busbw.backends.mpi.init import in_words, initialise, meet_at_store, refuse_
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.patterns import TORCH_DTYPES
-from busbw.backends.side_channel import answers, first_line, wait_warily
+from busbw.backends.side_channel import answers, wait_warily
 from busbw.errors import BackendError, LaunchError
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Matrix, Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
@@ -85,7 +85,7 @@ class MpiBackend:
         if op.local or case.algorithm is not None:
             return LOCAL[op.name].refuse(case) if op.local else scheduled.refuse(op, case)
         prepares = PREPARED.get(op.name)
-        obstacles = (
+        return first_reason(
             (op.stores or op.splits, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
@@ -109,14 +109,11 @@ class MpiBackend:
                 "MPI's reduce_scatter in place leaves every rank's block at the start of the buffer, not at its place",
             ),
         )
-        return next((reason for applies, reason in obstacles if applies), None)
 
     def allocate(self, count: int, dtype: str) -> torch.Tensor:
         """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
-        try:
+        with explained(self):
             return torch.empty(count, dtype=TORCH_DTYPES[dtype]).zero_()
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Make the communicators that are not there yet; only the ranks of a group take part."""
@@ -124,12 +121,10 @@ class MpiBackend:
             if group in self._groups or self.rank not in group:
                 continue
             self._watch.beats += 1
-            try:
+            with explained(self):
                 members = self._measured.Get_group().Incl(list(group))
                 made = self._measured.Create_group(members)
                 made.Set_errhandler(MPI.ERRORS_RETURN)
-            except MPI.Exception as error:
-                raise BackendError(in_words(error)) from error
             self._groups[group] = made
 
     def bind(
@@ -163,14 +158,12 @@ class MpiBackend:
         """
         self._watch.beats += 1
         result: Vector = np.array(values, dtype=np.int64)
-        try:
+        with explained(self):
             request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), _COMBINE[how])
             if wary:
                 wait_warily(_Pending(request), self._store, self.size, self._key)
             else:
                 request.Wait()
-        except (MPI.Exception, RuntimeError) as error:
-            raise BackendError(in_words(error)) from error
         return result
 
     def send(self, to: int, values: Sequence[int]) -> None:
@@ -204,14 +197,12 @@ class MpiBackend:
         self._watch.beats += 1
         mine = text.encode()
         lengths = np.empty(self.size, dtype=np.int64)
-        try:
+        with explained(self):
             self._control.Allgather(np.asarray([len(mine)], dtype=np.int64), lengths)
             together = bytearray(int(lengths.sum()))
             ends = np.cumsum(lengths)
             blocks = (lengths.tolist(), (ends - lengths).tolist())
             self._control.Allgatherv((mine, len(mine), MPI.BYTE), (together, blocks, MPI.BYTE))
-        except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
         return [
             together[end - length : end].decode(errors="replace")
             for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
@@ -232,9 +223,8 @@ class MpiBackend:
     def close(self) -> None:
         """Finalise MPI."""
         try:
-            MPI.Finalize()
-        except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            with explained(self):
+                MPI.Finalize()
         finally:
             self._watch.end()
 

@@ -5,14 +5,14 @@ Never run on a GPU yet.
 
 import torch
 
-from busbw.backends.base import World
+from busbw.backends.base import World, explained
 from busbw.backends.cuda import uuid_at
 from busbw.backends.mpi.backend import MpiBackend
 from busbw.backends.mpi.info import cuda_aware, first_words, library, unaware
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.side_channel import first_line
-from busbw.errors import BackendError, LaunchError
-from busbw.ops.base import Op
+from busbw.errors import LaunchError
+from busbw.ops.base import Op, first_reason
 from busbw.runs.records import Case
 from busbw.system.device import DeviceConditions
 from busbw.system.nvml import nvml_of
@@ -53,10 +53,8 @@ class MpiCudaBackend(MpiBackend):
 
     def allocate(self, count: int, dtype: str) -> torch.Tensor:
         """A zeroed tensor on this rank's GPU."""
-        try:
+        with explained(self):
             return torch.zeros(count, dtype=TORCH_DTYPES[dtype], device=self._where)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
 
     def conditions(self) -> DeviceConditions | None:
         """By NVML. The number there is that of the host: it tells of ranks that share a GPU, which MPI lets them."""
@@ -64,16 +62,14 @@ class MpiCudaBackend(MpiBackend):
 
     def barrier(self) -> None:
         """As on the host, once this rank's GPU has nothing left to do: MPI knows nothing of its streams."""
-        try:
+        with explained(self):
             torch.cuda.synchronize()
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
         super().barrier()
 
 
 def why_not(op: Op, case: Case) -> str | None:
     """What a call that blocks the host cannot be timed as."""
-    obstacles = (
+    return first_reason(
         (case.mode == "graph", "MPI's calls block the host, so they cannot be captured in a graph"),
         (case.pre_enqueue, "MPI's calls block the host, so no stream can be held while they are handed over"),
         (case.mode == "overlap", "the computation is the host's and the data are on a GPU: neither disturbs the other"),
@@ -81,4 +77,3 @@ def why_not(op: Op, case: Case) -> str | None:
         (case.algorithm is not None, "over send/recv the sums are a GPU's, for whose streams MPI's calls do not wait"),
         (op.local, f"{op.name} on a GPU does not block the host as MPI's calls do; backend nccl times it"),
     )
-    return next((reason for applies, reason in obstacles if applies), None)

@@ -56,11 +56,11 @@ def device_in(version: str) -> str | None:
 
 
 def facts() -> dict[str, JSON]:
-    """What decides whether two runs over MPI may be compared. ``cuda_aware`` is "unknown" where the library has no way
-    to say it; ``loop`` is what makes rows of calls here, and ``loop_missing`` why that is Python.
+    """Of ``mpi``, what decides whether two runs over it may be compared. ``cuda_aware`` is "unknown" where the library
+    has no way to say it; ``loop`` is what makes rows of calls here, and ``loop_missing`` why that is Python.
     """
     aware, why = cuda_aware(), compiled_loop.missing()
-    return {
+    facts: JSON = {
         "library": first_words(library()),
         "standard": list(MPI.Get_version()),
         "threads": next(name for name, level in THREADS.items() if level == MPI.Query_thread()),
@@ -70,6 +70,7 @@ def facts() -> dict[str, JSON]:
         "loop": "compiled" if why is None else "python",
         "loop_missing": why,
     }
+    return {"mpi": facts}
 
 
 def cuda_aware() -> bool | None:

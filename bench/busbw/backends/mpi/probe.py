@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 
 from busbw.errors import LaunchError
@@ -34,20 +35,11 @@ def unaware() -> str | None:
     """
     alone = {name: value for name, value in without_places().items() if not name.startswith(_OF_LAUNCHERS)}
     try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _IS_IT_AWARE],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_ASKS_SECONDS,
-            env=alone,
-        )
+        return _said(_IS_IT_AWARE, alone) or None
     except subprocess.TimeoutExpired:
         return f"MPI did not say within {_ASKS_SECONDS:.0f} s whether it takes CUDA memory"
-    if asked.returncode != 0:
-        reason = next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}")
-        return f"MPI could not be asked whether it takes CUDA memory: {reason}"
-    return asked.stdout.strip() or None
+    except LaunchError as error:
+        return f"MPI could not be asked whether it takes CUDA memory: {error}"
 
 
 def vendor_of_library() -> str:
@@ -56,14 +48,19 @@ def vendor_of_library() -> str:
     Raises LaunchError when there is none, or it does not answer.
     """
     try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _WHICH_LIBRARY], check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS
-        )
+        return _said(_WHICH_LIBRARY)
     except subprocess.TimeoutExpired as error:
         message = f"mpi4py has not loaded an MPI library within {_ASKS_SECONDS:g} s; a slow file system can be why"
         raise LaunchError(message) from error
+    except LaunchError as error:
+        message = f"mpi4py cannot load an MPI library: {error}; pip install 'busbw[mpi]' brings one"
+        raise LaunchError(message) from error
+
+
+def _said(program: str, variables: Mapping[str, str] | None = None) -> str:
+    """What ``program`` prints in a process of its own. Raises LaunchError with the last words of one that fails."""
+    command = [sys.executable, "-c", program]
+    asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS, env=variables)
     if asked.returncode != 0:
-        reason = next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}")
-        message = f"mpi4py cannot load an MPI library: {reason}; pip install 'busbw[mpi]' brings one"
-        raise LaunchError(message)
+        raise LaunchError(next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}"))
     return asked.stdout.strip()

@@ -5,9 +5,8 @@ Whatever library is measured, control traffic goes over Gloo, in a process group
 
 import os
 import socket
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Literal
 
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends import scheduled, sockets
-from busbw.backends.base import Operation, Vector, World
+from busbw.backends.base import Operation, Vector, World, explained, no_longer_than
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
 from busbw.backends.patterns import TORCH_DTYPES
@@ -109,21 +108,16 @@ class TorchBackend:
 
     def allocate(self, count: int, dtype: str) -> torch.Tensor:
         """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
-        try:
+        with explained(self):
             return torch.empty(count, dtype=TORCH_DTYPES[dtype], device=self._where).zero_()
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Make the process groups that are not there yet; torch wants every rank of the world in this."""
         for group in groups:
             if group in self._groups:
                 continue
-            try:
-                with _not_for_ever(self._world):
-                    self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
-            except RuntimeError as error:
-                raise BackendError(first_line(error)) from error
+            with explained(self), _not_for_ever(self._world):
+                self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
@@ -160,12 +154,10 @@ class TorchBackend:
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values over the control group."""
         buffer = torch.from_numpy(np.array(values, dtype=np.int64))
-        try:
+        with explained(self):
             work = dist.all_reduce(buffer, REDUCTIONS[how], group=self._control, async_op=wary)
             if work is not None:
                 wait_warily(work, self._store, self.size, self._world.key)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
         result: Vector = buffer.numpy()
         return result
 
@@ -204,10 +196,8 @@ class TorchBackend:
         # Not all_gather_object, which pickles. A zero byte ends a text; JSON and messages hold none.
         padded = torch.frombuffer(bytearray(mine.ljust(longest + 1, b"\0")), dtype=torch.uint8)
         texts = [torch.empty_like(padded) for _ in range(self.size)]
-        try:
+        with explained(self):
             dist.all_gather(texts, padded, group=self._control)
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
         return [bytes(given.tolist()).rstrip(b"\0").decode(errors="replace") for given in texts]
 
     def conditions(self) -> DeviceConditions | None:
@@ -224,11 +214,8 @@ class TorchBackend:
 
     def close(self) -> None:
         """Drop the process groups."""
-        try:
-            with _not_for_ever(self._world):
-                dist.destroy_process_group()
-        except RuntimeError as error:
-            raise BackendError(first_line(error)) from error
+        with explained(self), _not_for_ever(self._world):
+            dist.destroy_process_group()
 
 
 class GlooBackend(TorchBackend):
@@ -253,21 +240,14 @@ _CONNECTS_TIMEOUTS = 2
 """How many timeouts ranks may take to connect: Gloo itself waits for five, for each of its groups."""
 
 
-@contextmanager
-def _not_for_ever(world: World) -> Iterator[None]:
+def _not_for_ever(world: World) -> AbstractContextManager[None]:
     """Give this rank up when the others, which have met it, do not connect: some of them may have failed and gone."""
+    seconds = _CONNECTS_TIMEOUTS * world.timeout_seconds
 
     def give_up() -> None:
         world.lost(LaunchError(f"not all other ranks have connected within {seconds:g} s{_way_of_gloo()}"))
 
-    seconds = _CONNECTS_TIMEOUTS * world.timeout_seconds
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    return no_longer_than(seconds, give_up)
 
 
 def _way_of_gloo() -> str:

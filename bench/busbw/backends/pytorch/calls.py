@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Wait
+from busbw.backends.base import Operation, Post, Wait
 from busbw.backends.pytorch import checkpoint
 from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER, Bound
 from busbw.backends.pytorch.training import WORKLOADS, step
@@ -73,14 +73,20 @@ def _pair_bidir(bound: Bound) -> Operation:
 
 
 def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
-    # NCCL works off its calls one after the other: all ranks would receive first, and none would ever send.
-    both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)] if send.is_cuda else None
+    if send.is_cuda:
+        return _exchange_in_one(send, to, receive, source)
+    # The receive is posted first: Gloo's sender waits for the note that it is there.
+    return _at_once(lambda: partial(_wait_for, (dist.irecv(receive, source), dist.isend(send, to))))
 
-    def post() -> Wait:
-        if both is not None:
-            return partial(_wait_for, dist.batch_isend_irecv(both))
-        # The receive is posted first: Gloo's sender waits for the note that it is there.
-        return partial(_wait_for, (dist.irecv(receive, source), dist.isend(send, to)))
+
+def _exchange_in_one(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
+    """NCCL works off its calls one after the other: all ranks would receive first, and none would ever send."""
+    both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
+    return _at_once(lambda: partial(_wait_for, dist.batch_isend_irecv(both)))
+
+
+def _at_once(post: Post) -> Operation:
+    """What is posted and waited for."""
 
     def call() -> None:
         post()()
@@ -89,7 +95,7 @@ def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -
 
 
 def exchange_all(sends: Messages, receives: Messages) -> Messaging:
-    """Several messages each way at once, for collectives over send/recv; on a GPU in one, as in ``_exchange``."""
+    """Several messages each way at once, for collectives over send/recv; on a GPU as ``_exchange_in_one`` says."""
     if any(buffer.is_cuda for _, buffer in (*sends, *receives)):
         every = [dist.P2POp(dist.irecv, buffer, source) for source, buffer in receives]
         every += [dist.P2POp(dist.isend, buffer, to) for to, buffer in sends]

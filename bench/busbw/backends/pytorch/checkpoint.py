@@ -19,6 +19,7 @@ from busbw.backends.local.files import FULL, MAKE_ROOM
 from busbw.backends.pytorch.bound import Bound
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
+from busbw.ops.base import first_reason
 from busbw.runs.records import Case
 
 _POSTED = ("isolated", "overlap")
@@ -26,14 +27,13 @@ _POSTED = ("isolated", "overlap")
 
 def refuse(case: Case) -> str | None:
     """Why ``case`` cannot run, the same on every rank."""
-    obstacles = (
+    return first_reason(
         (case.mode not in _POSTED, f"checkpoint_save is timed save by save, in modes {' and '.join(_POSTED)}"),
         (case.group != "all", "a checkpoint is of all ranks; groups want to be all"),
         (case.sync in {"none", "window"}, "a save waits until all ranks have removed the one before; want a barrier"),
         (case.cache != "warm", "caches of the processor say nothing of storage; want cache warm"),
         (case.pre_enqueue, "files are not handed to a device's stream"),
     )
-    return next((reason for applies, reason in obstacles if applies), None)
 
 
 class _Checkpoint:

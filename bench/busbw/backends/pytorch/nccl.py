@@ -2,8 +2,6 @@
 
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
-from importlib import metadata
 
 import torch
 import torch.distributed as dist
@@ -18,7 +16,7 @@ from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import JSON, Case
-from busbw.system.environment import NCCL_PACKAGES
+from busbw.system.environment import NCCL_PACKAGES, versions
 
 _WAITED_FOR_BY_THE_HOST = {"barrier"}
 """ProcessGroupNCCL's barrier blocks the host, so it can be neither captured nor handed over ahead."""
@@ -65,16 +63,13 @@ class NcclBackend(TorchBackend):
 
 
 def facts() -> dict[str, JSON]:
-    """The ``version`` of the library that runs, which a cluster may have put in the place of pip's; ``packages`` of
-    pip that have another one. It costs no context of CUDA.
+    """Of ``nccl``: the ``version`` of the library that runs, which a cluster may have put in the place of pip's;
+    ``packages`` of pip that have another one. It costs no context of CUDA.
     """
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call] # as torch has it
-    packages: dict[str, str] = {}
-    for name in NCCL_PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            packages[name] = metadata.version(name)
+    packages = versions(NCCL_PACKAGES)
     others = {name: told for name, told in packages.items() if told.partition(".post")[0] != version}
-    return {"version": version, "packages": others}
+    return {"nccl": {"version": version, "packages": others}}
 
 
 def why_not(op: Op, case: Case) -> str | None:
