@@ -43,6 +43,16 @@ class Interval:
     kind: IntervalKind
 
 
+def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
+    """Of one number a launch, in its unit: where there are launches enough, else their range; none for a single one."""
+    if len(by_launch) < 2:
+        return Interval(None, None, "none")
+    over = median_over_launches(by_launch)
+    if len(by_launch) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
+        return Interval(over.low, over.high, "95 % over launches")
+    return Interval(float(min(by_launch)), float(max(by_launch)), "range of launch medians")
+
+
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
     """One case on one group of ranks. Times are ns per call, rates B/s.
@@ -224,13 +234,10 @@ def _per_call(block: Block, vector: Sequence[int] | None) -> Floats:
 
 
 def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
-    if len(medians) == 1:
-        within = median_interval(samples_of_first, tau=autocorrelation_time(samples_of_first))
-        return Interval(within.low, within.high, "none" if within.low is None else "95 % within this launch")
-    over = median_over_launches(medians)
-    if len(medians) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
-        return Interval(over.low, over.high, "95 % over launches")
-    return Interval(min(medians), max(medians), "range of launch medians")
+    if len(medians) > 1:
+        return interval_of(medians)
+    within = median_interval(samples_of_first, tau=autocorrelation_time(samples_of_first))
+    return Interval(within.low, within.high, "none" if within.low is None else "95 % within this launch")
 
 
 def _median_of_all(values: Sequence[float]) -> float | None:

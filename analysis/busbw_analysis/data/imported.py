@@ -184,17 +184,16 @@ def _unranked(row: Aggregate) -> bool:
 
 
 def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
+    given = {"ranks": facts.ranks, "op": None if facts.op is None else op_named(facts.op).name}
     changed: dict[str, Any] = {}
-    if facts.ranks is not None and row.ranks is None:
-        changed["ranks"] = facts.ranks
-    elif facts.ranks is not None and row.ranks != facts.ranks:
-        message = f"{log.source}:{row.line}: the log tells of {row.ranks} ranks; --ranks {facts.ranks} contradicts it"
-        raise UsageError(message, code="contradiction")
-    if facts.op is not None and row.op is None:
-        changed["op"] = op_named(facts.op).name
-    elif facts.op is not None and row.op != facts.op:
-        message = f"{log.source}:{row.line}: the log tells of {row.op}; --op {facts.op} contradicts it"
-        raise UsageError(message, code="contradiction")
+    for name, said in given.items():
+        told = getattr(row, name)
+        if said is not None and told is None:
+            changed[name] = said
+        elif said not in {None, told}:
+            what = f"{told} ranks" if name == "ranks" else told
+            message = f"{log.source}:{row.line}: the log tells of {what}; --{name} {said} contradicts it"
+            raise UsageError(message, code="contradiction")
     return msgspec.structs.replace(row, **changed) if changed else row
 
 

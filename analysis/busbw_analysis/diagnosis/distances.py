@@ -15,8 +15,7 @@ import numpy.typing as npt
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, Interval
-from busbw_analysis.data.intervals import median_over_launches
+from busbw_analysis.data.groups import Interval, interval_of
 from busbw_analysis.data.pair_groups import PairTimes, pair_times
 from busbw_analysis.data.summary import CaseSummary
 
@@ -193,14 +192,14 @@ def _class(
     mine = _by_launch(groups)
     ratios = None if within is None else _over_the_same_launches(pairs, wanted, within)
     time_ns = float(np.median(groups.time_ns if mine is None else mine))
-    ends = _interval(ratios)
+    ends = interval_of(() if ratios is None else ratios)
     slowest = groups.ranks[int(np.argmax(groups.time_ns))].tolist()
     return PairClass(
         name=name,
         pairs=len(groups.ranks),
         part=part,
         time_ns=time_ns,
-        interval=_interval(mine),
+        interval=interval_of(() if mine is None else mine),
         rate=size_bytes / time_ns * 1e9 if size_bytes else None,
         slowest=(slowest[0], slowest[1]),
         times_within=None if ratios is None else float(np.median(ratios)),
@@ -223,12 +222,3 @@ def _by_launch(groups: _Pairs) -> Floats | None:
         return None
     medians = groups.medians[:, ~np.isnan(groups.medians[0])]
     return np.asarray(np.median(medians, axis=0))
-
-
-def _interval(by_launch: Floats | None) -> Interval:
-    if by_launch is None or len(by_launch) < 2:
-        return Interval(None, None, "none")
-    over = median_over_launches(by_launch)
-    if len(by_launch) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
-        return Interval(over.low, over.high, "95 % over launches")
-    return Interval(float(by_launch.min()), float(by_launch.max()), "range of launch medians")

@@ -21,8 +21,7 @@ from typing import Literal
 import numpy as np
 
 from busbw.units import about_size
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, IntervalKind
-from busbw_analysis.data.intervals import median_over_launches
+from busbw_analysis.data.groups import IntervalKind, interval_of
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Sweep, best_divisions
 from busbw_analysis.fitting.segments import Floats
@@ -259,16 +258,8 @@ def _between_launches(launches: Floats) -> float:
 def _plateau(working_sets: Sequence[int], heights: Floats, over: Floats, low: int, high: int) -> Plateau:
     inside = slice(low, high + 1)
     levels = np.exp(np.median(over[:, inside] if len(over) else heights[None, inside], axis=1))
-    rate = float(np.median(levels))
-    ends: tuple[float | None, float | None] = (None, None)
-    kind: IntervalKind = "none"
-    if len(over) > 1:
-        interval = median_over_launches(levels)
-        if len(over) >= LAUNCHES_FOR_AN_INTERVAL and interval.low is not None:
-            ends, kind = (interval.low, interval.high), "95 % over launches"
-        else:
-            ends, kind = (float(levels.min()), float(levels.max())), "range of launch medians"
-    return Plateau(working_sets[low], working_sets[high], high - low + 1, rate, *ends, kind)
+    rate, ends = float(np.median(levels)), interval_of(levels)
+    return Plateau(working_sets[low], working_sets[high], high - low + 1, rate, ends.low_ns, ends.high_ns, ends.kind)
 
 
 def _whole(division: Division, heights: Floats) -> tuple[tuple[int, int], ...]:

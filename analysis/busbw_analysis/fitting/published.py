@@ -23,8 +23,13 @@ from busbw_analysis.models.textbook import share
 _OP: Final = "all_reduce"
 
 
-class _Curve(Record, frozen=True, kw_only=True):
-    """A row of the file. One of ``times_us`` and ``busbw_gbs``; ``switches`` is what the library said itself."""
+class Published(Record, frozen=True, kw_only=True):
+    """One published curve of all_reduce: ``ranks`` ranks on ``hosts`` hosts, a row of the file.
+
+    One of ``times_us`` and ``busbw_gbs`` has a value for each of ``sizes``. Sizes below ``fitted_from`` are no part of
+    the fit; ``left_out_because`` says why. ``switches``: at which sizes the library changed its algorithm, by its own
+    log, where that was published.
+    """
 
     name: str
     what: str
@@ -40,31 +45,22 @@ class _Curve(Record, frozen=True, kw_only=True):
     fitted_from: str = "0"
     left_out_because: str = ""
 
+    @property
+    def sizes_bytes(self) -> tuple[int, ...]:
+        """S of every point."""
+        return parse_sizes(self.sizes)
 
-class _File(Record, frozen=True, kw_only=True):
-    curve: tuple[_Curve, ...]
+    @property
+    def times_ns(self) -> tuple[float, ...]:
+        """Of a call at each size."""
+        rates = zip(self.sizes_bytes, self.busbw_gbs, strict=bool(self.busbw_gbs))
+        told = tuple(value * 1e3 for value in self.times_us)
+        return told or tuple(self.bus_factor * size / rate for size, rate in rates)
 
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """One published curve of all_reduce: ``ranks`` ranks on ``hosts`` hosts, ``times_ns`` per call at ``sizes_bytes``.
-
-    The first ``left_out`` sizes are no part of the fit; ``left_out_because`` says why. ``switches``: at which sizes the
-    library changed its algorithm, by its own log, where that was published.
-    """
-
-    name: str
-    what: str
-    gpu: str
-    ranks: int
-    hosts: int
-    sizes_bytes: tuple[int, ...]
-    times_ns: tuple[float, ...]
-    source: str
-    looked_up: str
-    switches: tuple[str, ...]
-    left_out: int
-    left_out_because: str
+    @property
+    def left_out(self) -> int:
+        """How many of the first sizes are no part of the fit."""
+        return sum(size < parse_size(self.fitted_from) for size in self.sizes_bytes)
 
     @property
     def bus_factor(self) -> float:
@@ -79,6 +75,10 @@ class Published:
         """Our fit of it, by the same function as that of a run."""
         start = self.left_out
         return fit_points(self.sizes_bytes[start:], self.times_ns[start:], bus_factor=self.bus_factor)
+
+
+class _File(Record, frozen=True, kw_only=True):
+    curve: tuple[Published, ...]
 
 
 @cache
@@ -144,36 +144,15 @@ def parse(text: str) -> tuple[Published, ...]:
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         message = f"published curves: {error}"
         raise AnalysisError(message) from error
-    return tuple(_read(row) for row in rows)
-
-
-def _read(row: _Curve) -> Published:
-    sizes = parse_sizes(row.sizes)
-    factor = 2 * (row.ranks - 1) / row.ranks
-    if bool(row.times_us) == bool(row.busbw_gbs):
-        message = f"published curve {row.name}: it needs times_us or busbw_gbs, and not both"
-        raise AnalysisError(message)
-    values = row.times_us or row.busbw_gbs
-    if len(values) != len(sizes) or min(values) <= 0:
-        message = f"published curve {row.name}: {len(sizes)} sizes need as many positive values, not {values}"
-        raise AnalysisError(message)
-    rates = zip(sizes, row.busbw_gbs, strict=bool(row.busbw_gbs))
-    times = tuple(value * 1e3 for value in row.times_us) or tuple(factor * size / rate for size, rate in rates)
-    left_out = sum(size < parse_size(row.fitted_from) for size in sizes)
-    if bool(left_out) != bool(row.left_out_because):
-        message = f"published curve {row.name}: sizes that are left out and a reason belong together"
-        raise AnalysisError(message)
-    return Published(
-        name=row.name,
-        what=row.what,
-        gpu=row.gpu,
-        ranks=row.ranks,
-        hosts=row.hosts,
-        sizes_bytes=sizes,
-        times_ns=times,
-        source=row.source,
-        looked_up=row.looked_up,
-        switches=row.switches,
-        left_out=left_out,
-        left_out_because=row.left_out_because,
-    )
+    for row in rows:
+        values, sizes = row.times_us or row.busbw_gbs, row.sizes_bytes
+        if bool(row.times_us) == bool(row.busbw_gbs):
+            message = f"published curve {row.name}: it needs times_us or busbw_gbs, and not both"
+            raise AnalysisError(message)
+        if len(values) != len(sizes) or min(values) <= 0:
+            message = f"published curve {row.name}: {len(sizes)} sizes need as many positive values, not {values}"
+            raise AnalysisError(message)
+        if bool(row.left_out) != bool(row.left_out_because):
+            message = f"published curve {row.name}: sizes that are left out and a reason belong together"
+            raise AnalysisError(message)
+    return rows

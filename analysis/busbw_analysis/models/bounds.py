@@ -16,7 +16,7 @@ from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Library
 from busbw_analysis.models.costs import CostModel, Parameters
-from busbw_analysis.models.select import alternatives, model_of
+from busbw_analysis.models.select import alternatives, models_of
 
 _SUM: Final = "stream_add"
 """The local op that γ is taken from: c = a + b over arrays of S bytes, of which every byte is summed once."""
@@ -116,21 +116,16 @@ def explain(
     ``everything`` are all curves of the run, one of which may tell γ; ``library`` is as in ``predict``.
     """
     key, ranks = series.key, len(series.key.ranks)
-    models: list[CostModel] = []
-    for point in series.points:
-        model = model_of(key, point.size_bytes, library)
-        if isinstance(model, Unavailable):
-            return model
-        models.append(model)
-    if ranks < 2:
-        return Unavailable("one-rank", "one rank sends nothing")
+    sizes = [point.size_bytes for point in series.points]
+    models = models_of(key, sizes, library)
+    if isinstance(models, Unavailable):
+        return models
     if isinstance(parameters, Unavailable):
         return parameters
     bound = LOWER_BOUNDS.get(key.op)
     hosts = key.hosts
     adds = any(model.added(ranks, hosts, 1 << 20) for model in models)
     gamma, sums = gamma_of(key, everything) if adds else (None, "")
-    sizes = [point.size_bytes for point in series.points]
     ports = _ports(models, bound, key)
     spent: list[Spent] = []
     for point, model in zip(series.points, models, strict=True):

@@ -63,6 +63,19 @@ def model_of(
     return model_for(key.op, key.cost_models)
 
 
+def models_of(
+    key: SeriesKey, sizes_bytes: Sequence[int], library: Library | Unavailable | None
+) -> tuple[CostModel, ...] | Unavailable:
+    """The algorithm behind each size of a curve between ranks, or why one is not known; as of ``model_of``."""
+    models: list[CostModel] = []
+    for size in sizes_bytes:
+        model = model_of(key, size, library)
+        if isinstance(model, Unavailable):
+            return model
+        models.append(model)
+    return tuple(models) if len(key.ranks) > 1 else Unavailable("one-rank", "one rank sends nothing")
+
+
 def alternatives(op: str, ranks: int, hosts: int = 1, family: str = "textbook") -> tuple[CostModel, ...]:
     """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``family``."""
     rows = (*rows_of(op, family), *(row for row in LIMITS if row.op == op))
@@ -147,14 +160,9 @@ def predict(
     """What the default algorithm of the key's backend should take at each of ``sizes_bytes``: over MPI the one that
     ``library`` chooses for that size.
     """
-    models: list[CostModel] = []
-    for size in sizes_bytes:
-        model = model_of(key, size, library)
-        if isinstance(model, Unavailable):
-            return model
-        models.append(model)
-    if len(key.ranks) < 2:
-        return Unavailable("one-rank", "one rank sends nothing")
+    models = models_of(key, sizes_bytes, library)
+    if isinstance(models, Unavailable):
+        return models
     if isinstance(parameters, Unavailable):
         return parameters
     return tuple(
