@@ -319,90 +319,85 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     # from whoever looks for one.
     order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
-    counts, judged = _trial(order[:1], parts, ranks, hosts, seen)
+    trial = _Trial.of(order[:1], parts, ranks, hosts, seen)
     for count in range(2, most + 1):
-        more = _trial(order[:count], parts, ranks, hosts, seen)
-        if all(member.flagged for member in more[1].values()):
-            counts, judged = more
-    means = _of_launches(counts)
+        more = _Trial.of(order[:count], parts, ranks, hosts, seen)
+        if all(more.judged(place).flagged for place in more.suspects):
+            trial = more
     return GroupLateness(
         ranks=ranks,
         seen=seen,
-        usual_ns=float(np.median([one.usual_ns for one in counts.values()])),
+        usual_ns=float(np.median([one.usual_ns for one in trial.counts.values()])),
         cases=len(cases),
         launches=len({part.launch for members in parts.values() for part in members}),
         samples=sum(len(part.slowest) for members in parts.values() for part in members),
-        members=tuple(
-            judged.get(place) or _judged(place, (), counts, means, ranks, hosts, seen) for place in range(len(ranks))
-        ),
+        members=tuple(trial.judged(place) for place in range(len(ranks))),
     )
 
 
-def _trial(
-    suspects: Sequence[int],
-    parts: Mapping[int, Sequence[Part]],
-    ranks: tuple[int, ...],
-    hosts: Sequence[str],
-    seen: Seen,
-) -> tuple[dict[int, LateCounts], dict[int, RankLateness]]:
-    """What every case says when these are suspected, and what that makes of each of them."""
-    counts = {case: late_counts(members, suspects, len(ranks)) for case, members in parts.items()}
-    means = _of_launches(counts)
-    return counts, {place: _judged(place, suspects, counts, means, ranks, hosts, seen) for place in suspects}
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What every case says when some are suspected: its counts, and the share of every rank in every launch."""
 
+    suspects: tuple[int, ...]
+    counts: Mapping[int, LateCounts]
+    means: Sequence[Floats]
+    ranks: tuple[int, ...]
+    hosts: Sequence[str]
+    seen: Seen
 
-def _of_launches(counts: Mapping[int, LateCounts]) -> list[Floats]:
-    """The share of every rank in every launch, over all cases."""
-    by_launch = by_key(pair for one in counts.values() for pair in one.shares.items())
-    return [mean(shares) for shares in by_launch.values()]
+    @classmethod
+    def of(
+        cls,
+        suspects: Sequence[int],
+        parts: Mapping[int, Sequence[Part]],
+        ranks: tuple[int, ...],
+        hosts: Sequence[str],
+        seen: Seen,
+    ) -> "_Trial":
+        counts = {case: late_counts(members, suspects, len(ranks)) for case, members in parts.items()}
+        by_launch = by_key(pair for one in counts.values() for pair in one.shares.items())
+        return cls(tuple(suspects), counts, [mean(shares) for shares in by_launch.values()], ranks, hosts, seen)
 
-
-def _judged(
-    place: int,
-    suspects: Sequence[int],
-    counts: Mapping[int, LateCounts],
-    means: Sequence[Floats],
-    ranks: tuple[int, ...],
-    hosts: Sequence[str],
-    seen: Seen,
-) -> RankLateness:
-    """One rank over all cases; it can be flagged only when it is among ``suspects``."""
-    aside = suspects if place in suspects else (place,)
-    others = np.delete(np.arange(len(ranks)), aside)  # of 10,000 ranks each comes here: setdiff1d would sort them
-    excess = {case: float(one.share[place] - one.share[others].max()) for case, one in counts.items()}
-    share = float(np.mean([one.share[place] for one in counts.values()]))
-    cost = float(np.mean([one.cost[place] for one in counts.values()]))
-    won, lost = (sum(one.duels.get(place, (0, 0))[side] for one in counts.values()) for side in (0, 1))
-    # Among equals the one that was late most often is each with the same chance, and ties are left out.
-    p_value = min(1.0, len(ranks) * float(binom.sf(won - 1, won + lost, 1 / (1 + len(others)))))
-    launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in means)
-    low, high = _over_launches([float(one[place]) for one in means])
-    own = np.concatenate([one.late[1][one.late[0] == place] for one in counts.values()])
-    rank = ranks[place]
-    return RankLateness(
-        rank=rank,
-        host=hosts[rank] if rank < len(hosts) else None,
-        share=share,
-        low=low,
-        high=high,
-        median_ns=float(np.median(own)) if len(own) else float("nan"),
-        cost=cost,
-        ahead=won,
-        stretches=won + lost,
-        p_value=p_value,
-        cases=sum(value >= LEAST_EXCESS for value in excess.values()),
-        launches=launches,
-        worst=max(excess, key=excess.__getitem__),
-        flagged=(
-            place in suspects
-            and float(np.mean(list(excess.values()))) >= LEAST_EXCESS
-            and cost >= LEAST_COST
-            and p_value < _SIGNIFICANCE
-            and 2 * launches > len(means)
-            # The shortest time is often some rank's by the algorithm, so it must be most of them to mean anything.
-            and (seen != "shortest time" or share >= (1 + 1 / len(ranks)) / 2)
-        ),
-    )
+    def judged(self, place: int) -> RankLateness:
+        """One rank over all cases; it can be flagged only when it is suspected."""
+        aside = self.suspects if place in self.suspects else (place,)
+        others = np.delete(np.arange(len(self.ranks)), aside)  # of 10,000 ranks each comes here: setdiff1d would sort
+        counts = self.counts.values()
+        excess = {case: float(one.share[place] - one.share[others].max()) for case, one in self.counts.items()}
+        share = float(np.mean([one.share[place] for one in counts]))
+        cost = float(np.mean([one.cost[place] for one in counts]))
+        won, lost = (sum(one.duels.get(place, (0, 0))[side] for one in counts) for side in (0, 1))
+        # Among equals the one that was late most often is each with the same chance, and ties are left out.
+        p_value = min(1.0, len(self.ranks) * float(binom.sf(won - 1, won + lost, 1 / (1 + len(others)))))
+        launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in self.means)
+        low, high = _over_launches([float(one[place]) for one in self.means])
+        own = np.concatenate([one.late[1][one.late[0] == place] for one in counts])
+        rank = self.ranks[place]
+        return RankLateness(
+            rank=rank,
+            host=self.hosts[rank] if rank < len(self.hosts) else None,
+            share=share,
+            low=low,
+            high=high,
+            median_ns=float(np.median(own)) if len(own) else float("nan"),
+            cost=cost,
+            ahead=won,
+            stretches=won + lost,
+            p_value=p_value,
+            cases=sum(value >= LEAST_EXCESS for value in excess.values()),
+            launches=launches,
+            worst=max(excess, key=excess.__getitem__),
+            flagged=(
+                place in self.suspects
+                and float(np.mean(list(excess.values()))) >= LEAST_EXCESS
+                and cost >= LEAST_COST
+                and p_value < _SIGNIFICANCE
+                and 2 * launches > len(self.means)
+                # The shortest time is often some rank's by the algorithm, so it must be most of them to mean anything.
+                and (self.seen != "shortest time" or share >= (1 + 1 / len(self.ranks)) / 2)
+            ),
+        )
 
 
 def _over_launches(shares: Sequence[float]) -> tuple[float | None, float | None]:
