@@ -95,6 +95,20 @@ def test_one_wrong_case_reads_back_as_the_only_wrong_one(tmp_path: Path) -> None
         assert len(stored.imported) == 16
 
 
+def test_counts_of_wrong_elements_are_laid_out_as_its_own(tmp_path: Path) -> None:
+    rows = [f"  {1 << power} {1 << power - 2} float sum -1" for power in (20, 21)]
+    rest = ("9.1 9.1 9.1 3986340 9.1 9.1 9.1 0", "9.1 9.1 9.1 N/A 9.1 9.1 9.1 12")
+    head = "# nThread 1 nGpus 2\n# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    log = tmp_path / "all_reduce.log"
+    log.write_text("\n".join([head, *(map(" ".join, zip(rows, rest, strict=True))), ""]), encoding="utf-8")
+    judgement = judge(pool([find(tmp_path, str(log)).read(LogFacts(op="all_reduce", ranks=2))]))
+    text = EXPORTERS["nccl-tests"].cases(judgement).decode().splitlines()
+    first, second = (line for line in text if line[:1] == " ")
+    rates, twice = (f"     9.10  {rate}  {rate}" for rate in ("115.23", "230.46"))
+    # printf("  %7s  %6s  %6s  %6g") of a double, or "    N/A".
+    assert (first[52:], second[52:]) == (f"{rates}  3.98634e+06{rates}       0", f"{twice}    N/A{twice}      12")
+
+
 def test_a_type_that_is_not_known_reads_back_as_unknown(tmp_path: Path) -> None:
     text = "op,ranks,size_bytes,time_us\nall_reduce,8,1024,1000\nall_reduce,8,2048,2000\n"
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
@@ -115,6 +129,9 @@ def test_a_type_that_is_not_known_reads_back_as_unknown(tmp_path: Path) -> None:
         (10381.4, 7, "10381.4"),
         (123456.7, 7, " 123457"),
         (99.999, 6, "100.00"),
+        (999.995, 6, "1000.0"),  # rounded to one digit more than it has: two after the point would be a column too wide
+        (9999.95, 6, " 10000"),
+        (999999.5, 6, " 1e+06"),
         (12345678.0, 7, "1.2e+07"),
     ],
 )

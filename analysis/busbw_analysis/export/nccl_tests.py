@@ -1,7 +1,7 @@
 """The tables of nccl-tests, in its columns and widths, so that what parses these parses ours.
 
-Source: ``writeBenchmarkLinePreamble``, ``writeBenchmarkLineBody`` and ``getFloatStr`` of ``src/util.cu``, the header of
-``src/common.cu`` (NVIDIA/nccl-tests 2.18). Sizes that were measured one way alone have ``nan`` the other way. A type
+Source: ``writeBenchmarkLinePreamble``, ``writeBenchmarkLineBody``, ``getFloatStr`` and ``writeResultHeader`` of
+``src/util.cu`` (NVIDIA/nccl-tests 2.19.6). Sizes that were measured one way alone have ``nan`` the other way. A type
 that is not known is ``none``, and has ``N/A`` elements.
 """
 
@@ -46,7 +46,8 @@ _HEAD: Final = (
     f"#       size         count      type   redop    root{'     time   algbw   busbw  #wrong' * 2} ",
     f"#        (B)    (elements){' ' * 31}{_RATES}    {_RATES}",
 )
-_NOTHING: Final = f"  {'nan':>7}  {'nan':>6}  {'nan':>6}  {'N/A':>6}"
+_UNCHECKED: Final = "    N/A"
+_NOTHING: Final = f"  {'nan':>7}  {'nan':>6}  {'nan':>6}{_UNCHECKED}"
 
 _Both = dict[bool, tuple[CaseSummary, GroupSummary]]
 """Whether in place → what was measured."""
@@ -104,7 +105,7 @@ def _table(
     yield f"# Collective test starting: {program}"
     yield (
         f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: 0 "
-        f"iters: {calls} agg iters: 1 validation: {int(checked)} graph: {int(table.mode == 'graph')}"
+        f"iters: {calls} agg iters: 1 validation: {int(checked)} graph: {int(table.mode == 'graph')} unalign: 0"
     )
     yield from ("#", "# Using devices", *_devices(dataset, ranks), "#", *_HEAD)
     for row, both in rows.items():
@@ -135,19 +136,18 @@ def _preamble(row: Case, ranks: int) -> str:
     return f"{row.size_bytes:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:6}"
 
 
-def _body(found: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, int]) -> str:
-    if found is None:
+def _body(was: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, int]) -> str:
+    if was is None:
         return _NOTHING
-    summary, group = found
+    summary, group = was
     rates = (_number((rate or 0.0) / 1e9, 6) for rate in (group.algbw, group.busbw))
-    count = wrong.get(summary.case, 0 if summary.check == "verified" else "N/A")
-    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}  {count:>6}"
+    count = wrong.get(summary.case, 0 if summary.check == "verified" else None)
+    found = _UNCHECKED if count is None else f"  {count:6g}"
+    return f"  {_number(group.time_ns / 1e3, 7)}  {'  '.join(rates)}{found}"
 
 
 def _number(value: float, width: int) -> str:
     """As many digits as ``getFloatStr`` has room for."""
-    power = len(str(int(value))) if value >= 1 else 0
-    for digits, below in ((2, width - 2), (1, width - 1), (0, width + 1)):
-        if power < below:
-            return f"{value:{width}.{digits}f}"
-    return f"{value:{width}.{1 if width >= 7 else 0}e}"
+    written = (f"{value:{width}.{digits}f}" for digits in (2, 1, 0))
+    fitting = next((one for one in written if len(one) <= width), None)
+    return f"{value:{width}.{1 if width >= 7 else 0}e}" if fitting is None else fitting
