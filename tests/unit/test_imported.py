@@ -256,6 +256,44 @@ def test_links_carry_less_in_practice_than_they_signal(tmp_path: Path, algbw: fl
     assert large.peak_share == pytest.approx(algbw * 1e6 / 900e9, rel=0.01)
 
 
+def test_links_of_a_mesh_are_judged_by_what_their_maker_asks_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu="AMD Instinct MI350X", curve=(20, 206e3)), encoding="utf-8")
+    large = next(one for one in judged(path).verdicts if one.band == "large")
+    assert large.status == "as expected"
+
+
+def test_who_may_have_a_narrower_link_than_such_a_gpu_can_have_is_not_slow(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu="NVIDIA H100 PCIe", curve=(20, 23e3)), encoding="utf-8")
+    judgement = judged(path)
+    large = next(one for one in judgement.verdicts if one.band == "large")
+    assert large.status == "not judged"
+    assert large.peak_share == pytest.approx(23e9 * 2 * 7 / 8 / (16 * 3.93846e9), rel=0.01)
+    assert "widest" in large.why
+
+
+def test_results_of_before_2019_are_verified_by_the_sum_of_their_errors() -> None:
+    stored = find(LOGS, str(LOGS / "nccl-tests-2.0.txt")).read()
+    assert [row.check.state for row in stored.imported] == ["verified"] * 3 + ["not checked"]
+
+
+@pytest.mark.parametrize(
+    ("title", "backend", "device"),
+    [
+        ("MPI Allreduce", "mpi", "cpu"),
+        ("MPI-CUDA Allreduce", "mpi-cuda", "cuda"),
+        ("MPI-ZE Allreduce", "mpi-cuda", "cuda"),
+        ("NCCL-CUDA Allreduce", "nccl", "cuda"),
+    ],
+)
+def test_where_buffers_of_osu_are_and_what_sends_them(title: str, backend: str, device: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"# OSU {title} Latency Test v7.4\n# Size  Avg Latency(us)\n1024  10.00\n", encoding="utf-8")
+    (case,) = find(tmp_path, str(path)).read(LogFacts(ranks=4)).run.cases
+    assert (case.op, case.backend, case.device) == ("all_reduce", backend, device)
+
+
 def test_links_of_a_mesh_are_those_to_the_others(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(nccl_log(gpu="AMD Instinct MI300X", ranks=4), encoding="utf-8")

@@ -207,16 +207,30 @@ LOGGED = (
     *("(pid=1234, ip=10.0.0.1) ", "(main pid=1234) ", "2026/05/01 10:11:12 ", "10:11:12 ", "INFO:root:"),
     *("2026-05-01 10:11:12,123 - INFO - ", "May 01 10:11:12 node1 nccl[1234]: "),
     "2026-05-01 10:11:12.123 | INFO     | mod:fn:12 - ",
+    "job-x7k2p launcher ",
 )
 
 
 @pytest.mark.parametrize(
-    "prefix", [*LOGGED, "[1,0]<stdout>:", TIMED, "0: ", "[0] ", "2026-08-21T03:26:03.123Z ", "> ", "    "]
+    "prefix",
+    [*LOGGED, "[1,0]<stdout>:", TIMED, "0: ", "[0] ", "2026-08-21T03:26:03.123Z ", "> ", "    ", "job-x7k2p launcher "],
 )
 def test_prefixes_change_nothing(prefix: str) -> None:
     lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     plain = nccl_text.read("log", iter(lines))
     assert nccl_text.read("log", iter(prefix + line for line in lines)).rows == plain.rows
+
+
+@pytest.mark.parametrize(
+    "name", ["imb.txt", "nvbandwidth.txt", "osu-pairs.txt", "perftest-bw.txt", "nccl-tests-2.19.txt"]
+)
+def test_a_list_of_quoted_lines_and_indented_ones_say_the_same(name: str, tmp_path: Path) -> None:
+    lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
+    plain = read_log(LOGS / name).tables
+    path = tmp_path / name
+    for written in ((f'        "{line}",' for line in lines), (f"    {line}" for line in lines)):
+        path.write_text("\n".join(written) + "\n", encoding="utf-8")
+        assert read_log(path).tables == plain
 
 
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:

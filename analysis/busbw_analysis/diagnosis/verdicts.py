@@ -114,7 +114,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     limits = _near_share(curve), _most_share(curve)
-    status, text = _judged(peak_share, model_ratio, limits, latent=latent)
+    widest = isinstance(curve.peak, Peak) and curve.peak.widest
+    status, text = _judged(peak_share, model_ratio, limits, latent=latent, widest=widest)
     beside = model_ratio is None and status != "undecided"
     reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
     if (theirs := published_of(curve.published, point)) is not None:
@@ -128,6 +129,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
             None if model_ratio is None else model_ratio * end / point.time_ns,
             limits,
             latent=latent,
+            widest=widest,
         )
         for end in ends
     )
@@ -175,21 +177,22 @@ def _most_share(curve: Curve) -> float:
 
 
 def _judged(
-    peak_share: float | None, model_ratio: float | None, limits: tuple[float, float], *, latent: bool
+    peak_share: float | None, model_ratio: float | None, limits: tuple[float, float], *, latent: bool, widest: bool
 ) -> tuple[Status, str]:
     """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says.
 
-    ``limits``: the shares of the peak that are near it, and that are still believed.
+    ``limits``: the shares of the peak that are near it, and that are still believed. ``widest``: the peak is of the
+    widest link that such hardware has, so that nobody below it is slow.
     """
     near, most = limits
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= near:
         believed: Status = "faster" if peak_share > 1 else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
-    if model_ratio is None and latent:
-        return "not judged", "latency-bound"
     if model_ratio is None:
-        return ("not judged", "nothing to compare with") if peak_share is None else ("slower", reached)
+        if latent or peak_share is None:
+            return "not judged", "latency-bound" if latent else "nothing to compare with"
+        return ("not judged" if widest else "slower"), reached
     if model_ratio > MODEL_TOLERANCE:
         return "slower", f"{times(model_ratio)} slower than the model"
     if model_ratio < 1 / MODEL_TOLERANCE:
@@ -241,6 +244,8 @@ def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterato
             else ""
         )
         yield f"busbw {format_rate(point.busbw)} is {peak_share:.0%} of {format_rate(curve.peak.busbw)}{reached}"
+        if curve.peak.widest:
+            yield "the peak is of the widest link that such a GPU has: the log does not tell what it has here"
         if peak_share > 1:
             yield _above(curve.peak)
         if curve.series.moved_factor > 1:

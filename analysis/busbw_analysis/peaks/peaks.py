@@ -51,7 +51,8 @@ class Peak:
     ``level`` is which part of the machine allows no more, ``holder`` whose it is. ``denominator`` is the sentence
     behind every percentage: what, which direction, measured or nominal, from where. ``measured`` tells a rate of this
     run from one that the system states. ``practical`` is the algbw that others reach on such hardware (None: not
-    known); ``practical_left_out`` says why one that the catalogue has is not of this op.
+    known); ``practical_left_out`` says why one that the catalogue has is not of this op. ``widest``: it is the
+    widest link that such hardware has, and nothing tells what it has here.
     """
 
     algbw: float
@@ -62,6 +63,7 @@ class Peak:
     measured: bool
     practical: float | None = None
     practical_left_out: str | None = None
+    widest: bool = False
 
     @property
     def practical_busbw(self) -> float | None:
@@ -279,7 +281,13 @@ def _link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unav
         f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch does the sums (NVLS): then more than 100 % is possible"
     )
-    return _under_links(series, links.peak, multiple, _level(links.peak), links.holder, denominator)
+    peak = _under_links(series, links.peak, multiple, _level(links.peak), links.holder, denominator)
+    return replace(peak, widest=_is_widest(dataset, peak))
+
+
+def _is_widest(dataset: Dataset, peak: Peak) -> bool:
+    """Logs name a GPU at most: its slot may be narrower, and others may share what is between it and them."""
+    return peak.level == "PCIe" and dataset.runs[0].run.imported is not None
 
 
 def _under_links(
@@ -409,6 +417,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
         denominator = f"{narrowest.in_words('GPUs')}; {key.op} must carry {of_a_rank:.3g} × S through it"
         level = _level(narrowest.peak)
         links = _under_links(series, narrowest.peak, of_a_rank, level, narrowest.holder, denominator)
+        links = replace(links, widest=_is_widest(dataset, links))
         known = [one.practical for one in (peak, links) if one.practical is not None]
         beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
         peak = peak if peak.algbw <= links.algbw else replace(links, denominator=f"{links.denominator}{beside}")

@@ -57,6 +57,7 @@ _PREFIX: Final = re.compile(
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} [\w.-]{1,64}\[\d+\]:\s"  # journald
     r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d])"  # docker compose
     r"|[A-Za-z][\w.-]{0,63}:\s+(?=[#\d])"  # pdsh
+    r"|[a-z][\w.]{0,64}-[\w.-]{1,64} [a-z][\w-]{0,64} (?=\s*[#\d])"  # stern
     r"|>\s(?=\s*[#\d]))"
 )
 _NCCL: Final = re.compile(
@@ -65,6 +66,8 @@ _NCCL: Final = re.compile(
     r"NCCL (?:INFO|WARN|TRACE|DEBUG|CALL)\b.*$"
 )
 _SUFFIX: Final = re.compile(r"(?:perf(?:mpi)?|block|base)$")
+_QUOTED: Final = re.compile(r'\s*"([^"]*)(?:",?)?\s*')
+"""A line in a list of JSON, as Ansible shows what a command printed."""
 _GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
 """The label of a rank before a later piece of a row: ``-1[0]     42.1``."""
 
@@ -95,7 +98,9 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
             text = text[prefix.end() :]
         if label is not None and f"[{label}]" in text:
             text = _GLUED.sub(" ", text)
-        yield Line(number, text, label, nccl)
+        if (quoted := _QUOTED.fullmatch(text)) is not None:
+            text = quoted[1].replace("\\t", "\t")
+        yield Line(number, text.strip(), label, nccl)
 
 
 def number(text: str) -> float | None:

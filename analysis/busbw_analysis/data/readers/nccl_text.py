@@ -29,11 +29,11 @@ from busbw_analysis.data.readers.lines import (
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(
-    rb"nThread \d+ nGpus|(?:size|bytes) +(?:count|N) +type +[^\n]{0,60}time +algbw"
+    rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
     rb"|Collective test starting|Avg bus bandwidth"
 )
 _RANK: Final = re.compile(
-    r"\bRank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,9})\s+on\s+(\S+)\s+device\s+(\d{1,9})(?:\s+\[([^\]]*)\])?\s*(.*)"
+    r"\bRank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?(?:Pid\s+(\d{1,9})\s+)?on\s+(\S+)\s+device\s+(\d{1,9})(?:\s+\[([^\]]*)\])?\s*(.*)"
 )
 _SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ .*")
 _SETTING: Final = re.compile(r"([A-Za-z]+(?: [a-z]+)?):? (\S+)")
@@ -43,6 +43,8 @@ _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
 _COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b.* -\w")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
 _OLD: Final = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}
+_OLD_TIME: Final = "ms"
+"""Of tables up to March 2019, which name no units."""
 _TIMES: Final = frozenset({"time", "cputime"})
 _LAST: Final = frozenset({"timestamp", "#iters"})
 _PLACE: Final = re.compile(r"(?:out-of|in)-place")
@@ -57,6 +59,7 @@ class Columns(NamedTuple):
     groups: tuple[tuple[str, ...], ...]
     last: tuple[str, ...]
     places: tuple[bool | None, ...]
+    time_unit: str
 
     @property
     def width(self) -> int:
@@ -188,7 +191,7 @@ class _Reader:
         if self.draft.rows:
             self.close()
         self.columns, self.titled, self.place_order = columns, False, ()
-        self.time_unit, self.rate_unit, self.labels = "us", "GB/s", set()
+        self.time_unit, self.rate_unit, self.labels = columns.time_unit, "GB/s", set()
         self.draft.line = line.number
 
     def _units(self, text: str) -> None:
@@ -208,7 +211,7 @@ class _Reader:
             Place(
                 rank=int(rank),
                 group=None if group is None else int(group),
-                pid=int(pid),
+                pid=None if pid is None else int(pid),
                 host=host,
                 device=int(device),
                 bus_id=bus,
@@ -311,4 +314,5 @@ def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
     stop = next((at for at, name in enumerate(names) if name in _LAST), len(names))
     groups = tuple(tuple(names[at:to]) for at, to in zip(starts, [*starts[1:], stop], strict=True))
     known: tuple[bool | None, ...] = places if len(places) == len(groups) else (False, True) if len(groups) == 2 else ()
-    return Columns(tuple(names[: starts[0]]), groups, tuple(names[stop:]), known or (None,) * len(groups))
+    unit = _OLD_TIME if "N" in words else "us"
+    return Columns(tuple(names[: starts[0]]), groups, tuple(names[stop:]), known or (None,) * len(groups), unit)

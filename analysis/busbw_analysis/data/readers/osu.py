@@ -14,7 +14,9 @@ from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
 _TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+v(\d\S*))?\s*$")
-_KIND: Final = re.compile(r"^(?:MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A-Z]+(?: MANAGED)?)?\s*")
+_KIND: Final = re.compile(
+    r"^(?:(?:MPI )?One Sided MPI|MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A-Z]+(?: MANAGED)?)?\s*"
+)
 _HEADING: Final = re.compile(
     r"(?:(?:Avg|Min|Max) )?Lat(?:ency)? ?\(us\)|Bandwidth ?\(MB/s\)"
     r"|(?:Coll\. Init|(?:Pure|Min|Max|Avg) Comm\.|\w+) ?\(us\)"
