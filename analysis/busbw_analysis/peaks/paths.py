@@ -234,6 +234,8 @@ def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
     """The recorded facts of the GPU that ``rank`` drives, or what is missing."""
     host = _host(dataset, rank)
     number, address = dataset.placements[rank].gpu, dataset.placements[rank].gpu_address
+    if number is None and address is None and dataset.runs[0].run.imported is not None:
+        return f"the log does not say which GPU rank {rank} drove: see --hosts and --gpu"
     if number is None and address is None:
         return (
             f"the run does not say which GPU rank {rank} drove: NVML was not there or does not know it, and torch does "

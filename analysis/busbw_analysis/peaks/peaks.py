@@ -422,7 +422,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
         beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
         peak = peak if peak.algbw <= links.algbw else replace(links, denominator=f"{links.denominator}{beside}")
         peak = replace(peak, practical=min(known) if len(known) == 2 else peak.practical)
-    return _as_sent_by_gpus(peak, network, of_a_rank, placement.count(slowest), key.op)
+    return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
 
 
 def _ways_out(
@@ -456,18 +456,20 @@ def _with(links: HardwarePeak, network: Network, sharing: int) -> HardwarePeak:
     )
 
 
-_OF_ONE_CARD: Final = frozenset({"send_recv", "ping_pong", "pair_uni", "pair_bidir"})
-"""Messages of one GPU at a time, which NCCL sends by the cards that are nearest to it."""
+_OF_ONE_CARD: Final = frozenset({"send_recv", "ping_pong", "pair_uni", "pair_bidir", "gather", "scatter"})
+"""Messages from or to one GPU, which NCCL sends by the cards that are nearest to it."""
 
 
-def _as_sent_by_gpus(peak: Peak, network: Network, of_a_rank: float, on_host: int, op: str) -> Peak:
+def _as_sent_by_gpus(peak: Peak, network: Network, multiples: tuple[float, float], on_host: int, op: str) -> Peak:
     """What is reached in practice is no more than a ring carries, which passes every host once; a message goes by the
-    cards of one GPU.
+    cards of one GPU. ``multiples``: how many S must go through a host, and through a rank.
     """
-    share = max(1 / network.ports, 1 / on_host) if op in _OF_ONE_CARD else 1.0
-    ring = network.practical * share / of_a_rank
-    practical = ring if peak.practical is None else min(peak.practical, ring)
+    of_a_host, of_a_rank = multiples
+    one_card = op in _OF_ONE_CARD
+    share = max(1 / network.ports, 1 / on_host) / of_a_host if one_card else 1 / of_a_rank
+    carried = network.practical * share
+    practical = carried if peak.practical is None else min(peak.practical, carried)
     busbw = format_rate(practical * (peak.busbw or 0.0) / peak.algbw)
-    how = "a GPU's own cards" if op in _OF_ONE_CARD else "a ring, which passes every host once,"
-    words = f"; {how} would reach {busbw}" if practical == ring else ""
+    how = "the cards of one GPU" if one_card else "a ring, which passes every host once,"
+    words = f"; {how} would reach {busbw}" if practical == carried else ""
     return replace(peak, practical=practical, denominator=f"{peak.denominator}{words}")
