@@ -17,7 +17,7 @@ from busbw.escape import echo, echo_toned, plain_text
 from busbw.launch.live_table import LiveTable
 from busbw.runs import resume, store
 from busbw.runs.plan import Plan, Sweep, Timing
-from busbw.runs.records import JSON, Failed, Skipped
+from busbw.runs.records import JSON, SCHEMA, Failed, Skipped
 from busbw.slurm import queue
 from busbw.system import environment
 
@@ -62,6 +62,7 @@ def results(tmp_path: Path) -> Path:
     facts = json.loads(json.dumps(run.environments["node0"]))
     facts |= {name: poisoned(facts[name]) for name in ("kernel", "torch") if name in facts}
     facts["cpu"] = {**facts["cpu"], "model": HOSTILE}
+    facts["mixed"] = [1, HOSTILE]
     facts["variables"] = {"NCCL_ALGO": HOSTILE, f"GLOO_{HOSTILE}": HOSTILE, "SLURM_JOB_ID": HOSTILE}
     plan = Plan(name=HOSTILE, sweep=(Sweep(ops=("all_reduce",)),), launches=3, timing=Timing(blocks=1))
     host = f"node0{HOSTILE}"
@@ -95,6 +96,32 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def a_step(folder: Path) -> Path:
+    """A run with a step of training, of which model, calls and timeline have hostile names."""
+    made, measured = folder / "steps", ROOT / f"tests/data/schema-{SCHEMA}"
+    made.mkdir()
+    run = json.loads((measured / store.RUN_FILE).read_text())
+    rows = [json.loads(line) for line in (measured / store.SAMPLES_FILE).read_text().splitlines()]
+    rows = [row for row in rows if row["kind"] != "end"]  # it has the checksum of the others
+    for one in [*run["cases"], *(row["case"] for row in rows if "case" in row)]:
+        if one["workload"]:
+            one["workload"]["model"] += HOSTILE
+    for step in [row["step"] for row in rows if row.get("step")]:
+        step["sent"] = [one | {"op": HOSTILE} for one in step["sent"]]
+        step["timeline"] = [{"rank": rank, "spans": [["compute", 0, 9], [HOSTILE, 9, 20]]} for rank in (0, 1)]
+    (made / store.RUN_FILE).write_text(json.dumps(run))
+    (made / store.SAMPLES_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return made
+
+
+def a_log(folder: Path) -> Path:
+    """A log of nccl-tests whose hosts and GPUs have hostile names, as far as a line can."""
+    text = (ROOT / "tests/data/logs/nccl-tests-2.19.txt").read_text()
+    path = folder / f"{HOSTILE.replace(chr(0), '')}.txt"
+    path.write_text(re.sub(r"NVIDIA|GPU", "\x1b]0;title\x07\u202e\x9b2J", text))
+    return path
+
+
 def clean(text: str) -> None:
     found = UNPRINTED.search(text)
     assert found is None, text[max(0, found.start() - 200) : found.end()]
@@ -121,14 +148,20 @@ def clean(text: str) -> None:
         ("run", "--resume", "RUN", "--dry-run", "--json"),
         ("submit", "--resume", "RUN", "--dry-run"),
         *((*command, "BROKEN") for command in (("show",), ("run", "--resume"), ("submit", "--dry-run", "--resume"))),
+        *(("export", "RUN", "--to", form) for form in ("nccl-tests", "openmetrics", "csv", "markdown")),
+        *(("export", "STEP", "--to", "trace"), ("show", "STEP"), ("report", "STEP", "--json")),
+        ("training", "memory", "--from", "STEP", "--model", "MLP 1024"),
+        ("training", "plan", "--from", "STEP", "--model", HOSTILE.replace("\0", ""), "--gpus", "2"),
+        *(("show", "LOG"), ("import", "LOG"), ("export", "LOG", "--to", "nccl-tests")),
         ("show", HOSTILE.replace("\0", "")),
         ("run", "--op", HOSTILE.replace("\0", "")),
         ("list", HOSTILE.replace("\0", "")),
     ],
 )
 def test_no_command_hands_a_terminal_what_a_run_folder_says(arguments: tuple[str, ...], results: Path) -> None:
-    places = {"RUN": str(results / "synthetic" / "run"), "BROKEN": str(results / "synthetic" / "broken")}
-    typed = [places.get(word, word) for word in arguments]
+    places = {"RUN": results / "synthetic" / "run", "BROKEN": results / "synthetic" / "broken"}
+    places |= {word: make(results) for word, make in (("STEP", a_step), ("LOG", a_log)) if word in arguments}
+    typed = [str(places.get(word, word)) for word in arguments]
     result = CliRunner().invoke(main, [*typed, "--results-dir", str(results)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.stdout + result.stderr, "something is said"

@@ -44,7 +44,8 @@ def _value(value: JSON) -> JSON:
     if isinstance(value, Mapping):
         pairs = {_value(name): _value(inner) for name, inner in value.items()}
         return value if pairs == value else pairs
-    if isinstance(value, tuple | list) and value and not isinstance(value[0], int | float):
+    # Vectors of samples are tuples of nothing but numbers; a list of JSON may begin with one.
+    if isinstance(value, list) or (isinstance(value, tuple) and value and not isinstance(value[0], int | float)):
         cleaned = [_value(inner) for inner in value]
         same = all(one is other for one, other in zip(cleaned, value, strict=True))
         return value if same else type(value)(cleaned)
