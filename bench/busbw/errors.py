@@ -67,8 +67,7 @@ _FEW_NAMES: Final = 12
 def refuse_unknown(what: str, given: str, known: Iterable[str], code: str = UsageError.code) -> NoReturn:
     """Raise the UsageError that ``given`` is no ``what``: the name that was probably meant, and all that are known."""
     names = list(known)
-    message = f"{what} {given!r} is unknown; {what_is_known(names, nearest(given, names))}"
-    raise UsageError(message, code=code)
+    raise UsageError(f"{what} {given!r} is unknown; {what_is_known(names, nearest(given, names))}", code=code)
 
 
 def what_is_known(names: Collection[str], likely: str | None) -> str:

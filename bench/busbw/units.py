@@ -38,22 +38,18 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         ranges = ", and a range as 8..64MiB*2" if "-" in text else ""
-        message = f"size {text!r} is not a size; write bytes (8) or a binary unit (64KiB, 1MiB, 1.5GiB){ranges}"
-        raise UsageError(message)
+        raise UsageError(f"size {text!r} is not a size; write bytes (8) or a binary unit (64KiB, 1MiB, 1.5GiB){ranges}")
     number, unit = match.groups()
     factor = _BINARY.get(unit or "B")
     if factor is None:
         letter = unit[0].upper()
         hint = f"; did you mean {number}{letter}iB?" if letter in "KMGT" else ""
-        message = f"size {text!r}: unit {unit!r} is not allowed; allowed are {', '.join(_BINARY)}{hint}"
-        raise UsageError(message)
+        raise UsageError(f"size {text!r}: unit {unit!r} is not allowed; allowed are {', '.join(_BINARY)}{hint}")
     size = Fraction(number) * factor  # a float would lose the last bytes above 2**53
     if size.denominator != 1:
-        message = f"size {text!r} is not a whole number of bytes"
-        raise UsageError(message)
+        raise UsageError(f"size {text!r} is not a whole number of bytes")
     if size > LARGEST_SIZE:
-        message = f"size {text!r} is larger than any buffer; the largest is {LARGEST_SIZE} B"
-        raise UsageError(message)
+        raise UsageError(f"size {text!r} is larger than any buffer; the largest is {LARGEST_SIZE} B")
     return int(size)
 
 
@@ -67,20 +63,17 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     made = 0  # with repeats, which take as long
     for part in text.split(","):
         if made > MOST_SIZES:
-            message = f"these are more than {MOST_SIZES} sizes, the most that is allowed"
-            raise UsageError(message)
+            raise UsageError(f"these are more than {MOST_SIZES} sizes, the most that is allowed")
         made += 1
         match = _RANGE.fullmatch(part)
         if match is None:
             if ".." in part:
-                message = f"range {part!r} needs a factor or a step: 8..64MiB*2 or 1MiB..4MiB+512KiB"
-                raise UsageError(message)
+                raise UsageError(f"range {part!r} needs a factor or a step: 8..64MiB*2 or 1MiB..4MiB+512KiB")
             sizes.add(parse_size(part))
             continue
         low, high = parse_size(match["low"]), parse_size(match["high"])
         if low > high:
-            message = f"range {part!r} runs backwards: {match['low']} is larger than {match['high']}"
-            raise UsageError(message)
+            raise UsageError(f"range {part!r} runs backwards: {match['low']} is larger than {match['high']}")
         spread = _geometric if match["how"] == "*" else _arithmetic
         found = spread(part, low, high, match["step"])
         made += len(found)
@@ -107,8 +100,7 @@ def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
     except ValueError:
         factor = 0.0
     if not 1 < factor < float("inf") or low == 0:
-        message = f"range {part!r}: a geometric range starts above 0 and its factor is a number above 1"
-        raise UsageError(message)
+        raise UsageError(f"range {part!r}: a geometric range starts above 0 and its factor is a number above 1")
     sizes: list[int] = []
     size = float(low)
     while size <= LARGEST_SIZE and round(size) <= high:  # a large factor makes it infinite
@@ -121,16 +113,14 @@ def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
 def _arithmetic(part: str, low: int, high: int, step: str) -> list[int]:
     width = parse_size(step)
     if width == 0:
-        message = f"range {part!r}: the step must be above 0"
-        raise UsageError(message)
+        raise UsageError(f"range {part!r}: the step must be above 0")
     _check_length(part, (high - low) // width + 1)
     return list(range(low, high + 1, width))
 
 
 def _check_length(part: str, sizes: int) -> None:
     if sizes > MOST_SIZES:
-        message = f"range {part!r} has more than {MOST_SIZES} sizes"
-        raise UsageError(message)
+        raise UsageError(f"range {part!r} has more than {MOST_SIZES} sizes")
 
 
 def parse_rate(text: str) -> float:
@@ -140,8 +130,7 @@ def parse_rate(text: str) -> float:
     """
     rate = _in_units("rate", text, _RATES, "50GB/s, 400Gb/s")
     if not rate > 0:
-        message = f"rate {text!r} carries nothing; want one above 0"
-        raise UsageError(message)
+        raise UsageError(f"rate {text!r} carries nothing; want one above 0")
     return rate
 
 
@@ -154,8 +143,7 @@ def _in_units(what: str, text: str, units: Mapping[str, float], examples: str) -
     match = _NUMBER_AND_UNIT.fullmatch(text)
     factor = units.get(match[2]) if match else None
     if match is None or factor is None:
-        message = f"{what} {text!r} is none; want a number and one of {', '.join(units)}, as in {examples}"
-        raise UsageError(message)
+        raise UsageError(f"{what} {text!r} is none; want a number and one of {', '.join(units)}, as in {examples}")
     return float(match[1]) * factor
 
 

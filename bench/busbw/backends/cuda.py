@@ -51,8 +51,7 @@ class CudaMark:
     def ns_since(self, earlier: Mark) -> int:
         """By the events' own clock, which ticks about every 0.5 µs (CUDA runtime reference, cudaEventElapsedTime)."""
         if not isinstance(earlier, CudaMark):
-            message = f"a CUDA event cannot be compared with {type(earlier).__name__}"
-            raise BackendError(message)
+            raise BackendError(f"a CUDA event cannot be compared with {type(earlier).__name__}")
         elapsed_ms: float = earlier.event.elapsed_time(self.event)
         return round(elapsed_ms * _NS_PER_MS)
 
@@ -91,8 +90,9 @@ class CudaDevice:
             for _ in range(2)
         )
         if self._captured_on == self._beside:
-            message = f"torch gave one stream of {self.name} twice, so nothing can run beside what is captured"
-            raise BackendError(message)
+            raise BackendError(
+                f"torch gave one stream of {self.name} twice, so nothing can run beside what is captured"
+            )
 
     def mark(self) -> Mark:
         """A new event that keeps time."""
@@ -105,8 +105,7 @@ class CudaDevice:
     def hold(self, ns: int) -> None:
         """A kernel of one thread that counts cycles. Raises BackendError where this torch has none."""
         if self._spin is None:
-            message = f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held"
-            raise BackendError(message)
+            raise BackendError(f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held")
         if not self._cycles_per_ns:
             self._cycles_per_ns = self._measured_cycles(self._spin)
         self._spin(round(ns * self._cycles_per_ns))

@@ -33,8 +33,7 @@ class WrappingBackend:
 def _posted(operation: Operation) -> Wait:
     """Start ``operation``, which must be one that can be posted."""
     if operation.post is None:
-        message = "the operation cannot be posted"
-        raise BackendError(message)
+        raise BackendError("the operation cannot be posted")
     return operation.post()
 
 

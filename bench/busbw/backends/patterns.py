@@ -60,8 +60,7 @@ class Pattern:
         """The period that a span starts with."""
         source = self.reduced if span.source == REDUCED else self.table[span.source]
         if source is None:
-            message = "an op that reduces nothing expects a reduced span"
-            raise ValueError(message)
+            raise ValueError("an op that reduces nothing expects a reduced span")
         # A reduced block is a slice of the whole buffer: its phase is the element it starts at. A moved block's phase
         # is its receiver, a small number, and is spread out so that neighbours differ.
         shift = span.phase if span.source == REDUCED else span.phase * _PHASE_STEP
@@ -100,8 +99,7 @@ def _above_zero(top: int, ranks: int, generator: torch.Generator) -> torch.Tenso
 def _averaged(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     top = min(_MOVED_TOP, EXACT_UP_TO[dtype] // ranks - ranks)
     if top < 1:
-        message = f"an average over {ranks} ranks has no exact test in {dtype}"
-        raise Unverifiable(message)
+        raise Unverifiable(f"an average over {ranks} ranks has no exact test in {dtype}")
     table = _above_zero(top, ranks, generator)
     # One rank, another one at each element, makes up what is missing to a multiple of the number of ranks.
     columns = torch.arange(PERIOD)

@@ -107,8 +107,7 @@ def wait_warily(work: Pending, store: dist.Store, size: int, key: bytes = b"") -
     try:
         while not work.is_completed():
             if gone:
-                message = f"rank {gone[0]} has given up"
-                raise BackendError(message)
+                raise BackendError(f"rank {gone[0]} has given up")
             time.sleep(_ANSWER_POLL_SECONDS)
     finally:
         over.set()

@@ -19,11 +19,10 @@ def secret_in(variables: Mapping[str, str]) -> bytes:
     """The secret of the job in ``variables``; empty where there is none. Raises LaunchError when it is too short."""
     secret = variables.get(VARIABLE, "").strip()
     if 0 < len(secret) < _LEAST_CHARACTERS:
-        message = (
+        raise LaunchError(
             f"BUSBW_SECRET has {len(secret)} characters and needs {_LEAST_CHARACTERS} or more: "
             "export BUSBW_SECRET=$(openssl rand -hex 32)"
         )
-        raise LaunchError(message)
     return secret.encode()
 
 

@@ -67,15 +67,12 @@ def bind(
                     with suppress(BlockingIOError):
                         count = previous.recv_into(incoming[received:])
                         if count == 0:
-                            message = "the rank before closed its socket"
-                            raise BackendError(message)
+                            raise BackendError("the rank before closed its socket")
                         received += count
             except OSError as error:
-                message = f"a socket to a neighbour failed: {error.strerror}"
-                raise BackendError(message) from error
+                raise BackendError(f"a socket to a neighbour failed: {error.strerror}") from error
             if sent + received == before and not polls[sent < to_send, received < to_receive].poll(wait_ms):
-                message = f"a neighbour neither sent nor received for {timeout_seconds:g} s"
-                raise BackendError(message)
+                raise BackendError(f"a neighbour neither sent nor received for {timeout_seconds:g} s")
 
     def free() -> None:
         following.close()
@@ -106,14 +103,12 @@ def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> 
         listening = socket.create_server((_LOOPBACK, 0))
     except OSError as error:
         share("")
-        message = f"cannot listen on {_LOOPBACK}: {error.strerror}"
-        raise BackendError(message) from error
+        raise BackendError(f"cannot listen on {_LOOPBACK}: {error.strerror}") from error
     with listening:
         shared = share(f"{listening.getsockname()[1]} {token}")
         port, _, key = shared[(rank + 1) % len(shared)].partition(" ")
         if not all(shared):
-            message = f"rank {shared.index('')} cannot listen on {_LOOPBACK}"
-            raise BackendError(message)
+            raise BackendError(f"rank {shared.index('')} cannot listen on {_LOOPBACK}")
         following = previous = None
         try:
             following = socket.create_connection((_LOOPBACK, int(port)), timeout=seconds)
@@ -126,8 +121,7 @@ def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> 
             for made in (following, previous):
                 if made is not None:
                     made.close()
-            message = f"cannot connect to the neighbours on {_LOOPBACK}: {error.strerror or error}"
-            raise BackendError(message) from error
+            raise BackendError(f"cannot connect to the neighbours on {_LOOPBACK}: {error.strerror or error}") from error
     return following, previous
 
 

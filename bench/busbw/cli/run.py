@@ -57,13 +57,13 @@ class _Run(Sectioned):
         except click.NoSuchOption as error:
             if error.option_name not in _OF_NCCL_TESTS:
                 raise
-            message = f"{error.message} In place of nccl-tests' {_OF_NCCL_TESTS[error.option_name]}"
-            raise click.UsageError(message, ctx) from None
+            raise click.UsageError(
+                f"{error.message} In place of nccl-tests' {_OF_NCCL_TESTS[error.option_name]}", ctx
+            ) from None
         except click.UsageError as error:
             likely = next(filter(None, map(_op_of, given)), None) if "unexpected extra" in error.message else None
             if likely is not None:
-                message = f"{error.message}. Did you mean --op {likely}?"
-                raise click.UsageError(message, ctx) from None
+                raise click.UsageError(f"{error.message}. Did you mean --op {likely}?", ctx) from None
             raise
 
 
@@ -332,8 +332,7 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
     names = _names(text)
     if names is None or all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
         return None if names is None else tuple(map(int, names))
-    message = f"--{option}: {text!r} is no list of numbers; want some by commas, as in 0,1"
-    raise UsageError(message)
+    raise UsageError(f"--{option}: {text!r} is no list of numbers; want some by commas, as in 0,1")
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -344,11 +343,9 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     from busbw.runs import plan  # noqa: PLC0415
 
     if suite is not None and plan_file is not None:
-        message = "--suite and --plan exclude each other; give one"
-        raise UsageError(message)
+        raise UsageError("--suite and --plan exclude each other; give one")
     if suite is None and plan_file is None and ops is None:
-        message = f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE"
-        raise UsageError(message)
+        raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
     with plan.told_as_options():
         if base is None:

@@ -66,17 +66,15 @@ def run_selftest(
     """
     around = launcher_here(os.environ).name
     if around != "local":
-        message = (
+        raise UsageError(
             f"a self-test starts its own ranks again and again, on one host; run it outside of {around}, or in a step "
             "of one task (srun --ntasks=1 busbw selftest)"
         )
-        raise UsageError(message)
     row = backend_named(backend)
     if ranks is None:
         ranks = launch.ranks_of(Plan(backend=backend, sweep=_SAME), os.environ)
     if ranks < 2:
-        message = f"a self-test needs ranks that talk to each other: at least 2; given {ranks}"
-        raise UsageError(message)
+        raise UsageError(f"a self-test needs ranks that talk to each other: at least 2; given {ranks}")
     plan = Plan(name="selftest", backend=backend, ranks=ranks, timing=_TIMING, sweep=_SAME)
     last = ranks - 1
     stamp = store.create(results_dir / environment.machine_name(), FOLDER)

@@ -156,18 +156,17 @@ def _order(
     """``changes`` go to the plan's fields of that name, which check them."""
     if resume is not None:
         if plan is not None or changes["backend"] is not None or changes["path"] is not None:
-            message = "a run that is resumed keeps its plan: give --resume without a plan, --backend and --path"
-            raise UsageError(message)
+            raise UsageError("a run that is resumed keeps its plan: give --resume without a plan, --backend and --path")
         folder = store.find(results_dir, resume)
         kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
         return job_plan.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, busbw=busbw, **kept)
     if plan is None:
-        message = "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"
-        raise UsageError(message)
+        raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
     if nodes is None or ranks_per_node is None:
         lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
-        message = f"{plan} has no place: give {' and '.join(name for name, given in lacking.items() if given is None)}"
-        raise UsageError(message)
+        raise UsageError(
+            f"{plan} has no place: give {' and '.join(name for name, given in lacking.items() if given is None)}"
+        )
     return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), **changes)
 
 

@@ -74,8 +74,9 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
         launcher_env.refuse_unknown_world(variables)
         return plan.ranks or launcher_env.default_ranks(backend_named(plan.backend).places())
     if plan.ranks not in {None, started}:
-        message = f"--ranks {plan.ranks}, but {row.name} started {started}; leave --ranks out or make them agree"
-        raise UsageError(message)
+        raise UsageError(
+            f"--ranks {plan.ranks}, but {row.name} started {started}; leave --ranks out or make them agree"
+        )
     return started
 
 
@@ -99,13 +100,11 @@ def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
     row = row or backend_named(plan.backend)
     missing = row.missing()
     if missing is not None:
-        message = f"backend {row.name} cannot run here: {missing}"
-        raise LaunchError(message)
+        raise LaunchError(f"backend {row.name} cannot run here: {missing}")
     launcher = launcher_here(os.environ)
     if row.started_by not in launcher.starts:
         others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
-        message = f"{launcher.name} cannot start ranks of backend {row.name}; it runs below: {others}"
-        raise LaunchError(message)
+        raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; it runs below: {others}")
     return row
 
 

@@ -58,8 +58,7 @@ def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 
 def _attachment(settings: Settings) -> Attachment:
     if settings.attached is None:
-        message = "nobody has started this rank: it has no place in a world"
-        raise LaunchError(message)
+        raise LaunchError("nobody has started this rank: it has no place in a world")
     return settings.attached
 
 

@@ -29,8 +29,7 @@ def wait_for(host: str, port: int, seconds: float) -> None:
             socket.create_connection((host, port), max(deadline - time.monotonic(), _AGAIN_SECONDS)).close()
         except (OSError, UnicodeError) as error:
             if time.monotonic() + _AGAIN_SECONDS > deadline:
-                message = f"{getattr(error, 'strerror', None) or error}, for {seconds:g} s"
-                raise LaunchError(message) from error
+                raise LaunchError(f"{getattr(error, 'strerror', None) or error}, for {seconds:g} s") from error
             time.sleep(_AGAIN_SECONDS)
         else:
             return

@@ -74,12 +74,11 @@ def refuse_unknown_world(variables: Mapping[str, str]) -> None:
         for name in names:
             text = variables.get(name, "")
             if text.isdecimal() and int(text) >= least:
-                message = (
+                raise LaunchError(
                     f"{name} is {text}: a launcher that busbw does not know has started {started}, and each would "
                     "measure by itself; start them with torchrun, mpirun or srun, or give each its RANK, WORLD_SIZE, "
                     f"LOCAL_RANK, MASTER_ADDR and MASTER_PORT; unset {name} where it is alone after all"
                 )
-                raise LaunchError(message)
 
 
 def too_few(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> bool:
@@ -99,8 +98,7 @@ def rank_info(launcher: str, known: Sequence[LauncherVariables], variables: Mapp
     made = _made(known, variables)
     rank, size, local_rank = (env_int(variables, name) for name in (made.rank, made.size, made.local_rank))
     if not 0 <= rank < size:
-        message = f"{made.rank} is {rank} and {made.size} is {size}; the launcher counts ranks from 0"
-        raise LaunchError(message)
+        raise LaunchError(f"{made.rank} is {rank} and {made.size} is {size}; the launcher counts ranks from 0")
     node = env_int(variables, made.node) if made.node is not None and made.node in variables else None
     return RankInfo(launcher, rank, size, local_rank, _local_size(made, variables, node), node)
 
@@ -109,8 +107,7 @@ def _made(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> L
     found = found_in(known, variables)
     if found is None:
         names = ", ".join(one.rank for one in known)
-        message = f"no launcher is recognised: none of {names} is set with all that belong to it"
-        raise LaunchError(message)
+        raise LaunchError(f"no launcher is recognised: none of {names} is set with all that belong to it")
     return found
 
 
@@ -129,8 +126,7 @@ def tasks_per_node(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _REPEATED.fullmatch(part.strip())
         if match is None:
-            message = f"{text!r} does not say how many tasks each node has; Slurm writes, for example, 2(x3),1"
-            raise LaunchError(message)
+            raise LaunchError(f"{text!r} does not say how many tasks each node has; Slurm writes, for example, 2(x3),1")
         found += [int(match[1])] * int(match[2] or 1)
     return tuple(found)
 
@@ -140,16 +136,14 @@ def env_int(variables: Mapping[str, str], name: str) -> int:
     try:
         return int(variables[name])
     except (KeyError, ValueError):
-        message = f"{name} is {variables.get(name)!r}; the launcher sets a whole number there"
-        raise LaunchError(message) from None
+        raise LaunchError(f"{name} is {variables.get(name)!r}; the launcher sets a whole number there") from None
 
 
 def port_in(variables: Mapping[str, str], name: str) -> int:
     """The port of TCP in ``name``. Raises LaunchError when there is none."""
     port = env_int(variables, name)
     if not 1 <= port <= _LAST_PORT:
-        message = f"{name} is {port}, which is no port; allowed is 1 to {_LAST_PORT}"
-        raise LaunchError(message)
+        raise LaunchError(f"{name} is {port}, which is no port; allowed is 1 to {_LAST_PORT}")
     return port
 
 

@@ -62,7 +62,7 @@ class _Broke:
 class LaunchFailed(Exception):
     """A launch broke; ``case`` and ``block`` say in the middle of what (None: before the first), ``error`` why."""
 
-    def __init__(self, error: BusbwError, case: Case | None, block: int) -> None:
+    def __init__(self, error: BusbwError, case: Case | None = None, block: int = 0) -> None:
         super().__init__(str(error))
         self.error = error
         self.case = case
@@ -184,21 +184,17 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
                     )
                     process.start()
                 except OSError as error:
-                    message = (
-                        f"cannot start rank {number} of {size}: {error.strerror}; ask for fewer, or raise the limit"
-                    )
-                    raise LaunchFailed(LaunchError(message), None, 0) from error
+                    message = f"cannot start rank {number} of {size}: {error.strerror}"
+                    raise LaunchFailed(LaunchError(f"{message}; ask for fewer, or raise the limit")) from error
                 theirs.close()
                 ranks.append(_Rank(number, process, ours))
         close_descriptors(stubs)
         try:
             store, _ = serve_store(_LOOPBACK, port, job.plan.timing.timeout_seconds)
         except (RuntimeError, OSError) as error:
-            message = (
-                f"cannot open the rendezvous on {_LOOPBACK} port {port}: {first_line(error)}; "
-                "give another port with --port, or leave it out for a free one"
-            )
-            raise LaunchFailed(LaunchError(message), None, 0) from error
+            message = f"cannot open the rendezvous on {_LOOPBACK} port {port}: {first_line(error)}"
+            advice = "give another port with --port, or leave it out for a free one"
+            raise LaunchFailed(LaunchError(f"{message}; {advice}")) from error
         key = os.urandom(_KEY_BYTES)
         for rank in ranks:
             with suppress(BrokenPipeError):  # it has died, and is named below
@@ -213,7 +209,7 @@ def _stubs(stack: ExitStack, row: BackendRow, size: int) -> tuple[RankStub, ...]
     try:
         return stack.enter_context(rank_stubs(size))
     except LaunchError as error:
-        raise LaunchFailed(error, None, 0) from error
+        raise LaunchFailed(error) from error
 
 
 def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:

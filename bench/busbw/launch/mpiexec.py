@@ -150,15 +150,15 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
                 if not _somebody_comes(listener, process):
                     said.seek(0)
                     words = _last_words(said.read().decode(errors="replace"))
-                    message = f"{mpiexec} started {number} of {size} ranks" + (f"; it says: {words}" if words else "")
-                    raise LaunchError(message)
+                    raise LaunchError(
+                        f"{mpiexec} started {number} of {size} ranks" + (f"; it says: {words}" if words else "")
+                    )
                 guards.append(listener.accept()[0])
                 stubs.append(_received(guards[-1], size))
             if sorted(stub.rank for stub in stubs) != list(range(size)):
-                message = (
+                raise LaunchError(
                     f"{mpiexec} started ranks {sorted(stub.rank for stub in stubs)} where 0 to {size - 1} were asked"
                 )
-                raise LaunchError(message)
             until_open.close()
             _keep(stack, {wanted for stub in stubs for wanted in stub.descriptors})
             yield tuple(sorted(stubs, key=lambda stub: stub.rank))
@@ -197,11 +197,10 @@ def chosen() -> tuple[str, str]:
     vendor = vendor_of_library()
     flavour = FLAVOURS.get(vendor)
     if flavour is None:
-        message = (
+        raise LaunchError(
             f"mpi4py has loaded {vendor}, whose ranks busbw cannot start itself ({', '.join(FLAVOURS)} it can); start "
             "them with what belongs to it: mpirun -n 4 busbw run --backend mpi …"
         )
-        raise LaunchError(message)
     seen = []
     for folder in (*os.get_exec_path(), str(Path(sys.executable).parent)):
         for name in _NAMES:
@@ -211,8 +210,7 @@ def chosen() -> tuple[str, str]:
                 if flavour.mark in _version_of(path):
                     return vendor, str(path)
     found = f"found, of other libraries: {', '.join(seen)}" if seen else "there is none in PATH or beside this Python"
-    message = f"mpi4py has loaded {vendor}, but there is no mpiexec of it; {found}"
-    raise LaunchError(message)
+    raise LaunchError(f"mpi4py has loaded {vendor}, but there is no mpiexec of it; {found}")
 
 
 def _version_of(path: Path) -> str:
@@ -241,13 +239,13 @@ def _received(guard: socket.socket, size: int) -> RankStub:
     while part := guard.recv(length - len(told)):
         told += part
     if len(head) < _HEAD_BYTES or len(told) < length:
-        message = "a process that mpiexec had started ended before it said which rank it was"
-        raise LaunchError(message)
+        raise LaunchError("a process that mpiexec had started ended before it said which rank it was")
     about = json.loads(told)
     found = found_in(LAUNCHERS["mpirun"].variables, about["variables"])
     if found is None or env_int(about["variables"], found.size) != size:
-        message = "mpiexec does not say in its environment variables which rank is which, as its library should"
-        raise LaunchError(message)
+        raise LaunchError(
+            "mpiexec does not say in its environment variables which rank is which, as its library should"
+        )
     return RankStub(
         rank=env_int(about["variables"], found.rank),
         variables=about["variables"],

@@ -135,8 +135,7 @@ class StoreRendezvous:
                     timeout = timedelta(seconds=timeout_seconds)
                     self._kept = dist.TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         except (RuntimeError, OSError, LaunchError) as error:
-            message = f"{lacking}: {_in_words(error)}; MASTER_ADDR and MASTER_PORT name another one"
-            raise LaunchError(message) from error
+            raise LaunchError(f"{lacking}: {_in_words(error)}; MASTER_ADDR and MASTER_PORT name another one") from error
         self._attempt = attempt
         self._store: dist.Store = dist.PrefixStore(f"busbw/rendezvous/{attempt}", self._kept)
         self.store = (host, port) if own_world else None
@@ -152,14 +151,12 @@ class StoreRendezvous:
                 self._refuse_taken_ranks(range(1, self._info.size), coming=0)
             there = "" if absent or order.plan is None else self._where_the_others_are()
         except RuntimeError as error:
-            message = f"rank 0 cannot tell the others what to measure: {_in_words(error)}"
-            raise LaunchError(message) from error
+            raise LaunchError(f"rank 0 cannot tell the others what to measure: {_in_words(error)}") from error
         if absent and order.plan is not None:
-            message = (
+            raise LaunchError(
                 f"{len(absent)} of {self._info.size} ranks have not come to rank 0 at {self._where} within "
                 f"{patience:g} s: {_listed(absent)}"
             )
-            raise LaunchError(message)
         if there and not self._secret:
             unsigned = f"whoever reaches {self._where} can give these ranks orders; set it for all"
             say(f"caution: BUSBW_SECRET is not set: {unsigned}")
@@ -182,8 +179,7 @@ class StoreRendezvous:
                 with _no_longer_than(self._timeout_seconds + _SLACK_SECONDS, lacking):
                     self._go_the_way_to(self._heard(_ELSEWHERE))
         except RuntimeError as error:
-            message = f"{lacking} for {self._timeout_seconds:g} s: {_in_words(error)}"
-            raise LaunchError(message) from error
+            raise LaunchError(f"{lacking} for {self._timeout_seconds:g} s: {_in_words(error)}") from error
         return order
 
     def close(self) -> None:
@@ -198,11 +194,10 @@ class StoreRendezvous:
                 return msgspec.json.decode(text, type=LaunchOrder)
         except msgspec.MsgspecError:
             pass  # somebody else's, where there is no secret
-        message = (
+        raise LaunchError(
             f"{self._me} takes no order from {self._where}: it is not signed with this rank's BUSBW_SECRET; "
             "set the same for all ranks"
         )
-        raise LaunchError(message)
 
     def _answer(self, rank: int, text: str) -> None:
         """The order, as ``text``, for the number that ``rank`` has asked with."""
@@ -217,8 +212,9 @@ class StoreRendezvous:
         """What a rank of this launch has said. Raises LaunchError when somebody else did."""
         text = verified(self.key, name, self._store.get(name))
         if text is None:
-            message = f"{self._me} found a message ({name}) at {self._where} that no rank of this launch has signed"
-            raise LaunchError(message)
+            raise LaunchError(
+                f"{self._me} found a message ({name}) at {self._where} that no rank of this launch has signed"
+            )
         return printable(text)
 
     def _refuse_taken_ranks(self, ranks: Iterable[int], *, coming: int) -> None:
@@ -227,11 +223,10 @@ class StoreRendezvous:
             return
         twice = [rank for rank in ranks if self._store.add(_PRESENT.format(rank=rank), coming) > 1]
         if twice:
-            message = (
+            raise LaunchError(
                 f"rank(s) {_listed(twice)} of {self._info.size} came twice to {self._where}: two worlds were "
                 "given one MASTER_ADDR and MASTER_PORT; each needs a port of its own"
             )
-            raise LaunchError(message)
 
     def _where_the_others_are(self) -> str:
         """Rank 0, when all have been heard of: an address on another host, "" where there is none; all are told it."""
@@ -271,8 +266,7 @@ class MpiRendezvous:
     def __init__(self, info: RankInfo, timeout_seconds: float) -> None:
         missing = BACKENDS["mpi"].missing()
         if missing is not None:
-            message = f"{info.launcher} started this rank, and {missing}; {_WITHOUT_MPI}"
-            raise LaunchError(message)
+            raise LaunchError(f"{info.launcher} started this rank, and {missing}; {_WITHOUT_MPI}")
         self._info = info
         self._me = f"rank {info.rank} of {info.size} (host {socket.gethostname()})"
         self._timeout_seconds = timeout_seconds
@@ -285,8 +279,7 @@ class MpiRendezvous:
 
                 init.initialise(info.rank, info.size, info.local_size or info.size, info.launcher)
             except LaunchError as error:
-                message = f"{error}; {_WITHOUT_MPI}"
-                raise LaunchError(message) from error
+                raise LaunchError(f"{error}; {_WITHOUT_MPI}") from error
         self._mpi = init
 
     def publish(self, order: LaunchOrder) -> None:
@@ -317,8 +310,7 @@ class MpiRendezvous:
             try:
                 self._kept, self.store = self._mpi.meet_at_store(self._timeout_seconds)
             except (RuntimeError, OSError) as error:
-                message = f"{self._me} cannot open a port for the others: {_in_words(error)}"
-                raise LaunchError(message) from error
+                raise LaunchError(f"{self._me} cannot open a port for the others: {_in_words(error)}") from error
             host, _ = self.store
             if there := elsewhere(self._mpi.gathered(address_towards(host))):
                 use_the_way_to(host, there)

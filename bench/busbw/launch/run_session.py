@@ -149,28 +149,25 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     for case in planned:
         op = OPS[case.op]
         if case.root is not None and case.root >= ranks:
-            message = f"key 'root': rank {case.root} is not there; {ranks} ranks are 0 to {ranks - 1}"
-            raise UsageError(message)
+            raise UsageError(f"key 'root': rank {case.root} is not there; {ranks} ranks are 0 to {ranks - 1}")
         if not on_one_host or device != "cpu" or op.local or op.stores or case.dtype is None:
             continue
         # Over a network S is the largest buffer of a rank.
         if case.size_bytes > total:
-            message = (
+            raise UsageError(
                 f"key 'sizes': {case.op} of {format_size(case.size_bytes)} needs a buffer larger than the memory of "
                 f"this host, which is {about_size(total)}; give smaller ones"
             )
-            raise UsageError(message)
 
 
 def refuse_crowd(ranks: int) -> None:
     """Raise UsageError for more local ranks than this host could start, let alone measure with."""
     most = max(_LEAST_CROWD, _RANKS_A_CORE * environment.cores_of_launcher())
     if ranks > most:
-        message = (
+        raise UsageError(
             f"key 'ranks': {ranks} processes on the {environment.cores_of_launcher()} cores of this host are too many; "
             f"allowed are up to {most}; torchrun, mpirun and srun start ranks on several hosts"
         )
-        raise UsageError(message)
 
 
 def _file_sizes(plan: Plan) -> list[int]:

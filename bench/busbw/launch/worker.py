@@ -314,11 +314,10 @@ def _appender(
     elif job.remaining is not None:
         carry_on(job.folder, job.plan, cases.cases, hosts, facts, launch=job.launch)
     elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
-        message = (
+        raise LaunchError(
             f"launch {job.launch + 1} came up on {list(hosts)}, the first one on {list(before_hosts)}; "
             "a run is one set of hosts"
         )
-        raise LaunchError(message)
     appender = store.Appender(job.folder, job.written)
     appender.append(begun)
     listener.world_formed(cases, blocks, hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts)))

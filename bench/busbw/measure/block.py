@@ -222,8 +222,7 @@ def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            message = f"cannot write {path}: {error.strerror}"
-            raise StoreError(message) from error
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _file_name(case: Case) -> str:

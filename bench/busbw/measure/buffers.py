@@ -60,8 +60,7 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
             operation = bench.backend.bind(op, case, group, send, receive, matrix)
             bound.append(BufferSet(*(operation.buffers or (send, receive)), operation))
             if case.mode == "overlap" and operation.post is None:
-                message = f"{op.name} cannot be posted first and waited for later, which mode overlap needs"
-                raise BackendError(message)
+                raise BackendError(f"{op.name} cannot be posted first and waited for later, which mode overlap needs")
     except bench.backend.raises:
         for one in bound:
             one.operation.free()

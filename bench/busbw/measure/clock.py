@@ -26,8 +26,7 @@ class HostClock:
     def __init__(self) -> None:
         facts = time.get_clock_info("perf_counter")
         if not facts.monotonic or "CLOCK_MONOTONIC" not in facts.implementation:
-            message = f"perf_counter is {facts.implementation}; busbw needs clock_gettime(CLOCK_MONOTONIC)"
-            raise ClockError(message)
+            raise ClockError(f"perf_counter is {facts.implementation}; busbw needs clock_gettime(CLOCK_MONOTONIC)")
 
     def now_ns(self) -> int:
         """Nanoseconds of CLOCK_MONOTONIC."""

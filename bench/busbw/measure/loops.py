@@ -169,11 +169,10 @@ def require_time(samples: Samples, rank: int) -> None:
     bad = np.flatnonzero(samples.exits <= samples.entries)
     if len(bad):
         index = int(bad[0])
-        message = (
+        raise ClockError(
             f"rank {rank}: a sample began at {samples.entries[index]} ns and ended at {samples.exits[index]} ns; "
             "the clock is broken"
         )
-        raise ClockError(message)
 
 
 def empty_call_ns(

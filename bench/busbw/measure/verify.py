@@ -117,11 +117,9 @@ def _found_everywhere(
         if not error:
             raise
         # The others still wait in the operation that this rank could not do: what stopped it is the reason to tell.
-        message = f"{error}; after that: {broken}"
-        raise BackendError(message) from broken
+        raise BackendError(f"{error}; after that: {broken}") from broken
     if 0 < raised_on < taking_part and together:
-        message = f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}"
-        raise BackendError(message)
+        raise BackendError(f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}")
     if not raised_on and not unchecked_on:
         return int(everywhere)
     # What an operation keeps to tell when it is checked is an error of a call.

@@ -41,11 +41,10 @@ def split_world(spec: str, ranks: int) -> Round:
     if mask is not None:
         return _by_colour(spec, mask[1].lower(), int(mask[2], 0), ranks)
     if not _LIST.fullmatch(spec.replace(" ", "")):
-        message = (
+        raise UsageError(
             f"groups {_short(spec)} is not a split; allowed: all, each, div:N, mod:N, and:MASK, or:MASK, or a list "
             "such as 0,1;2,3"
         )
-        raise UsageError(message)
     groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
     named = [rank for group in groups for rank in group]
     strangers = sorted({rank for rank in named if rank >= ranks})
@@ -53,8 +52,7 @@ def split_world(spec: str, ranks: int) -> Round:
     if strangers or twice:
         wrong = f"{(strangers or twice)[:_SHOWN]}{' and more' if len(strangers or twice) > _SHOWN else ''}"
         problem = f"ranks {wrong} do not exist" if strangers else f"ranks {wrong} are named twice"
-        message = f"groups {_short(spec)}: {problem}; allowed are ranks 0 to {ranks - 1}, each once"
-        raise UsageError(message)
+        raise UsageError(f"groups {_short(spec)}: {problem}; allowed are ranks 0 to {ranks - 1}, each once")
     return groups
 
 
@@ -69,8 +67,7 @@ def in_turn(spec: str, ranks: int) -> tuple[str, ...]:
 
 def _by_colour(spec: str, how: str, value: int, ranks: int) -> Round:
     if value == 0 and how in {"mod", "div"}:
-        message = f"groups {_short(spec)}: the divisor must be above 0"
-        raise UsageError(message)
+        raise UsageError(f"groups {_short(spec)}: the divisor must be above 0")
     colours: defaultdict[int, list[int]] = defaultdict(list)
     for rank in range(ranks):
         colours[_COLOUR[how](rank, value)].append(rank)

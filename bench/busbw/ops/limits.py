@@ -60,24 +60,22 @@ def read_text(path: Path, most_bytes: int, what: str = "") -> str:
             content = file.read(most_bytes + 1)
         text = content[:most_bytes].decode()
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
-        message = f"{what}{path}: cannot read it: {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"{what}{path}: cannot read it: {error}") from error
     if len(content) > most_bytes:
-        message = f"{what}{path}: cannot read it: it has more than {most_bytes} bytes, the most that is allowed"
-        raise UsageError(message)
+        raise UsageError(f"{what}{path}: cannot read it: it has more than {most_bytes} bytes, the most that is allowed")
     return text
 
 
 def read_toml(text: str, origin: str) -> dict[str, Any]:
     """The document in ``text``. Raises UsageError for what is no TOML, and for what is nested without end."""
     if _DEEP_KEY.search(text):  # tomllib takes the square of its parts as long
-        message = f"{origin}: not TOML that is read here: a key has more than {_MOST_KEY_PARTS} parts"
-        raise UsageError(message)
+        raise UsageError(f"{origin}: not TOML that is read here: a key has more than {_MOST_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a ValueError beside TOMLDecodeError: a number of 5000 digits
-        message = f"{origin}: not TOML: {'nested too deeply' if isinstance(error, RecursionError) else error}"
-        raise UsageError(message) from error
+        raise UsageError(
+            f"{origin}: not TOML: {'nested too deeply' if isinstance(error, RecursionError) else error}"
+        ) from error
 
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -150,9 +148,7 @@ def refuse_beyond(key: str, value: float, least: float, most: float) -> None:
     if least <= value <= most and abs(value) < math.inf:
         return
     if not -math.inf < value < math.inf:
-        message = f"key {key!r}: {value} is not allowed; allowed is a finite number"
-        raise UsageError(message)
+        raise UsageError(f"key {key!r}: {value} is not allowed; allowed is a finite number")
     # Python prints no whole number of more than 4300 digits.
     shown = str(value) if abs(value) <= LARGEST_SIZE else "a number far beyond that"
-    message = f"key {key!r}: want at least {least} and at most {most}; given {shown}"
-    raise UsageError(message)
+    raise UsageError(f"key {key!r}: want at least {least} and at most {most}; given {shown}")

@@ -34,16 +34,13 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[Access, ...]:
     """Those of a sweep over blocks and depths. Raises UsageError for a block or depth that cannot be."""
     if not blocks or not depths:
-        message = "blocks and depths: want at least one of each; given none"
-        raise UsageError(message)
+        raise UsageError("blocks and depths: want at least one of each; given none")
     for block in blocks:
         if parse_size(block) % GRAIN_BYTES or not parse_size(block):
-            message = f"block {block} cannot be read past the page cache; want a multiple of {GRAIN_BYTES} B"
-            raise UsageError(message)
+            raise UsageError(f"block {block} cannot be read past the page cache; want a multiple of {GRAIN_BYTES} B")
     for depth in depths:
         if not 1 <= depth <= MOST_DEPTH:
-            message = f"depth {depth} cannot be; want 1 to {MOST_DEPTH} blocks under way"
-            raise UsageError(message)
+            raise UsageError(f"depth {depth} cannot be; want 1 to {MOST_DEPTH} blocks under way")
     return tuple(Access(parse_size(block), depth, way) for block in blocks for depth in depths)
 
 

@@ -21,28 +21,26 @@ def parse_threads(text: str, cores: int) -> tuple[int, ...]:
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
         if match is None:
-            message = f"threads {part!r} is no number; allowed: 1, {CORES}, 1..{CORES}*2, 2..8+2, or a list of them"
-            raise UsageError(message)
+            raise UsageError(
+                f"threads {part!r} is no number; allowed: 1, {CORES}, 1..{CORES}*2, 2..8+2, or a list of them"
+            )
         low = cores if match["low"] == CORES else int(match["low"])
         high = low if match["high"] is None else cores if match["high"] == CORES else int(match["high"])
         step = int(match["step"] or 1)
         if not 1 <= low <= MOST_THREADS or high > MOST_THREADS:
-            message = f"threads {part!r}: want 1 to {MOST_THREADS}"
-            raise UsageError(message)
+            raise UsageError(f"threads {part!r}: want 1 to {MOST_THREADS}")
         if (step < 2 and match["how"] == "*") or step < 1:
-            message = f"threads {part!r}: want a factor of at least 2, or a step of at least 1"
-            raise UsageError(message)
+            raise UsageError(f"threads {part!r}: want a factor of at least 2, or a step of at least 1")
         if low > high and CORES not in part:
-            message = f"threads {part!r} runs backwards: {low} is more than {high}"
-            raise UsageError(message)
+            raise UsageError(f"threads {part!r} runs backwards: {low} is more than {high}")
         while low <= high:
             made += 1
             if made > MOST_VALUES:
-                message = f"threads {text[:80]!r}: these are more than {MOST_VALUES} numbers, the most that is allowed"
-                raise UsageError(message)
+                raise UsageError(
+                    f"threads {text[:80]!r}: these are more than {MOST_VALUES} numbers, the most that is allowed"
+                )
             found.add(low)
             low = low * step if match["how"] == "*" else low + step
     if not found:
-        message = f"threads {text!r} is none at all where a rank has {cores} core(s)"
-        raise UsageError(message)
+        raise UsageError(f"threads {text!r} is none at all where a rank has {cores} core(s)")
     return tuple(sorted(found))

@@ -25,8 +25,9 @@ def imbalanced(ranks: int, imbalance: float) -> Weights:
     Raises UsageError unless 0 ≤ imbalance ≤ 1.
     """
     if not 0 <= imbalance <= _LARGEST:
-        message = f"imbalance {imbalance} is not allowed; allowed is 0 (even) to 1 (the first rank receives nothing)"
-        raise UsageError(message)
+        raise UsageError(
+            f"imbalance {imbalance} is not allowed; allowed is 0 (even) to 1 (the first rank receives nothing)"
+        )
     middle = (ranks - 1) / 2
     row = tuple(1 + imbalance * ((to - middle) / middle if middle else 0.0) for to in range(ranks))
     return tuple(row for _ in range(ranks))
@@ -40,14 +41,12 @@ def read_weights(path: Path) -> Weights:
     try:
         text = read_text(path, MOST_TRAFFIC_BYTES)
     except UsageError as error:
-        message = f"traffic matrix {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"traffic matrix {error}") from error
     rows = csv.reader(io.StringIO(text, newline=""))
     try:
         weights = [tuple(map(float, row)) for row in rows if any(cell.strip() for cell in row)]
     except (ValueError, csv.Error):
-        message = f"traffic matrix {path}, row {rows.line_num}: it is not numbers separated by commas"
-        raise UsageError(message) from None
+        raise UsageError(f"traffic matrix {path}, row {rows.line_num}: it is not numbers separated by commas") from None
     return checked_weights(weights, str(path))
 
 
@@ -56,20 +55,19 @@ def checked_weights(weights: Sequence[Sequence[float]], origin: str) -> Weights:
     side = len(weights)
     if side == 0 or any(len(row) != side for row in weights):
         widths = sorted({len(row) for row in weights})[:8]
-        message = f"traffic matrix {origin} has {side} rows of {widths} columns; it must be square"
-        raise UsageError(message)
+        raise UsageError(f"traffic matrix {origin} has {side} rows of {widths} columns; it must be square")
     refuse_large(side)
     if not all(0 <= value < math.inf for row in weights for value in row) or not any(map(any, weights)):
-        message = f"traffic matrix {origin} must hold finite numbers ≥ 0, and not only zeros"
-        raise UsageError(message)
+        raise UsageError(f"traffic matrix {origin} must hold finite numbers ≥ 0, and not only zeros")
     return tuple(tuple(float(value) for value in row) for row in weights)
 
 
 def refuse_large(ranks: int) -> None:
     """Raise UsageError for a group of which a matrix of its pairs would have too many cells."""
     if ranks > MOST_MATRIX_RANKS:
-        message = f"a matrix of {ranks} × {ranks} ranks is too large; allowed is a group of up to {MOST_MATRIX_RANKS}"
-        raise UsageError(message)
+        raise UsageError(
+            f"a matrix of {ranks} × {ranks} ranks is too large; allowed is a group of up to {MOST_MATRIX_RANKS}"
+        )
 
 
 def split(weights: Weights, count: int) -> Matrix:

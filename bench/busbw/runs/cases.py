@@ -105,11 +105,10 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
                     if op.uneven and _traffic_key(case) not in weights:
                         weights[_traffic_key(case)] = _weights(sweep, len(groups[0]))
     if len(cases) * plan.timing.blocks > limits.MOST_LAUNCH_BLOCKS:
-        message = (
+        raise UsageError(
             f"{len(cases)} cases of {plan.timing.blocks} blocks are too many; allowed are cases × blocks up to "
             f"{limits.MOST_LAUNCH_BLOCKS}"
         )
-        raise UsageError(message)
     return Cases(tuple(cases), tuple(adjusted), weights)
 
 
@@ -119,17 +118,14 @@ _TOO_MANY = f"the plan has more than {limits.MOST_CASES} cases, the most that is
 def _refuse_many(plan: Plan, ranks: int) -> None:
     """Raise UsageError for more ranks than are allowed, also for the sweeps that each split them."""
     if ranks > limits.MOST_RANKS:
-        message = f"{ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}"
-        raise UsageError(message)
+        raise UsageError(f"{ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}")
     if len(plan.sweep) * ranks > limits.MOST_SWEEP_RANKS:
-        message = (
+        raise UsageError(
             f"{len(plan.sweep)} sweeps over {ranks} ranks are too many; allowed are sweeps × ranks up to "
             f"{limits.MOST_SWEEP_RANKS}"
         )
-        raise UsageError(message)
     if (each := sum(sweep.groups.strip() == EACH for sweep in plan.sweep)) * ranks > limits.MOST_CASES:
-        message = f"groups each of {ranks} ranks in {each} sweep(s): {_TOO_MANY}"
-        raise UsageError(message)
+        raise UsageError(f"groups each of {ranks} ranks in {each} sweep(s): {_TOO_MANY}")
 
 
 def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> tuple[Settings, ...]:
@@ -230,12 +226,10 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     asked = (usual,) if sweep.replicas is None else sweep.replicas
     dividing = [replicas for replicas in asked if ranks % replicas == 0]
     if not dividing:
-        message = f"key 'replicas': {', '.join(map(str, asked))} do not divide {ranks} ranks; want a divisor"
-        raise UsageError(message)
+        raise UsageError(f"key 'replicas': {', '.join(map(str, asked))} do not divide {ranks} ranks; want a divisor")
     slow = list(map(parse_slow, sweep.slow_ranks))
     if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks:
-        message = f"key 'slow_ranks': there is no rank {beyond} among {ranks}"
-        raise UsageError(message)
+        raise UsageError(f"key 'slow_ranks': there is no rank {beyond} among {ranks}")
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     replicated = dividing if op.splits != ("dp",) else [ranks]
     if len(models) * len(replicated) * len(sweep.micro_batches or (0,)) * (1 + len(slow)) > limits.MOST_CASES:
@@ -282,10 +276,9 @@ def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
     if sweep.traffic is None:
         return traffic.imbalanced(ranks, sweep.imbalance)
     if len(sweep.traffic) != ranks:
-        message = (
+        raise UsageError(
             f"the traffic matrix is for {len(sweep.traffic)} ranks, but a group has {ranks} ranks; make them agree"
         )
-        raise UsageError(message)
     return sweep.traffic
 
 

@@ -61,5 +61,4 @@ def unpack(folder: Path) -> None:
             os.fsync(sink.fileno())
         packed.unlink()
     except (OSError, EOFError, zlib.error) as error:
-        message = f"cannot unpack {packed}: {error}; it is left as it was"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot unpack {packed}: {error}; it is left as it was") from error

@@ -26,19 +26,17 @@ class RunLock:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            message = f"cannot open {path}: {error.strerror}"
-            raise StoreError(message) from error
+            raise StoreError(f"cannot open {path}: {error.strerror}") from error
         self.sure = True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD:
                 os.close(self._file)
-                message = (
+                raise StoreError(
                     f"run {folder.name} is still going on, or is being resumed by somebody else; "
                     "a run has one writer at a time"
-                )
-                raise StoreError(message) from error
+                ) from error
             self.sure = False
 
     def __enter__(self) -> Self:

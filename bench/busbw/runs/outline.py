@@ -147,8 +147,7 @@ def _with_rows(head: _Head, schema: int, folder: Path, name: str) -> Outline:
     with store.sample_lines(folder, name) as lines:
         for number, line in enumerate(lines, start=1):
             if bad is not None:
-                message = f"{folder / name}, line {number - 1}: {bad}"
-                raise DamagedRun(message) from bad
+                raise DamagedRun(f"{folder / name}, line {number - 1}: {bad}") from bad
             if not line.endswith(b"\n"):
                 break
             try:
@@ -156,8 +155,9 @@ def _with_rows(head: _Head, schema: int, folder: Path, name: str) -> Outline:
             except store.NOT_A_RECORD as error:
                 bad = error  # of the last line it is no damage
     if seen.end is not None and bad is None and seen.end.rows not in {None, number - 1}:
-        message = f"{folder / name}, line {number}: the run ended with {seen.end.rows} rows, and {number - 1} are there"
-        raise DamagedRun(message)
+        raise DamagedRun(
+            f"{folder / name}, line {number}: the run ended with {seen.end.rows} rows, and {number - 1} are there"
+        )
     return _outline(head, seen)
 
 

@@ -72,25 +72,20 @@ class Timing(Record, frozen=True, kw_only=True):
             refuse_beyond(name, getattr(self, name), 0, most)
         refuse_beyond("timeout_seconds", self.timeout_seconds, -math.inf, math.inf)
         if not 0 < self.timeout_seconds <= limits.LONGEST_TIMEOUT_SECONDS:
-            message = (
+            raise UsageError(
                 f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; allowed is above 0 and up to "
                 f"{limits.LONGEST_TIMEOUT_SECONDS}"
             )
-            raise UsageError(message)
         if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
-            message = (
+            raise UsageError(
                 "blocks, least_samples and warmup_calls must be at least 1, warmup_calls_cap at least warmup_calls"
             )
-            raise UsageError(message)
         if not self.least_samples <= self.min_samples <= self.max_samples:
-            message = "want least_samples ≤ min_samples ≤ max_samples"
-            raise UsageError(message)
+            raise UsageError("want least_samples ≤ min_samples ≤ max_samples")
         if not 0 < self.precision < 1:
-            message = f"key 'precision': want above 0 and below 1; given {self.precision:g}"
-            raise UsageError(message)
+            raise UsageError(f"key 'precision': want above 0 and below 1; given {self.precision:g}")
         if self.min_seconds > self.max_seconds:
-            message = f"want min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g})"
-            raise UsageError(message)
+            raise UsageError(f"want min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g})")
 
 
 class Sweep(Record, frozen=True, kw_only=True):
@@ -182,12 +177,10 @@ class Sweep(Record, frozen=True, kw_only=True):
                     and len(given) > limits.MOST_VALUES
                     and key != "traffic"
                 ):
-                    message = f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}"
-                    raise UsageError(message)  # noqa: TRY301 - the key is put before it below
+                    raise UsageError(f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}")  # noqa: TRY301 - the key is put before it below
                 check()
             except UsageError as error:
-                message = f"key {key!r}: {error}"
-                raise UsageError(message) from error
+                raise UsageError(f"key {key!r}: {error}") from error
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -212,24 +205,20 @@ class Plan(Record, frozen=True, kw_only=True):
             refuse_beyond("ranks", self.ranks, 1, limits.MOST_RANKS)
         refuse_beyond("seed", self.seed, -limits.LARGEST_SEED, limits.LARGEST_SEED)
         if "\0" in (self.path or ""):
-            message = f"key 'path': {self.path!r} holds a NUL character, which no name of a file can have"
-            raise UsageError(message)
+            raise UsageError(f"key 'path': {self.path!r} holds a NUL character, which no name of a file can have")
         if len(self.sweep) > limits.MOST_SWEEPS:
-            message = f"key 'sweep': {len(self.sweep)} are too many; allowed are up to {limits.MOST_SWEEPS}"
-            raise UsageError(message)
+            raise UsageError(f"key 'sweep': {len(self.sweep)} are too many; allowed are up to {limits.MOST_SWEEPS}")
         if not self.sweep:
-            message = "key 'sweep': want at least one; given none"
-            raise UsageError(message)
+            raise UsageError("key 'sweep': want at least one; given none")
         # Of the whole plan: a suite has sweeps of ops that know of no algorithms beside those that do.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
         theirs = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
         nobodys = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in theirs}
         if nobodys:
-            message = (
+            raise UsageError(
                 f"key 'algorithms': {', '.join(nobodys)} is an algorithm of none of {', '.join(ops)} "
                 "(busbw list algorithms)"
             )
-            raise UsageError(message)
 
     @property
     def storing(self) -> tuple[str, ...]:
@@ -244,11 +233,10 @@ class Plan(Record, frozen=True, kw_only=True):
     def require_path(self) -> None:
         """Raise UsageError when operations on storage are planned and nobody has said where."""
         if self.storing and not self.path:
-            message = (
+            raise UsageError(
                 f"key 'path': {', '.join(self.storing)} make files and need to be told where; given nothing; want a "
                 "folder on the storage that is to be measured, on every host"
             )
-            raise UsageError(message)
 
     def as_json(self) -> dict[str, JSON]:
         """The plan as it is stored with a run."""
@@ -258,8 +246,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 def _require(given: Sequence[object]) -> None:
     if not given:
-        message = "want at least one; given none"
-        raise UsageError(message)
+        raise UsageError("want at least one; given none")
 
 
 def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
@@ -268,8 +255,7 @@ def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> N
         names = [f"{allowed[0]} to {allowed[-1]}"] if isinstance(allowed, range) else [*map(str, allowed)]
         found = f"{what} {', '.join(map(repr, strangers))} is unknown" if strangers else f"the list of {what}s is empty"
         likely = nearest(str(strangers[0]), map(str, allowed)) if strangers else None
-        message = f"{found}; {what_is_known(names, likely)}"
-        raise UsageError(message)
+        raise UsageError(f"{found}; {what_is_known(names, likely)}")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
@@ -301,8 +287,7 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     sweeps = document.get("sweep", [])
     sweeps = sweeps if isinstance(sweeps, list) else []
     if len(sweeps) > limits.MOST_SWEEPS:  # before each of them is made, which may take long
-        message = f"{origin}: key 'sweep': {len(sweeps)} are too many; allowed are up to {limits.MOST_SWEEPS}"
-        raise UsageError(message)
+        raise UsageError(f"{origin}: key 'sweep': {len(sweeps)} are too many; allowed are up to {limits.MOST_SWEEPS}")
     read: dict[str, traffic.Weights] = {}
     cells = 0
     for sweep in sweeps:
@@ -312,8 +297,9 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
             sweep["traffic"] = read[name]
             cells += len(read[name]) ** 2
             if cells > limits.MOST_MATRIX_RANKS**2:
-                message = f"{origin}: its matrices of traffic have together more than {limits.MOST_MATRIX_RANKS}² cells"
-                raise UsageError(message)
+                raise UsageError(
+                    f"{origin}: its matrices of traffic have together more than {limits.MOST_MATRIX_RANKS}² cells"
+                )
     return limits.converted(document, text, origin, Plan, sweep=Sweep, timing=Timing)
 
 
@@ -331,8 +317,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
         missing = [name for name in ops if op_named(name).name not in here]
         if missing:
             has = ", ".join(name for name in OPS if name in here)
-            message = f"op {', '.join(map(repr, missing))} is not in plan {plan.name!r}; it has: {has}"
-            raise UsageError(message)
+            raise UsageError(f"op {', '.join(map(repr, missing))} is not in plan {plan.name!r}; it has: {has}")
         chosen = [
             msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps
         ]
@@ -424,8 +409,7 @@ def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
         if not set(takers) & set(ops):
             others = [name for name in OPS if name not in takers]
             known = ", ".join(takers) if len(takers) < len(others) else f"all but {', '.join(others)}"
-            message = f"key {key!r}: it would change nothing for {', '.join(ops)}; it is for {known}"
-            raise UsageError(message)
+            raise UsageError(f"key {key!r}: it would change nothing for {', '.join(ops)}; it is for {known}")
 
 
 def _is_peak(sweep: Sweep) -> bool:

@@ -81,8 +81,7 @@ def _require_finite(**numbers: float | None) -> None:
     """JSON has no infinity and no NaN: msgspec would write null, and the row could not be read again."""
     for name, number in numbers.items():
         if number is not None and not math.isfinite(number):
-            message = f"{name} is {number}; want a finite number"
-            raise ValueError(message)
+            raise ValueError(f"{name} is {number}; want a finite number")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,8 +143,9 @@ class Case(Record, frozen=True, kw_only=True):
         if self.redop is not None and self.redop not in REDOPS:
             refuse_unknown("redop", self.redop, REDOPS)
         if self.size_bytes < 0 or self.ranks < 1 or self.nodes < 1:
-            message = f"size_bytes {self.size_bytes}, ranks {self.ranks}, nodes {self.nodes}: want ≥ 0, ≥ 1, ≥ 1"
-            raise ValueError(message)
+            raise ValueError(
+                f"size_bytes {self.size_bytes}, ranks {self.ranks}, nodes {self.nodes}: want ≥ 0, ≥ 1, ≥ 1"
+            )
 
     @property
     def count(self) -> int:
@@ -279,15 +279,13 @@ class GroupSamples(Record, frozen=True, kw_only=True):
             optional += [self.overlap.wait_ns, self.overlap.exposed_ns, self.overlap.host_post_ns]
         lengths |= {len(vector) for vector in optional if vector is not None}
         if len(lengths) != 1:
-            message = f"the vectors of one group differ in length: {sorted(lengths)}"
-            raise ValueError(message)
+            raise ValueError(f"the vectors of one group differ in length: {sorted(lengths)}")
         for name, durations in (("slowest_ns", self.slowest_ns), ("fastest_ns", self.fastest_ns)):
             if min(durations, default=1) <= 0:
-                message = (
+                raise ValueError(
                     f"{name} has a sample of {min(durations)} ns, and a time is above 0: the clock is broken (busbw "
                     "selftest tells), or somebody changed the number"
                 )
-                raise ValueError(message)
         _require_finite(bus_factor=self.bus_factor, wire_bytes=self.wire_bytes, moved_factor=self.moved_factor)
 
 

@@ -98,8 +98,9 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
     """
     unknown = next((case.op for case in stored.run.cases if case.op not in OPS), None)
     if unknown is not None:
-        message = f"run {stored.run.id} has the op {unknown!r}, which this busbw does not have; resume it with its own"
-        raise StoreError(message)
+        raise StoreError(
+            f"run {stored.run.id} has the op {unknown!r}, which this busbw does not have; resume it with its own"
+        )
     places = {case: place for place, case in enumerate(stored.run.cases)}
     failed = {row.case for row in stored.failed if not row.transient}
     void = tuple(case for case in stored.run.cases if case in failed)
@@ -133,8 +134,9 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
     try:
         plan = msgspec.convert(run.plan, Plan)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        message = f"the plan that is stored with run {run.id} is not one that this busbw can carry out: {error}"
-        raise StoreError(message) from error
+        raise StoreError(
+            f"the plan that is stored with run {run.id} is not one that this busbw can carry out: {error}"
+        ) from error
     if timeout_seconds is not None:
         with told_as_options():
             timing = msgspec.structs.replace(plan.timing, timeout_seconds=timeout_seconds)
@@ -142,11 +144,10 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
     if launches is None:
         return plan
     if launches < plan.launches:
-        message = (
+        raise UsageError(
             f"--launches {launches}, but run {run.id} has {plan.launches}; a run that is resumed may get more, not "
             "fewer: leave --launches out, or give a larger number"
         )
-        raise UsageError(message)
     with told_as_options():
         return msgspec.structs.replace(plan, launches=launches)
 
@@ -155,12 +156,11 @@ def refuse_options(given: Iterable[str]) -> None:
     """Refuse options that would change the plan of a run that is resumed; ``given`` are their names."""
     names = tuple(given)
     if names:
-        message = (
+        raise UsageError(
             f"{', '.join(names)} cannot be given with --resume: a run that is resumed keeps its plan; allowed beside "
             "it are --launches (more of them), --timeout (for what is measured now), --port, --quiet, --json, "
             "--results-dir and --dry-run"
         )
-        raise UsageError(message)
 
 
 def refuse_another_world(
@@ -255,11 +255,10 @@ def _refuse_other_facts(
 
 def _refuse(run: Run, differences: Sequence[str]) -> None:
     if differences:
-        message = (
+        raise LaunchError(
             f"run {run.id} cannot be resumed here, because this is another world: {'; '.join(differences)}; "
             "make a run of its own, and judge the two as two"
         )
-        raise LaunchError(message)
 
 
 def _told(facts: Mapping[str, JSON]) -> dict[str, JSON]:

@@ -234,15 +234,13 @@ def sound_groups(groups: Iterable[GroupSamples], case: Case) -> Iterator[GroupSa
     seen: set[tuple[int, ...]] = set()
     for group in groups:
         if group.ranks in seen:
-            message = "groups has a group of ranks twice"
-            raise Unsound(message)
+            raise Unsound("groups has a group of ranks twice")
         seen.add(group.ranks)
         for flaw in _of_group(group, case):
             raise Unsound(flaw)
         yield group
     if not seen:
-        message = "groups is empty; want one entry for every group of ranks"
-        raise Unsound(message)
+        raise Unsound("groups is empty; want one entry for every group of ranks")
 
 
 def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:

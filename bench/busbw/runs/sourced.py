@@ -34,5 +34,4 @@ class SourcedRow(Record, frozen=True, kw_only=True):
 
 def refuse(key: str, given: object, allowed: str) -> None:
     """Raise UsageError for a key of a row."""
-    message = f"key '{key}': {given!r} is not allowed; want {allowed}"
-    raise UsageError(message, code="row")
+    raise UsageError(f"key '{key}': {given!r} is not allowed; want {allowed}", code="row")

@@ -125,8 +125,9 @@ def create(results_dir: Path, machine: str) -> Path:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        message = f"cannot make the run folder {folder}: {error.strerror}; give a writable one with --results-dir"
-        raise UsageError(message) from error
+        raise UsageError(
+            f"cannot make the run folder {folder}: {error.strerror}; give a writable one with --results-dir"
+        ) from error
     return folder
 
 
@@ -144,8 +145,7 @@ def write_run(folder: Path, run: Run) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        message = f"cannot write {target}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot write {target}: {error.strerror}") from error
 
 
 class Appender:
@@ -212,8 +212,7 @@ class Appender:
         except OSError as error:
             with contextlib.suppress(OSError):  # what cannot be cut now is cut on the next opening
                 os.ftruncate(self._file, self._end)
-            message = f"cannot write {self._path}: {error.strerror}; the rows before are kept"
-            raise StoreError(message) from error
+            raise StoreError(f"cannot write {self._path}: {error.strerror}; the rows before are kept") from error
         self._end += len(line)
 
     def require_whole(self) -> None:
@@ -368,11 +367,9 @@ def sample_lines(folder: Path, name: str) -> Iterator[Iterator[bytes]]:
     except FileNotFoundError:
         raise
     except (gzip.BadGzipFile, EOFError, zlib.error, files.TooLong) as error:
-        message = f"{path}: {error.strerror if isinstance(error, files.TooLong) else error}"
-        raise DamagedRun(message) from error
+        raise DamagedRun(f"{path}: {error.strerror if isinstance(error, files.TooLong) else error}") from error
     except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _flaw_of_end(row: Row, before: int, checksum: Callable[[], str]) -> str | None:
@@ -414,8 +411,7 @@ def find(results_dir: Path, selector: str) -> Path:
         if given.name == RUN_FILE and given.is_file():
             return given.parent
     except OSError as error:
-        message = f"cannot read {given}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot read {given}: {error.strerror}") from error
     runs = list(folders(results_dir))
     if selector == _LATEST:
         found = runs[-1:]
@@ -442,8 +438,7 @@ def folders(results_dir: Path) -> Iterator[Path]:
     try:
         found = [path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}")]
     except OSError as error:
-        message = f"cannot read {results_dir}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot read {results_dir}: {error.strerror}") from error
     yield from sorted(found, key=lambda folder: (folder.name, folder.parent.name))
 
 
@@ -452,26 +447,21 @@ def _read_run(path: Path) -> tuple[Run, int]:
     try:
         document = msgspec.json.decode(content)
     except NOT_A_RECORD as error:
-        message = f"{path}: {_damage(content, error)}"
-        raise DamagedRun(message) from error
+        raise DamagedRun(f"{path}: {_damage(content, error)}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
-        message = f"{path}: 'schema' is {schema!r:.40}; a run has a whole number from 1 to {SCHEMA}"
-        raise DamagedRun(message)
+        raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; a run has a whole number from 1 to {SCHEMA}")
     if schema > SCHEMA:
-        message = (
+        raise NewerSchema(
             f"{path} has schema {schema}, which is newer than this busbw understands ({SCHEMA}); "
             "upgrade busbw to read it"
         )
-        raise NewerSchema(message)
     try:
         run = msgspec.convert(upgrades.run_as_now(document, schema), Run)
     except NOT_A_RECORD as error:
-        message = f"{path}: {error}"
-        raise DamagedRun(message) from error
+        raise DamagedRun(f"{path}: {error}") from error
     if (flaw := soundness.flaw_of_run(run)) is not None:
-        message = f"{path}: {flaw}"
-        raise DamagedRun(message)
+        raise DamagedRun(f"{path}: {flaw}")
     return run, schema
 
 
@@ -480,11 +470,9 @@ def run_document(path: Path) -> bytes:
     try:
         return files.document(path)
     except FileNotFoundError as error:
-        message = f"{path.parent} is not a run folder: it has no {RUN_FILE}"
-        raise StoreError(message) from error
+        raise StoreError(f"{path.parent} is not a run folder: it has no {RUN_FILE}") from error
     except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
 
 
 _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)

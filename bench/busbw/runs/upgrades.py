@@ -67,8 +67,7 @@ def _typed_case(case: JSON) -> JSON:
     try:
         settings = {} if variant is None else _settings_of(variant)
     except (KeyError, ValueError, UsageError) as error:
-        message = f"variant {variant!r:.80} is none that a case had"
-        raise msgspec.ValidationError(message) from error
+        raise msgspec.ValidationError(f"variant {variant!r:.80} is none that a case had") from error
     return {name: value for name, value in case.items() if name != "variant"} | settings
 
 

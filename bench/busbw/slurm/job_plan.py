@@ -53,15 +53,13 @@ def shape_of(nodes: str, ranks_per_node: int) -> Shape:
     """
     words = [word.strip() for word in nodes.split(",")]
     if not all(_COUNT.fullmatch(word) for word in words):
-        message = f"--nodes {nodes!r}: want a number (4), or several for one run each (1,2,4)"
-        raise UsageError(message)
+        raise UsageError(f"--nodes {nodes!r}: want a number (4), or several for one run each (1,2,4)")
     counts = tuple(dict.fromkeys(int(word) for word in words))
     ranks = max(counts) * ranks_per_node
     if ranks > limits.MOST_RANKS:
-        message = (
+        raise UsageError(
             f"--nodes {nodes} with {ranks_per_node} rank(s) on each: {ranks} ranks; allowed: up to {limits.MOST_RANKS}"
         )
-        raise UsageError(message)
     return Shape(max(counts), ranks_per_node, counts if len(words) > 1 else ())
 
 
@@ -84,8 +82,7 @@ def new_order(
     elif file.is_file():
         base, options = plan.read_plan(file), ["--plan", str(file.absolute())]
     else:
-        message = f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})"
-        raise UsageError(message)
+        raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})")
     if path is not None:
         path = plan.given_path(path)
     with plan.told_as_options():
@@ -111,17 +108,15 @@ def _hold_against(shape: Shape, wanted: Plan, device: str) -> None:
     made = 0
     for nodes, ranks in shape.worlds:
         if wanted.ranks not in {None, ranks}:
-            message = (
+            raise UsageError(
                 f"plan {wanted.name!r} is for {wanted.ranks} ranks, but {nodes} node(s) with {shape.ranks_per_node} "
                 f"on each are {ranks}; leave 'ranks' out of the plan or make them agree"
             )
-            raise UsageError(message)
         made += len(cases.expand(wanted, ranks, nodes, device).cases)
         if made > limits.MOST_CASES:
-            message = (
+            raise UsageError(
                 f"the runs of the array have together more than {limits.MOST_CASES} cases, the most that is allowed"
             )
-            raise UsageError(message)
 
 
 def _patience(seconds: float | None) -> list[str]:
@@ -146,15 +141,13 @@ def resuming_order(
     shape = _shape_of_run(run)
     given = shape if nodes is None else shape_of(nodes, ranks_per_node or shape.ranks_per_node)
     if given != shape or ranks_per_node not in {None, shape.ranks_per_node}:
-        message = (
+        raise UsageError(
             f"run {run.id} began on {shape.nodes} node(s) with {shape.ranks_per_node} rank(s) on each, and goes on in "
             "such a world alone; leave --nodes and --ranks-per-node out"
         )
-        raise UsageError(message)
     wanted = resume.plan_of(run, launches, timeout_seconds)
     if not resume.lack_of(stored, wanted).launches:
-        message = f"nothing is missing in run {run.id}; --launches asks for more of the same"
-        raise UsageError(message)
+        raise UsageError(f"nothing is missing in run {run.id}; --launches asks for more of the same")
     resume.refuse_another_world(
         run,
         store.written_schema(folder),
@@ -181,8 +174,9 @@ def _shape_of_run(run: Run) -> Shape:
     hosts = tuple(dict.fromkeys(run.hosts))
     counts = {run.hosts.count(host) for host in hosts}
     if len(counts) > 1:
-        message = f"run {run.id} has unlike numbers of ranks on its hosts; resume it by hand: srun busbw run --resume"
-        raise LaunchError(message)
+        raise LaunchError(
+            f"run {run.id} has unlike numbers of ranks on its hosts; resume it by hand: srun busbw run --resume"
+        )
     return Shape(len(hosts), counts.pop())
 
 
@@ -196,13 +190,13 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
     try:
         vendor = vendor_of_library()
     except LaunchError as error:
-        message = f"{error}; or is it another one on the nodes? Then say so: --mpi pmi2 (MPICH, Intel MPI) or pmix"
-        raise LaunchError(message) from error
+        raise LaunchError(
+            f"{error}; or is it another one on the nodes? Then say so: --mpi pmi2 (MPICH, Intel MPI) or pmix"
+        ) from error
     if vendor not in MPI_OF:
-        message = (
+        raise LaunchError(
             f"how srun starts ranks of {vendor} is not known; say it with --mpi (srun --mpi=list shows what there is)"
         )
-        raise LaunchError(message)
     return MPI_OF[vendor]
 
 
@@ -218,6 +212,5 @@ def this_busbw() -> str:
     """The path of the command beside this Python. Raises UsageError when there is none."""
     path = Path(sys.executable).absolute().parent / "busbw"
     if not path.is_file():
-        message = f"there is no {path}; say with --busbw where the nodes find the command"
-        raise UsageError(message)
+        raise UsageError(f"there is no {path}; say with --busbw where the nodes find the command")
     return str(path)

@@ -87,8 +87,7 @@ def submit(script: str) -> str:
     said = _ask(["sbatch", "--parsable"], script)
     number = re.match(r"\d+", said.strip())
     if number is None:
-        message = f"sbatch answered {said.strip()!r} where the number of a job was expected"
-        raise LaunchError(message)
+        raise LaunchError(f"sbatch answered {said.strip()!r} where the number of a job was expected")
     return number[0]
 
 
@@ -134,10 +133,10 @@ def _ask(argv: Sequence[str], given: str | None = None) -> str:
     except FileNotFoundError:
         raise LaunchError(missing() or f"{argv[0]} cannot be started") from None
     except subprocess.TimeoutExpired:
-        message = f"{argv[0]} has not answered for {_ANSWERS_SECONDS:g} s: is Slurm's controller up? (scontrol ping)"
-        raise LaunchError(message) from None
+        raise LaunchError(
+            f"{argv[0]} has not answered for {_ANSWERS_SECONDS:g} s: is Slurm's controller up? (scontrol ping)"
+        ) from None
     if asked.returncode != 0:
         said = "; ".join(line.strip() for line in asked.stderr.splitlines() if line.strip())
-        message = f"{argv[0]} refused: {said or f'exit status {asked.returncode}'}"
-        raise LaunchError(message)
+        raise LaunchError(f"{argv[0]} refused: {said or f'exit status {asked.returncode}'}")
     return asked.stdout

@@ -96,25 +96,23 @@ class Job:
         }
         for what, count in counts.items():
             if count is not None and count < 1:
-                message = f"{what}: want at least 1; given {count}"
-                raise UsageError(message)
+                raise UsageError(f"{what}: want at least 1; given {count}")
         if self.node_counts and max(self.node_counts) > self.nodes:
-            message = f"a task of the array uses {max(self.node_counts)} nodes, but the job has {self.nodes}"
-            raise UsageError(message)
+            raise UsageError(f"a task of the array uses {max(self.node_counts)} nodes, but the job has {self.nodes}")
         if self.signal_seconds < 0:
-            message = f"the signal before the time limit: want 0 (none) or more seconds; given {self.signal_seconds}"
-            raise UsageError(message)
+            raise UsageError(
+                f"the signal before the time limit: want 0 (none) or more seconds; given {self.signal_seconds}"
+            )
         for what, text in _texts(self):
             if not text.strip() and what not in _MAY_BE_EMPTY:
-                message = f"{what} {text!r}: want a word; leave it out where there is nothing to say"
-                raise UsageError(message)
+                raise UsageError(f"{what} {text!r}: want a word; leave it out where there is nothing to say")
             if any(not character.isprintable() for character in text):
-                message = f"{what} {text!r}: a batch script cannot hold line breaks or other control characters there"
-                raise UsageError(message)
+                raise UsageError(
+                    f"{what} {text!r}: a batch script cannot hold line breaks or other control characters there"
+                )
         for setting in self.settings:
             if not _VARIABLE.fullmatch(setting.name):
-                message = f"{setting.name!r} is no name of a variable; allowed are letters, digits and _"
-                raise UsageError(message)
+                raise UsageError(f"{setting.name!r} is no name of a variable; allowed are letters, digits and _")
 
 
 def render(job: Job) -> str:

@@ -36,11 +36,10 @@ def refuse_a_second_job(folder: Path) -> None:
     allocations = jobs_of(store.read_run(folder))
     job = next((one for one in queue.mine() if goes_on_with(one, folder, allocations)), None)
     if job is not None:
-        message = (
+        raise LaunchError(
             f"run {folder.name} has a job already, which goes on with it: {job.shown}, {job.in_words()}; wait for its "
             f"end (busbw status), or end it: scancel {job.shown}"
         )
-        raise LaunchError(message)
 
 
 def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[Row]:

@@ -28,8 +28,7 @@ def start_step(command: Sequence[str], variables: Mapping[str, str]) -> int:
                 command, check=False, env=dict(variables), stdin=subprocess.DEVNULL, stdout=sys.stderr
             ).returncode
         except OSError as error:
-            message = f"cannot start {command[0]}: {error.strerror}"
-            raise LaunchError(message) from error
+            raise LaunchError(f"cannot start {command[0]}: {error.strerror}") from error
 
 
 def carry_out(
@@ -81,8 +80,9 @@ def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
         place for place, word in enumerate(command) if word == "run" and place and command[place - 1].endswith("busbw")
     ]
     if not places:
-        message = f"want a command that runs busbw run: srun busbw run --suite quick; given: {' '.join(command)}"
-        raise UsageError(message)
+        raise UsageError(
+            f"want a command that runs busbw run: srun busbw run --suite quick; given: {' '.join(command)}"
+        )
     first = places[0] + 1
     return list(command[:first]), list(command[first:])
 
@@ -118,13 +118,13 @@ def _begun(runs: JobRuns, variables: Mapping[str, str], old: "set[Path] | None" 
 
 def _without_run(status: int, results_dir: Path) -> tuple[Path, int]:
     if status == 0:
-        message = (
+        raise LaunchError(
             f"the step ended well, but there is no run of this job in {results_dir}: give the results folder by "
             "BUSBW_RESULTS_DIR alone, and keep rank 0 on the first node of the job"
         )
-        raise LaunchError(message)
-    message = f"no run came of it: the step ended with exit status {status}, and says why above"
-    raise (UsageError if status == 2 else LaunchError)(message)
+    raise (UsageError if status == 2 else LaunchError)(
+        f"no run came of it: the step ended with exit status {status}, and says why above"
+    )
 
 
 def _exit_status(status: int) -> int:
@@ -151,6 +151,5 @@ def _wait_for_the_step(_number: int, _frame: object) -> None:
 def here() -> Mapping[str, str]:
     """The environment of this job. Raises UsageError outside of one."""
     if JOB not in os.environ:
-        message = f"{JOB} is not set: busbw launches belongs into a batch script; busbw submit writes one"
-        raise UsageError(message)
+        raise UsageError(f"{JOB} is not set: busbw launches belongs into a batch script; busbw submit writes one")
     return os.environ

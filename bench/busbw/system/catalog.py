@@ -270,8 +270,7 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
         if origin not in texts:
             origins.update((_key(row), origin) for row in (*parsed.rate, *parsed.gpu))
         elif twice := next((row for row in (*parsed.rate, *parsed.gpu) if "/".join(_key(row)) in seen), None):
-            message = f"{origin}: {twice.name!r} is also in {seen['/'.join(_key(twice))]}"
-            raise UsageError(message)
+            raise UsageError(f"{origin}: {twice.name!r} is also in {seen['/'.join(_key(twice))]}")
         seen.update(("/".join(_key(row)), origin) for row in (*parsed.rate, *parsed.gpu))
         rates.update((_key(row), row) for row in parsed.rate)
         gpus.update((_key(row), row) for row in parsed.gpu)
@@ -285,11 +284,10 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
             named = getattr(gpu, key)
             there = {row.name for row in rates.values() if row.kind in kinds}
             if named is not None and named not in there:
-                message = (
+                raise UsageError(
                     f"{seen['/'.join(_key(gpu))]}: gpu {gpu.name!r}, key '{key}': {named!r} is no row of kind "
                     f"{' or '.join(kinds)}; there are: {', '.join(sorted(there))}"
                 )
-                raise UsageError(message)
     # A user's row comes first: it may give a shipped GPU's name to a row of another name.
     own_first = sorted(gpus.values(), key=lambda row: _key(row) not in origins)
     return Catalogue(tuple(rates.values()), tuple(own_first), origins)
@@ -303,7 +301,6 @@ def parse(text: str, origin: str) -> _File:
         for number, row in enumerate(rows):
             if _key(row) in found:
                 where = f"{origin}, line {limits.line_of(text, table, number, 'name')}: [[{table}]] {row.name!r}"
-                message = f"{where}: this row is in the file twice"
-                raise UsageError(message)
+                raise UsageError(f"{where}: this row is in the file twice")
             found.add(_key(row))
     return parsed

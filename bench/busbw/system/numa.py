@@ -54,8 +54,7 @@ def bind(address: int, length: int, node: int, call: Syscall = _kernel) -> None:
     pages, flags = _pages(address, length), ctypes.c_uint(_STRICT | _MOVE)
     code = call(_MBIND[platform.machine()], *pages, ctypes.c_int(_BIND), mask, _number(MOST_NODES + 1), flags)
     if code:
-        message = f"{length} B cannot be put on NUMA node {node}: {os.strerror(code)}"
-        raise BackendError(message)
+        raise BackendError(f"{length} B cannot be put on NUMA node {node}: {os.strerror(code)}")
 
 
 def release(address: int, length: int, call: Syscall = _kernel) -> None:

@@ -143,8 +143,7 @@ def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
     told = _storage(storage_facts(path))
     reason = told["error"] or _no_room(told, socket.gethostname(), ranks, size_bytes)
     if reason is not None:
-        message = f"--path: no files can be made: {reason}"
-        raise UsageError(message)
+        raise UsageError(f"--path: no files can be made: {reason}")
 
 
 # --- of all ranks --------------------------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
         return torch.empty(len(like), dtype=like.dtype, pin_memory=pinned).zero_()
     except RuntimeError as error:
         kind = "pinned" if pinned else "pageable"
-        message = f"{len(like) * like.itemsize} B of {kind} memory of the host cannot be had: {error}"
-        raise BackendError(message) from error
+        raise BackendError(
+            f"{len(like) * like.itemsize} B of {kind} memory of the host cannot be had: {error}"
+        ) from error
 
 
 def _pinned(case: Case) -> bool:
@@ -60,8 +61,7 @@ def _of_the_host(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tenso
             torch.cuda.check_error(cudart.cudaHostRegister(buffer.data_ptr(), size, 0))
             held.callback(_unpin, buffer)
     except (OSError, ValueError, RuntimeError) as error:
-        message = f"{size} B of memory of the host on NUMA node {node} cannot be had: {error}"
-        raise BackendError(message) from error
+        raise BackendError(f"{size} B of memory of the host on NUMA node {node} cannot be had: {error}") from error
     return buffer
 
 
@@ -73,8 +73,7 @@ def _unpin(buffer: torch.Tensor) -> None:
 
 def _device_of(bound: Bound) -> Device:
     if bound.device is None:
-        message = f"{bound.case.op} needs a device, and the backend drives none"
-        raise BackendError(message)
+        raise BackendError(f"{bound.case.op} needs a device, and the backend drives none")
     return bound.device
 
 
@@ -139,13 +138,11 @@ def _sits_out() -> None:
 def _on_peer(bound: Bound) -> torch.Tensor:
     """The memory of the other GPU that is copied to, by this process. Raises BackendError when it cannot be had."""
     if bound.peer is None:
-        message = f"{bound.case.op}: this process does not see the GPU that it is to copy to"
-        raise BackendError(message)
+        raise BackendError(f"{bound.case.op}: this process does not see the GPU that it is to copy to")
     try:
         return torch.empty_like(bound.receive, device=bound.peer).zero_()
     except RuntimeError as error:
-        message = f"memory of {bound.peer} cannot be had: {error}"
-        raise BackendError(message) from error
+        raise BackendError(f"memory of {bound.peer} cannot be had: {error}") from error
 
 
 def _peer_copy(bound: Bound) -> Operation:

@@ -40,8 +40,9 @@ class BlockFile:
         try:
             self.memory: Bytes = np.frombuffer(mmap.mmap(-1, size_bytes), dtype=np.uint8)
         except (OSError, OverflowError) as error:
-            message = f"{format_size(size_bytes)} of memory for a file of as many cannot be had: {error}"
-            raise BackendError(message) from error
+            raise BackendError(
+                f"{format_size(size_bytes)} of memory for a file of as many cannot be had: {error}"
+            ) from error
         self._folder = folder
         self._access = access
         self._block = min(access.block_bytes, size_bytes)
@@ -106,8 +107,7 @@ class BlockFile:
         while start < end:
             count = os.preadv(self._file, [self.memory[start:end].data], start)
             if count == 0:
-                message = f"the file ends after {start} of {self.size_bytes} bytes"
-                raise OSError(errno.EIO, message)
+                raise OSError(errno.EIO, f"the file ends after {start} of {self.size_bytes} bytes")
             start += count
 
 

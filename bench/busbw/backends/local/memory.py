@@ -221,8 +221,7 @@ def _touch(bound: Bound) -> Operation:
     try:
         region = mmap.mmap(-1, bound.case.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError) as error:
-        message = f"{bound.case.size_bytes} B of fresh memory cannot be had: {error}"
-        raise BackendError(message) from error
+        raise BackendError(f"{bound.case.size_bytes} B of fresh memory cannot be had: {error}") from error
     array = np.frombuffer(region, dtype=bound.case.dtype)
     array.fill(_SCRIBBLE)
 

@@ -28,11 +28,9 @@ class _Kept:
 
     def __init__(self, bound: Bound) -> None:
         if bound.folder is None:
-            message = f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan"
-            raise BackendError(message)
+            raise BackendError(f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan")
         if bound.case.access is None:
-            message = f"{bound.case.op} was not told how: its case has no blocks"
-            raise BackendError(message)
+            raise BackendError(f"{bound.case.op} was not told how: its case has no blocks")
         self._bound = bound
         self._access = bound.case.access
         self.file = BlockFile(bound.folder, bound.case.size_bytes, self._access)

@@ -70,8 +70,9 @@ class MpiBackend:
             self._measured = everyone.Dup()
             self._store = _store(world, self._control)
         except (MPI.Exception, RuntimeError, OSError) as error:
-            message = f"rank {world.rank} of {world.size} could not join the world: {in_words(error)}"
-            raise LaunchError(message) from error
+            raise LaunchError(
+                f"rank {world.rank} of {world.size} could not join the world: {in_words(error)}"
+            ) from error
         self._groups: dict[Ranks, MPI.Intracomm] = {tuple(range(world.size)): self._measured}
 
     def explain(self, error: Exception) -> str:

@@ -28,8 +28,7 @@ class MpiCudaBackend(MpiBackend):
     def __init__(self, world: World) -> None:
         count = torch.cuda.device_count()
         if not count:
-            message = f"rank {world.rank} cannot use a GPU: torch sees no CUDA device"
-            raise LaunchError(message)
+            raise LaunchError(f"rank {world.rank} cannot use a GPU: torch sees no CUDA device")
         # A launcher may show each rank its own GPU alone: then all of them call it number 0.
         number = 0 if count == 1 else world.local_rank % count
         self._where = f"cuda:{number}"
@@ -40,8 +39,7 @@ class MpiCudaBackend(MpiBackend):
             torch.cuda.synchronize()
             self._nvml = nvml_of(uuid_at(number), number)
         except RuntimeError as error:
-            message = f"rank {world.rank} cannot use its GPU: {first_line(error)}"
-            raise LaunchError(message) from error
+            raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world)
         problem = unaware(first_words(library()), aware=cuda_aware())
         if problem is not None:

@@ -31,8 +31,7 @@ def _init(threads: int) -> None:
     call = function("MPI_Init_thread")
     code = MPI.ERR_UNSUPPORTED_OPERATION if call is None else call(None, None, threads, ctypes.byref(ctypes.c_int()))
     if code:
-        message = f"MPI cannot be initialised: {in_words(MPI.Exception(code))}"
-        raise LaunchError(message)
+        raise LaunchError(f"MPI cannot be initialised: {in_words(MPI.Exception(code))}")
 
 
 def broadcast(text: bytes) -> bytes:
@@ -44,8 +43,7 @@ def broadcast(text: bytes) -> bytes:
         given = bytearray(text.ljust(int(length[0]), b"\0"))
         MPI.COMM_WORLD.Bcast((given, len(given), MPI.BYTE))
     except MPI.Exception as error:
-        message = f"MPI does not bring the plan to the other ranks: {in_words(error)}"
-        raise LaunchError(message) from error
+        raise LaunchError(f"MPI does not bring the plan to the other ranks: {in_words(error)}") from error
     return bytes(given)
 
 
@@ -72,16 +70,14 @@ def refuse_another_manager(launcher: str, variables: Mapping[str, str], version:
         return
     name = first_words(version)
     if launcher == "srun":
-        message = (
+        raise LaunchError(
             f"srun was given --mpi=pmix, which {name} does not understand; start the ranks with {_flag_of(version)}"
         )
-        raise LaunchError(message)
     if "OMPI_COMM_WORLD_RANK" in variables and "PMI_RANK" not in variables:
-        message = (
+        raise LaunchError(
             f"the mpirun of Open MPI started the ranks, and mpi4py has loaded {name}, which does not understand its "
             "PMIx; start them with the mpiexec of MPICH, or name the library of Open MPI to mpi4py with MPI4PY_LIBMPI"
         )
-        raise LaunchError(message)
 
 
 def refuse_another_world(stated: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
@@ -93,16 +89,14 @@ def refuse_another_world(stated: tuple[int, int], formed: tuple[int, int], launc
         return
     what = f"{launcher} stated rank {stated[0]} of {stated[1]}, but MPI says rank {formed[0]} of {formed[1]}"
     if launcher == "srun":
-        message = (
+        raise LaunchError(
             f"{what}: srun was not told how to speak to the library that mpi4py has loaded ({first_words(version)}); "
             f"start the ranks with {_flag_of(version)}"
         )
-        raise LaunchError(message)
-    message = (
+    raise LaunchError(
         f"{what}: its mpiexec does not belong to the library that mpi4py has loaded ({first_words(version)}). Start "
         "the ranks with the mpiexec of that library, or name another library to mpi4py with MPI4PY_LIBMPI"
     )
-    raise LaunchError(message)
 
 
 def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
@@ -115,8 +109,7 @@ def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
     """
     level = asked or ("multiple" if local_ranks > cores else "funneled")
     if level not in THREADS:
-        message = f"MPI4PY_RC_THREAD_LEVEL is {level!r}; MPI has {', '.join(THREADS)}"
-        raise LaunchError(message)
+        raise LaunchError(f"MPI4PY_RC_THREAD_LEVEL is {level!r}; MPI has {', '.join(THREADS)}")
     return level
 
 
@@ -135,12 +128,11 @@ def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
     highest, least = int(seen[0]), -int(seen[1])
     if highest != least:
         names = {level: name for name, level in THREADS.items()}
-        message = (
+        raise LaunchError(
             f"some ranks have MPI with threads {names[least]}, others {names[highest]}: they see different numbers of "
             f"ranks or cores on their hosts, and MPI needs one level; set MPI4PY_RC_THREAD_LEVEL={names[highest]} for "
             "all"
         )
-        raise LaunchError(message)
 
 
 def meet_at_store(

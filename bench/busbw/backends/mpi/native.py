@@ -21,11 +21,10 @@ mpi4py.rc.finalize = False  # not at exit: it would wait for ranks that are gone
 try:
     from mpi4py import MPI
 except (ImportError, RuntimeError) as error:
-    message = (
+    raise LaunchError(
         f"mpi4py cannot load an MPI library on {socket.gethostname()}: {' '.join(str(error).split())}; MPI4PY_LIBMPI "
         "names one, and pip install 'busbw[mpi]' brings one"
-    )
-    raise LaunchError(message) from error
+    ) from error
 
 __all__ = ["MPI", "Buffer", "Counts", "Spec", "Step", "Steps", "address", "function", "scopes"]
 
@@ -128,8 +127,7 @@ class Steps:
         if isinstance(given, int):
             return given
         if not isinstance(given, MPI.Op | MPI.Comm | MPI.Datatype):
-            message = f"{given!r} is no argument of a function of MPI that is known here"
-            raise TypeError(message)
+            raise TypeError(f"{given!r} is no argument of a function of MPI that is known here")
         self._keeps.append(given)
         return MPI._handleof(given)  # noqa: SLF001 - as above
 

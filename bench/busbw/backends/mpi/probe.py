@@ -50,11 +50,11 @@ def vendor_of_library() -> str:
     try:
         return _said(_WHICH_LIBRARY)
     except subprocess.TimeoutExpired as error:
-        message = f"mpi4py has not loaded an MPI library within {_ASKS_SECONDS:g} s; a slow file system can be why"
-        raise LaunchError(message) from error
+        raise LaunchError(
+            f"mpi4py has not loaded an MPI library within {_ASKS_SECONDS:g} s; a slow file system can be why"
+        ) from error
     except LaunchError as error:
-        message = f"mpi4py cannot load an MPI library: {error}; pip install 'busbw[mpi]' brings one"
-        raise LaunchError(message) from error
+        raise LaunchError(f"mpi4py cannot load an MPI library: {error}; pip install 'busbw[mpi]' brings one") from error
 
 
 def _said(program: str, variables: Mapping[str, str] | None = None) -> str:

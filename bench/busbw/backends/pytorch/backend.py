@@ -66,8 +66,9 @@ class TorchBackend:
                 self._control = dist.new_group(backend="gloo", timeout=timeout)
         except (RuntimeError, ValueError, OSError) as error:
             advice = _way_of_gloo() if "connectFullMesh" in str(error) else ""
-            message = f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}{advice}"
-            raise LaunchError(message) from error
+            raise LaunchError(
+                f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}{advice}"
+            ) from error
         self._everyone = tuple(range(world.size))
         self._timeout = timeout
         self._here = torch.zeros(2, dtype=torch.uint8)

@@ -43,8 +43,7 @@ class _Checkpoint:
 
     def __init__(self, bound: Bound) -> None:
         if bound.folder is None:
-            message = f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan"
-            raise BackendError(message)
+            raise BackendError(f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan")
         # They take half a second to load, and nobody else needs them.
         import torch.distributed.checkpoint as library  # noqa: PLC0415
         from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415

@@ -29,14 +29,12 @@ class NcclBackend(TorchBackend):
         count = torch.cuda.device_count()
         if not dist.is_nccl_available() or not count:
             lacks = "torch was built without NCCL" if count else "torch sees no CUDA device"
-            message = f"rank {world.rank} cannot use NCCL: {lacks}"
-            raise LaunchError(message)
+            raise LaunchError(f"rank {world.rank} cannot use NCCL: {lacks}")
         try:
             # A launcher may show each rank its own GPU alone: then all of them call it number 0.
             self._gpu = CudaDevice(0 if count == 1 else world.local_rank % count)
         except RuntimeError as error:
-            message = f"rank {world.rank} cannot use its GPU: {first_line(error)}"
-            raise LaunchError(message) from error
+            raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world, "nccl", self._gpu)
         try:
             problem = shared_gpu(self.share(place_of(socket.gethostname(), self._gpu)))
@@ -48,8 +46,9 @@ class NcclBackend(TorchBackend):
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
         except (RuntimeError, BackendError) as error:
-            message = f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
-            raise LaunchError(message) from error
+            raise LaunchError(
+                f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
+            ) from error
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why NCCL cannot run ``case``."""

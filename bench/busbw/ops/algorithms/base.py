@@ -121,8 +121,7 @@ def _at(number: int, transfer: Transfer, what: str) -> str:
 
 def _filled(block: Contribution | None, rank: int, slot: int) -> Contribution:
     if block is None:
-        message = f"at the end slot {slot} of rank {rank} is empty"
-        raise ValueError(message)
+        raise ValueError(f"at the end slot {slot} of rank {rank} is empty")
     return block
 
 

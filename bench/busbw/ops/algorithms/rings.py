@@ -118,6 +118,5 @@ def _next(rank: int, on_host: int) -> int:
 def hosts_of(ranks: int, on_host: int) -> int:
     """How many hosts there are. Raises ValueError unless ``on_host`` divides ``ranks``."""
     if ranks % on_host:
-        message = f"{ranks} ranks are not a multiple of {on_host} on a host"
-        raise ValueError(message)
+        raise ValueError(f"{ranks} ranks are not a multiple of {on_host} on a host")
     return ranks // on_host
