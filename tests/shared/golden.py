@@ -226,12 +226,12 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
             Path(f"plans/{name}.toml").write_text(text, encoding="utf-8")
         for what, instead in {
             "busbw.system.environment.cores_of_launcher": lambda: _CORES,
+            "busbw.system.environment.versions": lambda _: {},
             "busbw.launch.run_session.place_here": lambda _: anywhere(),
             "busbw.launch.run_session.way_here": lambda *_: "direct",
         }.items():
             changed.enter_context(patch(what, instead))
         changed.enter_context(patch.object(BackendRow, "missing", lambda _: None))
-        changed.enter_context(patch.object(BackendRow, "versions", lambda _: {}))
         yield {**outside, "HOME": place, "COLUMNS": str(_WIDTH)}
 
 
