@@ -122,6 +122,23 @@ def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: s
     assert finished.err.count("(host ") == 1, finished.told
 
 
+def test_a_rank_killed_in_a_step_is_named_with_step_and_collective_and_the_run_goes_on(commands: Commands) -> None:
+    options = ("--op", "train_tensor,train_all_reduce", "--scale", "0.05", "--max-seconds", "0.1", "--launches", "1")
+    finished = _with_fault(commands, "die-in-a-step", "run", *options, "--ranks", "2", "--no-baseline")
+    run = commands.read()
+    dead = f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) was killed by SIGKILL during train_all_reduce"
+    _assert_failed(finished, run, dead, "rank 0 says: all_reduce: ")
+    assert "train_all_reduce" not in {row.case.op for row in run.measurements}
+    resumed = commands.run("run", "--resume", "latest")
+    assert resumed.code == 0, resumed.told
+    whole = commands.read()
+    assert {row.case.op for row in whole.measurements if row.check.state == "verified"} == {
+        "train_tensor",
+        "train_all_reduce",
+    }
+    assert not whole.not_reached
+
+
 @pytest.mark.slow
 def test_a_rank_that_hangs_while_groups_are_made_is_named(commands: Commands) -> None:
     arguments = ("run", "--plan", commands.sweep("broadcast"), "--ranks", "4", "--groups", "div:2", "--timeout", "12")

@@ -1,9 +1,11 @@
 """Stands in for ``busbw``: the same command over a backend that one thing is wrong with.
 
 ``with_fault.py FAULT run …``: FAULT is a row of FAULTS; every other argument goes to busbw. Only BAD_OP is affected,
-but for ``late``, which delays a rank in all ops.
+but for ``late``, which delays a rank in all ops, and ``die-in-a-step``, which is of BAD_STEP.
 """
 
+import dataclasses
+import itertools
 import os
 import signal
 import sys
@@ -22,6 +24,7 @@ from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
 
 BAD_OP = "broadcast"
+BAD_STEP = "train_all_reduce"
 _BAD_RANK = 1
 _LAST_OF_THREE = 2
 
@@ -107,6 +110,24 @@ def _corrupt_later(inner: Backend) -> Backend:
     return CorruptingBackend(inner, lambda case, index: case.op == BAD_OP and index > 0)
 
 
+class _DyingInAStep(WrappingBackend):
+    """One rank is killed in its third step, when the data have been checked: its gradients never come."""
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        """The step of ``inner``."""
+        inner = self.inner.bind(op, case, group, send, receive, traffic)
+        numbers = itertools.count()
+
+        def step() -> None:
+            if next(numbers) == 2 and self.rank == _BAD_RANK:
+                os.kill(os.getpid(), signal.SIGKILL)
+            inner.call()
+
+        return dataclasses.replace(inner, call=step) if op.name == BAD_STEP else inner
+
+
 class _LeavingAtTheEnd(WrappingBackend):
     """One rank dies when everything is measured."""
 
@@ -135,6 +156,7 @@ FAULTS: dict[str, Callable[[Backend], Backend]] = {
     "crash": _disturbed(_crash),
     "leave": _disturbed(_leave),
     "bug": _disturbed(_bug),
+    "die-in-a-step": _DyingInAStep,
     "leave-at-the-end": _LeavingAtTheEnd,
     "hang-over-groups": _HangingOverGroups,
     "late": lambda inner: DelayingBackend(inner, _BAD_RANK, 5e-3, 0.4, seed=1),
