@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import pytest
 import training_ranks
-from training_ranks import MODELS, PAIRED, RANKS, REPLICATED, workload
+from training_ranks import MODELS, PAIRED, RANKS, REPLICATED, formula, workload
 
 from busbw.errors import UsageError
 from busbw.ops import TRAINED
-from busbw.ops.training import Workload, parse_compute, parse_slow
+from busbw.ops.training import parse_compute, parse_slow
 from busbw.workloads.shapes import StepShape
-from busbw_analysis.training import traffic
-from busbw_analysis.training.held import step_of
 
 WORKER: Final = Path(training_ranks.__file__)
 
@@ -83,13 +81,6 @@ def sent_of(found: dict[str, Any]) -> dict[str, int]:
     for kind, _, size, calls in found["sent"]:
         sent[kind] = sent.get(kind, 0) + size * calls
     return sent
-
-
-def formula(op: str, one: Workload, rank: int) -> dict[str, int]:
-    expected: dict[str, int] = {}
-    for row in traffic.traffic(step_of(op, one), rank // one.tp % one.pp):
-        expected[row.op] = expected.get(row.op, 0) + row.size_bytes * row.messages
-    return expected
 
 
 @pytest.mark.parametrize("op", PAIRED)

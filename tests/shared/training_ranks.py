@@ -16,6 +16,8 @@ from busbw.backends.pytorch.training.step import BoundStep, Made, Reference, Ste
 from busbw.ops import OPS
 from busbw.ops.training import INTERLEAVED, OTHER_MODELS, Workload
 from busbw.workloads.shapes import StepShape
+from busbw_analysis.training import traffic
+from busbw_analysis.training.held import step_of
 
 RANKS: Final = 2
 REPLICATED: Final = (
@@ -55,6 +57,14 @@ def workload(op: str, model: str, ranks: int = RANKS) -> Workload:
         capacity=1.25 if "ep" in splits else None,
         interleave=2 if op == INTERLEAVED else 1,
     )
+
+
+def formula(op: str, one: Workload, rank: int) -> dict[str, int]:
+    """Op → bytes of all its calls by this rank in a step."""
+    expected: dict[str, int] = {}
+    for row in traffic.traffic(step_of(op, one), rank // one.tp % one.pp):
+        expected[row.op] = expected.get(row.op, 0) + row.size_bytes * row.messages
+    return expected
 
 
 def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:

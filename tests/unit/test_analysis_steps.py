@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops.training import Workload
-from busbw.runs.records import Sent
+from busbw.runs.records import RankMemory, Sent
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.steps import Trained, ranked, slowed
@@ -96,6 +96,19 @@ def test_the_rank_that_sends_most_speaks_for_all() -> None:
         Sent(op="send_recv", group=2, size_bytes=100, calls=3, ranks=(1,)),
     )
     assert replace(ONE, sent=sent).sent_bytes == 2 * 1000 * 1.5 + 300
+
+
+def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
+    small = RankMemory(rank=0, peak_bytes=7, weights_bytes=4, gradients_bytes=2)
+    large = msgspec.structs.replace(small, rank=1, peak_bytes=9)
+    one = replace(ONE, memory=(small, large))
+    assert (one.fullest, ONE.fullest) == (large, None)
+    computed = one.computed_memory
+    assert (computed.weights, computed.gradients, computed.optimizer) == (4 * 2**23, 4 * 2**23, 0)
+    judgement = replace(judge(load([GOLDEN])), steps=(one,))
+    section = steps(judgement)
+    assert section is not None
+    assert section.blocks[-1] != steps(replace(judgement, steps=(ONE,))).blocks[-1]  # type: ignore[union-attr]
 
 
 def test_a_stored_step_is_in_the_report() -> None:

@@ -88,7 +88,7 @@ def test_the_trace_of_the_profiler_is_in_the_folder(tmp_path: Path) -> None:
     def nothing() -> None:
         pass
 
-    parts = Parts(nothing, nothing, nothing, nothing, lambda _now: [], lambda: "{}", {}, 1, 1, 1, 0)
+    parts = Parts(nothing, nothing, nothing, nothing, lambda _now: [], lambda: "{}", {}, (0, 0, 0), 1, 1, 1, 0)
     write_profiles(bench, parts, tmp_path, "profile")
     assert (tmp_path / "profile-rank-0.json").read_text(encoding="utf-8") == "{}"
     with pytest.raises(StoreError):

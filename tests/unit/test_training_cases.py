@@ -147,6 +147,7 @@ def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], deg
         ("train_tensor", {"ranks": 16, "model": "Llama 3 8B"}, "kv_heads"),
         ("train_tensor", {"replicas": [4]}, "replica"),
         ("train_hsdp", {"ranks": 2}, "replica"),
+        ("train_hsdp", {"ranks": 3}, "replica"),
         ("train_3d", {"ranks": 2}, "replica"),
         ("train_3d", {"ranks": 3}, "replica"),
         ("train_1f1b", {"ranks": 1}, "replica"),
@@ -159,6 +160,14 @@ def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], deg
 def test_what_cannot_be_trained_is_refused(op: str, sweep: dict[str, Any], words: str | None) -> None:
     reason = step.refuse(case(op, **sweep))
     assert (reason is None) if words is None else (reason is not None and words in reason)
+
+
+def test_a_gpu_takes_steps_and_computes_their_products() -> None:
+    asked = case("train_ddp"), case("train_ddp", compute="wait=1ms")
+    computed, waited = (msgspec.structs.replace(one, device="cuda") for one in asked)
+    assert step.refuse(computed) is None
+    assert "GPU" in (step.refuse(waited) or "")
+    assert "stream" in (step.refuse(msgspec.structs.replace(computed, pre_enqueue=True)) or "")
 
 
 @pytest.mark.parametrize("sweep", [{"replicas": [3]}, {"scale": 0.0}, {"scale": 1.5}, {"micro_batches": []}])

@@ -12,11 +12,13 @@ import msgspec
 
 from busbw.ops import FLOP, bus_factor
 from busbw.ops.training import Workload
-from busbw.runs.records import RankTimeline, Sent, StepParts
+from busbw.runs.records import RankMemory, RankTimeline, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.training.held import step_of
+from busbw_analysis.training.memory import Memory, memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,17 @@ class Trained:
     product_rate: float | None
     check: str
     timeline: tuple[RankTimeline, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
+
+    @property
+    def fullest(self) -> RankMemory | None:
+        """The rank whose tensors need most memory; None in a run that did not measure it."""
+        return max(self.memory, key=lambda one: one.peak_bytes, default=None)
+
+    @property
+    def computed_memory(self) -> Memory:
+        """By formula, of the rank that needs most; gradient descent keeps nothing of its own."""
+        return memory(step_of(self.op, self.workload), "sgd")
 
     @property
     def exposed_ns(self) -> float:
@@ -184,6 +197,7 @@ def _trained(
         communication_ns=median(ns for one in parts for ns in one.communication_ns),
         sent=last.sent,
         timeline=last.timeline,
+        memory=last.memory,
         parameters=last.parameters,
         flop=last.flop,
         tokens=last.tokens,

@@ -40,8 +40,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   ``plateaus`` and ``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
 - ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
-  bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes; of its
-  ``timeline`` what each rank computed and waited
+  bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes,
+  computed_memory; of its ``timeline`` what each rank computed and waited
 - ``single_calls``: what was measured in modes isolated and barriers, as ``single_calls.SingleCall``, with ``printed``
   by a script that takes one sample and says GB/s of GiB/s, and the factors ``unit``, ``barrier`` and ``one_call``
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
@@ -265,12 +265,13 @@ def _expected(pair: Pair) -> JSON:
 _FOLLOWS: Final = (
     *("exposed_ns", "exposed_share", "hidden", "bubble", "bubble_ns"),
     *("tokens_per_second", "flop_per_second", "product_share", "sent_bytes"),
+    "computed_memory",
 )
 
 
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
-    follows = {name: getattr(one, name) for name in _FOLLOWS}
+    follows = {name: plain(getattr(one, name)) for name in _FOLLOWS}
     times = [
         {"rank": time.rank, "compute_ns": time.compute_ns, "waiting_ns": time.waiting_ns, "late_ns": time.late_ns}
         for time in rank_times(one.timeline, one.sent)

@@ -45,7 +45,8 @@ class Parts:
 
     timeline: takes the step once more and says what it does by the clock that it is given.
     profile: takes it once more, and returns the trace that the library's own profiler writes.
-    sent: op, ranks of the group and S → calls of this rank. The rest as in ``records.StepParts``.
+    sent: op, ranks of the group and S → calls of this rank.
+    memory: bytes at the peak, of weights, and of gradients, on this rank. The rest as in ``records.StepParts``.
     """
 
     prepare: Call
@@ -55,6 +56,7 @@ class Parts:
     timeline: Callable[[Callable[[], int]], list[Span]]
     profile: Callable[[], str]
     sent: dict[tuple[str, int, int], int]
+    memory: tuple[int, int, int]
     parameters: int
     flop: int
     tokens: int

@@ -190,6 +190,13 @@ class CudaDevice:
 
         return in_turn
 
+    def peak_bytes(self, call: Callable[[], object]) -> int:
+        """By the statistics of torch's allocator, which count what tensors ask for, not what it keeps in reserve."""
+        torch.cuda.reset_peak_memory_stats(self.index)
+        call()
+        self.synchronise()
+        return torch.cuda.max_memory_allocated(self.index)
+
     def compute(self, units: int) -> None:
         """Matrix products, captured once by the hundred, so that the host can hand over more than the GPU can do."""
         hundreds, rest = divmod(units, _UNITS_PER_GRAPH)

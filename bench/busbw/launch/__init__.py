@@ -91,8 +91,10 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     with told_as_options():
         if launcher.rendezvous is None:
             refuse_crowd(ranks)
+        # First: a machine without GPUs has fewer ranks than a suite for them asks for.
+        usable = usable_backend(plan, row)
         refuse_impossible(plan, ranks, on_one_host=launcher.rendezvous is None)
-    return launcher.run(plan, usable_backend(plan, row), settings)
+    return launcher.run(plan, usable, settings)
 
 
 def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:

@@ -33,6 +33,7 @@ from busbw.runs.records import (
     CrossCheck,
     Failed,
     Measurement,
+    RankMemory,
     RankTimeline,
     Sent,
     StepParts,
@@ -177,6 +178,7 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> St
     for rank, text in enumerate(told):
         for kind in msgspec.json.decode(text, type=list[tuple[str, int, int, int]]):
             ranks.setdefault(kind, []).append(rank)
+    memory = [msgspec.json.decode(text) for text in bench.backend.share(msgspec.json.encode(parts.memory).decode())]
     return StepParts(
         step_ns=step,
         compute_ns=compute,
@@ -184,6 +186,10 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> St
         sent=tuple(
             Sent(op=name, group=group, size_bytes=size, calls=calls, ranks=tuple(found))
             for (name, group, size, calls), found in ranks.items()
+        ),
+        memory=tuple(
+            RankMemory(rank=rank, peak_bytes=peak, weights_bytes=weights, gradients_bytes=gradients)
+            for rank, (peak, weights, gradients) in enumerate(memory)
         ),
         timeline=timeline,
         parameters=parts.parameters,
@@ -251,10 +257,15 @@ def shortened(spans: Sequence[Span], most: int) -> list[Span]:
 
 def _once(bench: Bench, prepare: Call, call: Call) -> int:
     """How long ``call`` takes on the slowest rank when all begin together, ns."""
+    finish = None if bench.backend.device is None else bench.backend.device.synchronise
     prepare()
+    if finish is not None:
+        finish()
     bench.backend.barrier()
     before = bench.clock.now_ns()
     call()
+    if finish is not None:
+        finish()
     return int(agreed(bench, [bench.clock.now_ns() - before])[0])
 
 

@@ -402,6 +402,17 @@ class RankTimeline(Record, frozen=True, kw_only=True):
     spans: tuple[tuple[str, int, int], ...]
 
 
+class RankMemory(Record, frozen=True, kw_only=True):
+    """Bytes of tensors of one rank in a step: of all that is alive at once at its peak, of weights, and of gradients
+    behind the backward pass. On the processor, what an operation needs within itself is not seen.
+    """
+
+    rank: int
+    peak_bytes: int
+    weights_bytes: int
+    gradients_bytes: int
+
+
 class StepParts(Record, frozen=True, kw_only=True):
     """A step of training taken apart, behind the samples of its block; vectors have one entry a try, ns of the slowest
     rank.
@@ -410,6 +421,7 @@ class StepParts(Record, frozen=True, kw_only=True):
     compute_ns: the same step on all ranks at once, in which nothing is sent.
     communication_ns: the same collectives in the order of the step, without anything else.
     sent: what was sent in a step, counted where torch.distributed hands it over.
+    memory: of one more step, rank by rank; empty in a run that is older.
     timeline: one more step, rank by rank; empty where clocks cannot be compared, or ranks are many.
     parameters: of the whole model. flop: of a step of all ranks together, of matrix products alone. tokens: of a step.
     dropped: how often in a step an expert had no room for a token of its own.
@@ -419,6 +431,7 @@ class StepParts(Record, frozen=True, kw_only=True):
     compute_ns: tuple[int, ...]
     communication_ns: tuple[int, ...]
     sent: tuple[Sent, ...]
+    memory: tuple[RankMemory, ...] = ()
     timeline: tuple[RankTimeline, ...] = ()
     parameters: int
     flop: int

@@ -102,6 +102,9 @@ class Device(Protocol):
         before what was handed over earlier is done, and nothing that is handed over later before it is.
         """
 
+    def peak_bytes(self, call: Callable[[], object]) -> int:
+        """The most bytes that all tensors of this process hold on the device while ``call`` runs there."""
+
     def compute(self, units: int) -> None:
         """``units`` units of computation on the current stream, the same amount at each call."""
 

@@ -66,6 +66,7 @@ class StepShape:
         most = min(one.ep, model.experts / max(1, model.top_k))
         obstacles = (
             (model.experts and one.ep == 1, f"{model.name} has experts, which train_experts divides"),
+            (one.shard == one.dp > 1, f"all {one.dp} ranks divide the weights, where two replicas or more are wanted"),
             (one.ep > 1 and not model.experts, f"{model.name} has no experts, which ep ranks divide"),
             (model.experts % one.ep, f"{model.experts} experts are not cut evenly by ep = {one.ep}"),
             (

@@ -22,7 +22,8 @@ class DeviceScript:
     ``launch_ns`` is what handing one piece of work over takes the host, ``replay_ns`` handing over a graph, ``wait_ns``
     noticing that the device is done. A unit of computation takes ``unit_ns``, and ``slowed`` times that beside a
     communication; a flush takes ``flush_ns``. What is posted begins at once, or only when it is waited for
-    (``lazy``), as with a library that makes no progress on its own. ``clock_ns`` is the step of its own clock.
+    (``lazy``), as with a library that makes no progress on its own. ``clock_ns`` is the step of its own clock,
+    ``peak_bytes`` what it says that its tensors held.
     """
 
     launch_ns: int = 4_000
@@ -34,6 +35,7 @@ class DeviceScript:
     flush_ns: int = 20_000
     cache_bytes: int = 1 << 20
     clock_ns: int = 1
+    peak_bytes: int = 0
     conditions: DeviceConditions | None = None
     address: str | None = None
 
@@ -179,6 +181,12 @@ class FakeDevice:
             return begins
 
         return done
+
+    def peak_bytes(self, call: Callable[[], object]) -> int:
+        """What the script says."""
+        call()
+        self.synchronise()
+        return self.script.peak_bytes
 
     def compute(self, units: int) -> None:
         """Work that takes ``units`` times what the script says, more so while something posted is under way."""

@@ -3,11 +3,13 @@
 from typing import Final
 
 from busbw.ops.training import workload_in_words
+from busbw.runs.records import RankMemory
 from busbw.units import format_flop, format_size, format_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.steps import Ranked, Slowed, Trained, ranked, slowed
 from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.sections.labels import checked
+from busbw_analysis.training.memory import Memory
 
 _HOW: Final = (
     "A step is forward pass, backward pass and update. Loss, gradients and weights are those of one process, before "
@@ -75,6 +77,26 @@ _LATE: Final = (
 )
 
 
+_MEMORY: Final[tuple[Column[tuple[Trained, RankMemory, Memory]], ...]] = (
+    Column("Step", lambda row: row[0].op),
+    Column("Of", lambda row: workload_in_words(row[0].workload)),
+    Column("Rank", lambda row: row[1].rank, str),
+    Column("Peak", lambda row: row[1].peak_bytes, format_size, group="Measured"),
+    Column("Weights", lambda row: row[1].weights_bytes, format_size, group="Measured"),
+    Column("Gradients", lambda row: row[1].gradients_bytes, format_size, group="Measured"),
+    Column("Sum", lambda row: round(row[2].total), format_size, group="Computed"),
+    Column("Weights", lambda row: round(row[2].weights), format_size, group="Computed"),
+    Column("Gradients", lambda row: round(row[2].gradients), format_size, group="Computed"),
+    Column("Activations", lambda row: round(row[2].activations), format_size, group="Computed"),
+    Column("Buffers", lambda row: round(row[2].buffers), format_size, group="Computed"),
+    Column("Peak over sum", lambda row: row[1].peak_bytes / row[2].total, three_digits),
+)
+_REMEMBERED: Final = (
+    "Of the rank that needs most. Measured: tensors that are alive at once, and on the processor without what an "
+    "operation needs within itself. Computed: busbw training memory, with plain gradient descent, which keeps nothing."
+)
+
+
 def _bar(one: Trained, part_ns: float) -> Cell:
     return Cell(format_time(part_ns), bar=min(1.0, part_ns / one.step_ns))
 
@@ -97,4 +119,7 @@ def steps(judgement: Judgement) -> Section | None:
     places = [table("The fastest first", _RANKED, order, _WAITS)] if order else []
     late = slowed(judgement.steps)
     lates = [table("One rank late", _SLOWED, late, _LATE)] if late else []
-    return Section("steps", "Training steps", (Paragraph(_HOW), rows, *places, *lates))
+    full = [(one, one.fullest, one.computed_memory) for one in judgement.steps if one.workload.slow_ns is None]
+    held = [(one, rank, computed) for one, rank, computed in full if rank is not None]
+    memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []
+    return Section("steps", "Training steps", (Paragraph(_HOW), rows, *places, *lates, *memories))

@@ -139,7 +139,7 @@ class TorchBackend:
         if op.stores:
             process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile
         me = group.index(self.rank)
-        return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, self._folder))
+        return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, self._folder, self.device))
 
     def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends that drive a device
         """What this process calls the device of the other rank of a pair; None where it cannot have memory there."""

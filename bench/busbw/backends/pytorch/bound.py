@@ -11,6 +11,7 @@ import torch.distributed as dist
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
+from busbw.system.device import Device
 
 # torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -27,7 +28,9 @@ REDUCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it. ``folder`` is for files."""
+    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it. ``folder`` is for files;
+    ``device`` is what tensors are on (None: the processor).
+    """
 
     case: Case
     group: Ranks
@@ -37,6 +40,7 @@ class Bound:
     receive: torch.Tensor
     traffic: Matrix
     folder: Path | None = None
+    device: Device | None = None
 
     @property
     def root(self) -> int:

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 
 from busbw.backends.pytorch.training.exchange import exchanged
-from busbw.backends.pytorch.training.network import Network, causal
-from busbw.backends.pytorch.training.step import SEED, Step
+from busbw.backends.pytorch.training.network import causal
+from busbw.backends.pytorch.training.step import Step
 from busbw.workloads.model_rows import attention_flop
 
 
@@ -18,19 +19,25 @@ class ContextParallel(Step):
 
     def make(self) -> nn.Module:
         """The whole model, whose tokens know their place."""
-        network = Network(self.made.shape.model, SEED)
+        network = self.made.network()
         self._group = self.made.mesh("cp").get_group()
+        places = self.places.to(self.made.device)
         if network.embedding is not None:
-            network.embedding.places = self.places
+            network.embedding.places = places
         for layer in network.layers.values():
             attention: Any = layer.attention
-            attention.attend, attention.places = self.attend, self.places
+            attention.attend, attention.places = self.attend, places
         return network
 
     @property
     @abstractmethod
     def places(self) -> torch.Tensor:
         """Of this rank's tokens in each sequence."""
+
+    @property
+    def all_places(self) -> torch.Tensor:
+        """Of all tokens in each sequence."""
+        return torch.arange(self.made.shape.model.sequence)
 
     @abstractmethod
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -49,7 +56,8 @@ class Ulysses(ContextParallel):
     @property
     def places(self) -> torch.Tensor:
         """One part after another."""
-        return torch.arange(self.made.shape.model.sequence).chunk(self.made.shape.workload.cp)[self.made.place("cp")]
+        ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
+        return self.all_places.chunk(ranks)[rank]
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """With heads and tokens exchanged before and behind it."""
@@ -75,7 +83,7 @@ class Ring(ContextParallel):
     def places(self) -> torch.Tensor:
         """An early and a late part."""
         ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
-        parts = torch.arange(self.made.shape.model.sequence).chunk(2 * ranks)
+        parts = self.all_places.chunk(2 * ranks)
         return torch.cat((parts[rank], parts[2 * ranks - 1 - rank]))
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -105,9 +113,7 @@ class _RingAttention(torch.autograd.Function):
             coming = _passed_on(pairs, group, 0) if hop < group.size() - 1 else None
             rows, columns = _block(hop, group, query.shape[2])
             key, value = _heads_of(pairs[:, :, columns], query)
-            part, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 - torch names it so
-                query[:, :, rows], key, value, 0.0, hop == 0
-            )
+            part, sums = attention(query[:, :, rows], key, value, causal=hop == 0)
             both = torch.logaddexp(total[:, :, rows], sums)
             before, now = ((one - both).exp().unsqueeze(-1) for one in (total[:, :, rows], sums))
             out[:, :, rows] = out[:, :, rows] * before + part * now
@@ -128,15 +134,41 @@ class _RingAttention(torch.autograd.Function):
             rows, columns = _block(hop, group, query.shape[2])
             key, value = _heads_of(pairs[:, :, columns], query)
             parts = (gradient[:, :, rows], query[:, :, rows], key, value, out[:, :, rows], total[:, :, rows])
-            found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001
-                *parts, 0.0, hop == 0
-            )
+            found = attention_backward(*parts, causal=hop == 0)
             of_query[:, :, rows] += found[0]
             of_pairs = of_own if hop == 0 else torch.zeros_like(own) if arriving is None else arriving()
             of_pairs[:, :, columns] += torch.stack(torch.cat(found[1:], -1).chunk(own.shape[1], 1)).sum(2).movedim(0, 1)
             arriving = None if hop == 0 else _passed_on(of_pairs, group, 1)
             pairs = pairs if coming is None else coming()
         return of_query, of_own if arriving is None else of_own + arriving(), None
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What torch's fused kernel for the device gives, and logarithms of sums of exponentials; float32 has one each."""
+    kernels = torch.ops.aten
+    if query.device.type == "cpu":
+        out, sums = kernels._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal)  # noqa: SLF001
+        return out, sums
+    found = kernels._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal)  # noqa: SLF001
+    return found[0], found[1][..., : query.shape[2]]
+
+
+def attention_backward(*given: torch.Tensor, causal: bool) -> tuple[torch.Tensor, ...]:
+    """Gradients of queries, keys and values; ``given``: that of the result, queries, keys, values, result and sums."""
+    kernels = torch.ops.aten
+    if given[0].device.type == "cpu":
+        found = kernels._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)  # noqa: SLF001
+        return tuple(found)
+    *tensors, out, sums = given
+    # As the forward kernel leaves them: a multiple of 32 rows, of which those that are none weigh nothing.
+    padded = functional.pad(sums, (0, -sums.shape[-1] % 32), value=torch.inf)
+    seed = torch.zeros((), dtype=torch.int64)  # of dropout, of which there is none
+    found = kernels._scaled_dot_product_efficient_attention_backward(  # noqa: SLF001
+        *tensors, None, out, padded, seed, seed, 0.0, [True, True, True, False], causal
+    )
+    return tuple(found[:3])
 
 
 def _block(hop: int, group: Any, tokens: int) -> tuple[slice, slice]:  # noqa: ANN401
@@ -159,13 +191,14 @@ def _passed_on(tensor: torch.Tensor, group: Any, tag: int) -> Any:  # noqa: ANN4
     """Send it to the next rank of the ring; what is returned waits for what the previous one sends."""
     ranks, rank = group.size(), group.rank()
     coming = torch.empty_like(tensor)
-    sending = dist.isend(tensor, group=group, group_dst=(rank + 1) % ranks, tag=tag)
-    receiving = dist.irecv(coming, group=group, group_src=(rank - 1) % ranks, tag=tag)
+    # NCCL wants both in one call: each would wait for what its neighbour has not begun.
+    sending = dist.P2POp(dist.isend, tensor, group=group, group_peer=(rank + 1) % ranks, tag=tag)
+    receiving = dist.P2POp(dist.irecv, coming, group=group, group_peer=(rank - 1) % ranks, tag=tag)
+    works = dist.batch_isend_irecv([sending, receiving])
 
     def arrived() -> torch.Tensor:
-        for work in (sending, receiving):
-            if work is not None:
-                work.wait()
+        for work in works:
+            work.wait()
         return coming
 
     return arrived

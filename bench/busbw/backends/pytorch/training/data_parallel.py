@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER
-from busbw.backends.pytorch.training.network import Network
-from busbw.backends.pytorch.training.step import LEARNING_RATE, SEED, Step, Whole
+from busbw.backends.pytorch.training.step import LEARNING_RATE, Step, Whole
 
 
 class AllReduced(Step):
@@ -18,7 +17,7 @@ class AllReduced(Step):
 
     def make(self) -> nn.Module:
         """The whole model."""
-        return Network(self.made.shape.model, SEED)
+        return self.made.network()
 
 
 class Bucketed(Step):
@@ -27,7 +26,7 @@ class Bucketed(Step):
     def make(self) -> nn.Module:
         """The whole model within DistributedDataParallel."""
         self._wrapped: Any = nn.parallel.DistributedDataParallel(
-            Network(self.made.shape.model, SEED), process_group=self.made.group, gradient_as_bucket_view=True
+            self.made.network(), process_group=self.made.group, gradient_as_bucket_view=True
         )
         wrapped: nn.Module = self._wrapped
         return wrapped
@@ -58,10 +57,12 @@ class Zero1(Step):
 
     def make(self) -> nn.Module:
         """The whole model, its weights in one vector."""
-        network = Network(self.made.shape.model, SEED)
+        network = self.made.network()
         each = -(-sum(one.numel() for one in network.parameters()) // self.made.ranks)
-        self._weights, self._gradients = torch.zeros(each * self.made.ranks), torch.zeros(each * self.made.ranks)
-        self._share = torch.zeros(each)
+        self._weights, self._gradients = (
+            torch.zeros(each * self.made.ranks, device=self.made.device) for _ in range(2)
+        )
+        self._share = torch.zeros(each, device=self.made.device)
         start = 0
         for parameter in network.parameters():
             view = self._weights[start : start + parameter.numel()].view_as(parameter)

@@ -5,8 +5,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.pytorch.training.network import Network
-from busbw.backends.pytorch.training.step import SEED, Step
+from busbw.backends.pytorch.training.step import Step
 
 
 class ExpertParallel(Step):
@@ -19,7 +18,7 @@ class ExpertParallel(Step):
         shape, mesh = self.made.shape, self.made.mesh("ep")
         each = shape.model.experts // shape.workload.ep
         first = self.made.place("ep") * each
-        network = Network(shape.model, SEED, choice=shape.choice, experts=range(first, first + each))
+        network = self.made.network(experts=range(first, first + each))
         for layer in network.layers.values():
             mixture: Any = layer.ffn
             mixture.group = mesh.get_group()

@@ -108,11 +108,12 @@ class Experts(nn.Module):
         """Of (sequences, tokens, hidden): one, or several behind each other, of the sets of tokens that choose."""
         rows = hidden.flatten(0, 1)
         choice = self._choice.repeat(len(rows) // len(self._choice), 1)
-        gates = self.router(rows).gather(1, choice.clamp(min=0)).softmax(-1).flatten()
-        wanted = choice.flatten()
+        gates = self.router(rows).gather(1, choice.clamp(min=0).to(rows.device)).softmax(-1).flatten()
+        wanted = choice.flatten()  # known to the host, which need not wait for the device
         order = wanted.argsort(stable=True)[int((wanted == DROPPED).sum()) :]
-        token = order // choice.shape[1]
         counts = wanted[order].bincount(minlength=self.router.out_features).tolist()
+        order = order.to(rows.device)
+        token = order // choice.shape[1]
         found = self._worked(rows[token], counts) * gates[order].unsqueeze(-1)
         return torch.zeros_like(rows).index_add(0, token, found).view_as(hidden)
 

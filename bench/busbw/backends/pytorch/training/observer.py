@@ -9,11 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _coalescing_manager, _resolve_process_group  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -46,12 +47,16 @@ AT_ONCE: dict[str, tuple[str, int | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective as it was handed over, with tensors of its own: ``op`` with S and the ranks of its group."""
+    """One collective as it was handed over, with tensors of its own: ``op`` with S and the ranks of its group.
+
+    among: of a message on a device, the group and the device. NCCL wants messages that wait for each other in one call.
+    """
 
     op: str
     size_bytes: int
     group: int
     again: Callable[[], Any]
+    among: tuple[Any, torch.device] | None = None
 
 
 @dataclass(slots=True)
@@ -108,9 +113,13 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
         ours = tree_map_only(torch.Tensor, torch.zeros_like, args)
+        among = None
         if name in POSTED:
             op, which = POSTED[name]
-            size, group = _bytes(args[which]), dist.ProcessGroup.unbox(args[2 if op in _TWO_BUFFERS else 1]).size()
+            ranks = dist.ProcessGroup.unbox(args[2 if op in _TWO_BUFFERS else 1])
+            size, group = _bytes(args[which]), ranks.size()
+            if op in _MESSAGES and args[0][0].device.type != "cpu":
+                among = ranks, args[0][0].device
         else:
             op, factor = AT_ONCE[name]
             size = _bytes(args[0]) * (1 if factor is None else args[factor])
@@ -118,9 +127,10 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if op == "all_to_all" and any(len(set(rows)) > 1 for rows in args[3:5]):
             # The rank that gets or gives most determines how long it takes.
             op, size = "all_to_all_v", max(_bytes(args[0]), _bytes(args[1]))
-        self.calls.append(Call(op, size, 2 if op == "send_recv" else group, lambda: func(*ours, **kwargs)))
+        self.calls.append(Call(op, size, 2 if op == "send_recv" else group, lambda: func(*ours, **kwargs), among))
 
 
+_MESSAGES = frozenset({"send_recv", ""})
 _TWO_BUFFERS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 
 
@@ -144,17 +154,25 @@ def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
 
 def replay(calls: list[Call]) -> None:
     """The same collectives once more, in their order: each is waited for before the next, messages at the end."""
-    messages = []
-    for call in calls:
-        result = call.again()
-        if isinstance(result, torch.Tensor):
-            torch.ops._c10d_functional.wait_tensor(result)  # noqa: SLF001 - torch names it so
+    messages: list[Any] = []
+    for among, row in groupby(calls, key=lambda call: call.among):
+        if among is not None:
+            group, device = among
+            with _coalescing_manager(group, device, async_ops=True) as together:
+                for call in row:
+                    call.again()
+            messages += together.works
             continue
-        work = result[-1] if isinstance(result, tuple | list) else result
-        if call.op in {"send_recv", ""}:
-            messages.append(work)
-        else:
-            work.wait()
+        for call in row:
+            result = call.again()
+            if isinstance(result, torch.Tensor):
+                torch.ops._c10d_functional.wait_tensor(result)  # noqa: SLF001 - torch names it so
+                continue
+            work = result[-1] if isinstance(result, tuple | list) else result
+            if call.op in _MESSAGES:
+                messages.append(work)
+            else:
+                work.wait()
     for work in messages:
         work.wait()
 

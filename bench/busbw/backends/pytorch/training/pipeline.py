@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from busbw.backends.pytorch.training.network import Network, loss_of
-from busbw.backends.pytorch.training.step import SEED, Made, Step
+from busbw.backends.pytorch.training.network import loss_of
+from busbw.backends.pytorch.training.step import Made, Step
 from busbw.backends.pytorch.training.tensor_parallel import loss_by_vocabulary, settle, split, whole
 
 
@@ -29,14 +29,13 @@ class Pipelined(Step):
         count = one.pp * one.interleave
         length = model.layers // count
         numbers = [part * one.pp + made.place("pp") for part in range(one.interleave)]
-        parts = [Network(model, SEED, range(number * length, (number + 1) * length)) for number in numbers]
+        parts = [made.network(range(number * length, (number + 1) * length)) for number in numbers]
         if one.tp > 1:
             for part in parts:
                 split(part, made.mesh("tp"), "rows")
-        cpu = torch.device("cpu")
         stages = [
             pipelining.PipelineStage(
-                part, number, count, cpu, group=made.mesh("pp").get_group(), **self._ends(number, count)
+                part, number, count, made.device, group=made.mesh("pp").get_group(), **self._ends(number, count)
             )
             for part, number in zip(parts, numbers, strict=True)
         ]
@@ -49,9 +48,11 @@ class Pipelined(Step):
         """What goes into a stage and comes out, so that ranks need not tell each other."""
         model, one = self.made.shape.model, self.made.shape.workload
         shape = (model.batch // one.dp // one.micro_batches, model.sequence)
-        between = torch.zeros(*shape, model.hidden).requires_grad_()
+        between = torch.zeros(*shape, model.hidden, device=self.made.device).requires_grad_()
         given = self.given[: shape[0]] if number == 0 else between
-        out = torch.zeros(*shape, model.vocabulary or model.hidden).requires_grad_() if number == count - 1 else between
+        out = between
+        if number == count - 1 and model.vocabulary:
+            out = torch.zeros(*shape, model.vocabulary, device=self.made.device).requires_grad_()
         return {"input_args": given, "output_args": out}
 
     def backward(self) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from busbw.backends.pytorch.training.network import Network
-from busbw.backends.pytorch.training.step import SEED, Made, Step
+from busbw.backends.pytorch.training.step import Made, Step
 
 
 class Sharded(Step):
@@ -24,7 +23,7 @@ class Sharded(Step):
         """The whole model within ``fully_shard``."""
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - takes half a second
 
-        network, mesh = Network(self.made.shape.model, SEED), self.made.mesh("dp", "shard")
+        network, mesh = self.made.network(), self.made.mesh("dp", "shard")
         units: list[Any] = [network.embedding, *network.layers.values(), network.head]
         units = [unit for unit in units if unit is not None]
         for unit in units:

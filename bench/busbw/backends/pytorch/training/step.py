@@ -1,11 +1,12 @@
 """One step of training on one rank: made, taken, held against the same step of one process, and taken apart."""
 
 import math
+import os
 import tempfile
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -18,14 +19,16 @@ from torch import nn
 
 from busbw.backends.base import Operation, Parts, Span
 from busbw.backends.pytorch.bound import Bound
+from busbw.backends.pytorch.training.alive import Alive
 from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
 from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
-from busbw.backends.pytorch.training.timeline import Recorder, record
+from busbw.backends.pytorch.training.timeline import record
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split
 from busbw.runs.records import Case
+from busbw.system.device import Device
 from busbw.workloads.model_rows import parameters
 from busbw.workloads.shapes import StepShape
 
@@ -33,6 +36,9 @@ LEARNING_RATE: Final = 1.0
 """Large, so that a gradient that was not applied shows in the weights."""
 SEED: Final = 1
 """Of weights and data."""
+
+
+_HOST: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Made:
     ranks: int
     group: Any
     """torch's process group (None: all ranks)."""
+    device: torch.device = _HOST
+    """What weights and data are on."""
 
     @cached_property
     def degrees(self) -> dict[str, int]:
@@ -65,6 +73,11 @@ class Made:
         replicas = self.shape.workload.dp
         return whole.chunk(replicas)[self.rank * replicas // self.ranks].clone()
 
+    def network(self, layers: range | None = None, experts: range | None = None) -> Network:
+        """The model, or the part of it with these layers and experts, where this rank has its weights."""
+        shape = self.shape
+        return Network(shape.model, SEED, layers, choice=shape.choice, experts=experts).to(self.device)
+
     def mesh(self, *names: Split) -> Any:  # noqa: ANN401 - torch's device mesh
         """The ranks that differ from this one in these dimensions; those of one rank are left out, if others are."""
         grid = {name: number for name, number in self.degrees.items() if number > 1}
@@ -73,8 +86,8 @@ class Made:
             from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
 
             group: Any = dist.group.WORLD if self.group is None else self.group
-            return DeviceMesh.from_group(group, "cpu")
-        return _grid(tuple(grid.items()))[wanted]
+            return DeviceMesh.from_group(group, self.device.type)
+        return grid_of(self.device.type, tuple(grid.items()))[wanted]
 
     @cached_property
     def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
@@ -87,12 +100,12 @@ class Made:
 
 
 @cache
-def _grid(dimensions: tuple[tuple[str, int], ...]) -> Any:  # noqa: ANN401 - torch's device mesh
+def grid_of(device: str, dimensions: tuple[tuple[str, int], ...]) -> Any:  # noqa: ANN401 - torch's device mesh
     """All ranks of the world; its groups are made once."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
     names, degrees = zip(*dimensions, strict=True)
-    return init_device_mesh("cpu", degrees, mesh_dim_names=names)
+    return init_device_mesh(device, degrees, mesh_dim_names=names)
 
 
 Whole = Callable[[str], torch.Tensor]
@@ -106,7 +119,7 @@ class Step(ABC):
         self.made = made
         self.loss = torch.zeros(())
         given, wanted = batch_of(made.shape.model, SEED)
-        self.given, self.wanted = self.slice_of(given), self.slice_of(wanted)
+        self.given, self.wanted = (self.slice_of(one).to(made.device) for one in (given, wanted))
         self.network: nn.Module = self.make()
         self._initial = [parameter.detach().clone() for parameter in self.network.parameters()]
 
@@ -166,6 +179,11 @@ class Step(ABC):
             for parameter, initial in zip(self.network.parameters(), self._initial, strict=True):
                 parameter.copy_(initial)
 
+    @property
+    def copied_bytes(self) -> int:
+        """Of the weights that every step begins with."""
+        return _bytes(map(_local, self._initial))
+
     def silence(self) -> AbstractContextManager[Any]:
         """Within it, a step tells the other ranks nothing, beside an observer that is silent."""
         return nullcontext()
@@ -190,6 +208,10 @@ class Step(ABC):
         return True
 
 
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors)
+
+
 MakeStep = Callable[[Made], Step]
 
 
@@ -212,16 +234,16 @@ def cut(whole: torch.Tensor, like: Any) -> torch.Tensor:  # noqa: ANN401 - a ten
 
 
 class Reference:
-    """The same step of one process on the whole batch."""
+    """The same step of one process on the whole batch, on the device of the step; the host keeps what came of it."""
 
     def __init__(self, made: Made) -> None:
         model = made.shape.model
-        network = Network(model, SEED, choice=made.shape.choice)
-        given, wanted = batch_of(model, SEED)
-        out, self._wanted = network(given), wanted
-        torch.autograd.backward(loss_of(out, wanted))
-        self._out = out.detach()
-        self._network = dict(network.named_parameters())
+        network = made.network()
+        given, self._wanted = batch_of(model, SEED)
+        out = network(given.to(made.device))
+        torch.autograd.backward(loss_of(out, self._wanted.to(made.device)))
+        self._out = out.detach().cpu()
+        self._network = dict(network.cpu().named_parameters())
         inner = max(model.ffn, model.expert_ffn, model.heads * model.head_dim)
         longest = max(made.shape.tokens, model.hidden, inner, model.vocabulary)
         # Forward and backward pass go through every product of a layer once; each adds up to ``longest`` numbers,
@@ -256,7 +278,7 @@ class Reference:
         if not wanted.numel():
             return 0
         allowed = max(self._least, self._share * float(wanted.abs().max()))
-        near = (found - wanted).abs() <= allowed  # false for NaN, too
+        near = (found.cpu() - wanted).abs() <= allowed  # false for NaN, too
         return int(near.numel() - near.count_nonzero())
 
 
@@ -278,13 +300,14 @@ _CALLS: Final = ("distributed_c10d.py", "_functional_collectives.py")
 @dataclass
 class BoundStep:
     """A step as the instrument calls it. ``waits``: products are waited for, and leave zeros. ``late_seconds``: this
-    rank begins so much later.
+    rank begins so much later. ``device``: what it computes on, and is handed over to; None: the processor.
     """
 
     step: Step
     waits: Waits | None
     reference: Reference
     late_seconds: float = 0.0
+    device: Device | None = None
     calls: list[Call] = field(default_factory=list)
 
     def call(self) -> None:
@@ -320,15 +343,36 @@ class BoundStep:
         with Observer():
             self.call()
 
+    def memory(self) -> tuple[int, int, int]:
+        """Bytes at the peak of a step, of weights, and of gradients; copies that this instrument keeps are none."""
+        network = self.step.network
+        network.zero_grad(set_to_none=True)
+        weights = [_local(parameter.detach()) for parameter in network.parameters()]
+        if self.device is None:
+            with Alive(weights) as seen:
+                self.step.run()
+            peak = seen.peak_bytes
+        else:
+            peak = self.device.peak_bytes(self.step.run) - self.step.copied_bytes
+        gradients = [_local(one.grad) for one in network.parameters() if one.grad is not None]
+        return peak, _bytes(weights), _bytes(gradients)
+
     def timeline(self, now: Callable[[], int]) -> list[Span]:
         """What this rank does in a step, by the clock ``now``."""
         time.sleep(self.late_seconds)
-        return record(self.step.run, Recorder(waits=self.waits, now=now))
+        return record(self.step.run, now, self.waits, self.device)
 
     def profile(self) -> str:
         """A step as torch's profiler sees it, as a Chrome trace."""
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as seen:
+        # Else it writes two lines for each trace to stderr, whatever their level: they are no errors.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        if self.device is not None:
+            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+        with torch.profiler.profile(activities=kinds, record_shapes=True) as seen:
             self.call()
+            if self.device is not None:
+                self.device.synchronise()
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             seen.export_chrome_trace(str(file))
@@ -349,7 +393,11 @@ def refuse(case: Case) -> str | None:
     obstacles = (
         (case.workload is None, "the case does not say what is trained"),
         (_undivided(case), f"{case.op} wants two ranks or more for a replica of the model; here one has all of it"),
-        (case.device != "cpu", "steps of training run on CPU ranks so far"),
+        (
+            case.device != "cpu" and case.workload is not None and case.workload.wait_ns is not None,
+            "a GPU computes products; they are waited for on CPU ranks, which share cores",
+        ),
+        (case.pre_enqueue, "a step is more than a device's stream takes ahead"),
         (case.mode != "isolated", "a step is timed on its own, in mode isolated"),
         (case.group != "all", "all ranks train one model; groups want to be all"),
         (case.cache != "warm", "a step goes through more than caches hold; want cache warm"),
@@ -377,16 +425,21 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
         raise BackendError(message)
     shape = StepShape(bound.case.workload)
     ranks = len(bound.group)
-    made = Made(shape, bound.me, ranks, bound.process_group)
+    made = Made(
+        shape, bound.me, ranks, bound.process_group, _HOST if bound.device is None else torch.device(bound.device.name)
+    )
     wait_ns = bound.case.workload.wait_ns
     step = make(made)
     waits = None if wait_ns is None else Waits(wait_ns * 1e-9 * ranks / step.flop)
     late_ns = bound.case.workload.slow_ns if bound.case.workload.slow_rank == bound.me else None
-    one = BoundStep(step, waits, Reference(made), (late_ns or 0) * 1e-9)
+    one = BoundStep(step, waits, Reference(made), (late_ns or 0) * 1e-9, bound.device)
 
     def parts() -> Parts:
+        step.reset()
+        memory = one.memory()
         one.count()
         calls = (one.step.reset, one.watched, one.compute, one.communicate, one.timeline, one.profile)
-        return Parts(*calls, counted(one.calls), parameters(shape.model), step.flop, shape.tokens, shape.dropped)
+        sent, all_parameters = counted(one.calls), parameters(shape.model)
+        return Parts(*calls, sent, memory, all_parameters, step.flop, shape.tokens, shape.dropped)
 
     return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from busbw.backends.pytorch.training.network import Network
-from busbw.backends.pytorch.training.step import SEED, Made, Step
+from busbw.backends.pytorch.training.step import Made, Step
 
 Form = Literal["rows", "columns", "sequence"]
 """How the last matrix of attention and feed-forward network is split, whose first ones are split by columns.
@@ -29,7 +29,7 @@ class TensorParallel(Step):
 
     def make(self) -> nn.Module:
         """The whole model, its matrices split."""
-        network = Network(self.made.shape.model, SEED)
+        network = self.made.network()
         split(network, self.made.mesh("tp"), self._form)
         return network
 

@@ -10,7 +10,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._pytree import tree_map_only
 
 from busbw.backends.base import Span
-from busbw.backends.pytorch.training.observer import AT_ONCE, POSTED, Observer
+from busbw.backends.pytorch.training.observer import AT_ONCE, POSTED, Observer, Waits
+from busbw.system.device import Device, Mark
 
 COMPUTE = "compute"
 _WAITED_FOR = "_c10d_functional::wait_tensor"
@@ -18,21 +19,23 @@ _WAITED_FOR = "_c10d_functional::wait_tensor"
 
 @dataclass(slots=True)
 class _Call:
-    """``end_ns`` None: nobody has seen it end yet."""
+    """``end`` None: nobody has seen it end yet."""
 
     name: str
-    begin_ns: int
-    end_ns: int | None = None
+    begin: Any
+    end: Any = None
 
 
 @dataclass(eq=False)
 class Recorder(Observer):  # type: ignore[no-untyped-call]
-    """An observer that notes by the clock ``now`` what it sees. A collective ends when its library says so, or where
-    that does not tell, when it has been waited for; a message that is sent ends where it is handed over.
+    """An observer that notes the moment ``now`` of what it sees: an int, or what becomes one when the step is over.
+
+    A collective ends when its library says so, or where that does not tell, when it has been waited for; a message that
+    is sent ends where it is handed over.
     """
 
-    now: Callable[[], int] = lambda: 0
-    computed: list[Span] = field(default_factory=list)
+    now: Callable[[], Any] = lambda: 0
+    computed: list[tuple[str, Any, Any]] = field(default_factory=list)
     _begun: list[_Call] = field(default_factory=list)
     _open: dict[int, _Call] = field(default_factory=dict)
     _works: list[Any] = field(default_factory=list)
@@ -65,9 +68,12 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
     def _posted(self, call: _Call, result: Any) -> None:  # noqa: ANN401
         self._begun.append(call)
         if call.name == "send_recv":
-            call.end_ns = self.now()
+            call.end = self.now()
             return
         work = dist.Work.unbox(result[-1] if isinstance(result, tuple | list) else result)
+        if work is None:  # NCCL has none for a message that goes with others in one call
+            call.end = self.now()
+            return
         self._works.append(work)
         self._open[id(work)] = call
         with suppress(RuntimeError):  # of Gloo's messages and reduce_scatter torch knows no future
@@ -80,7 +86,7 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
     def _ended(self, key: int) -> None:
         call = self._open.pop(key, None)
         if call is not None:
-            call.end_ns = self.now()
+            call.end = self.now()
 
     @contextmanager
     def seeing_waits(self) -> Iterator[None]:
@@ -98,15 +104,38 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
         finally:
             setattr(dist.Work, "wait", wait)  # noqa: B010
 
-    def spans(self) -> list[Span]:
-        """What was computed and called, in the order of its begin; what nobody saw ending ends with the step."""
+    def spans(self) -> list[tuple[str, Any, Any]]:
+        """What was computed and called; what nobody saw ending ends with the step."""
         last = self.now()
-        calls = [(call.name, call.begin_ns, last if call.end_ns is None else call.end_ns) for call in self._begun]
-        return sorted([*self.computed, *calls], key=lambda one: one[1])
+        calls = ((call.name, call.begin, last if call.end is None else call.end) for call in self._begun)
+        return [*self.computed, *calls]
 
 
-def record(step: Callable[[], None], observed: Recorder) -> list[Span]:
-    """What ``step`` does, as ``observed`` sees it."""
+def record(
+    step: Callable[[], None], now: Callable[[], int], waits: Waits | None = None, device: Device | None = None
+) -> list[Span]:
+    """What ``step`` does by the clock ``now``, in the order of its begin. A ``device`` does it later than it is handed
+    over: there, moments are marks, which are read when all is done; the first one is by ``now``.
+    """
+    if device is None:
+        spans = _seen(step, Recorder(waits=waits, now=now))
+    else:
+        device.synchronise()
+        first, began = _marked(device), now()
+        marked = _seen(step, Recorder(waits=waits, now=lambda: _marked(device)))
+        device.synchronise()
+        spans = [(name, began + one.ns_since(first), began + other.ns_since(first)) for name, one, other in marked]
+    return sorted(spans, key=lambda one: one[1])
+
+
+def _seen(step: Callable[[], None], observed: Recorder) -> list[tuple[str, Any, Any]]:
     with observed.seeing_waits(), observed:
         step()
     return observed.spans()
+
+
+def _marked(device: Device) -> Mark:
+    """Where the current stream is now."""
+    mark = device.mark()
+    mark.record()
+    return mark

@@ -1,0 +1,65 @@
+"""Steps of training on one real GPU: verified, taken apart, drawn. Skipped, with the reason, without one."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import torch
+from testing.synthetic import case
+
+from busbw.backends import BACKENDS
+from busbw.backends.base import Backend
+from busbw.backends.pytorch.training.context_parallel import attention, attention_backward
+from busbw.backends.pytorch.training.network import causal
+from busbw.measure.unsupported import Place, skip_reason
+from busbw.ops.training import Workload
+from busbw.runs.cases import expand
+from busbw.runs.plan import read_suite
+from busbw.runs.records import Case, Measurement
+
+MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
+    pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
+]
+
+ALONE = Workload(model="Llama 3 8B", scale=1 / 32, dp=1, tp=1, pp=1, micro_batches=2, interleave=1)
+
+
+@pytest.mark.parametrize("op", ["train_all_reduce", "train_ddp", "train_zero1", "train_fsdp", "train_fsdp_prefetch"])
+def test_a_step_of_one_rank_is_verified_and_taken_apart(measured: Callable[[Case], Measurement], op: str) -> None:
+    one = case(op, 0, 1, backend="nccl", device="cuda", dtype=None)
+    made = measured(msgspec.structs.replace(one, redop=None, workload=ALONE))
+    assert made.check.state == "verified"
+    assert made.step is not None
+    assert min(*made.step.step_ns, *made.step.compute_ns) > 0
+    ((_, begin, _), *_, (_, last, _)) = made.step.timeline[0].spans
+    assert 0 <= begin < last
+
+
+@pytest.mark.parametrize(("rows", "columns", "masked"), [(64, 64, True), (40, 24, False)])
+def test_the_kernels_of_ring_attention_are_those_of_torch(rows: int, columns: int, *, masked: bool) -> None:
+    query, key, value = (
+        torch.randn(2, 4, length, 16, device="cuda", requires_grad=True) for length in (rows, columns, columns)
+    )
+    out, sums = attention(query, key, value, causal=masked)
+    wanted = causal(query, key, value) if masked else torch.softmax(query @ key.mT / 4, -1) @ value
+    assert torch.allclose(out, wanted, atol=1e-5)
+    if not masked:
+        assert torch.allclose(sums, torch.logsumexp(query @ key.mT / 4, -1), atol=1e-5)
+    gradient = torch.randn_like(out)
+    wanted.backward(gradient)  # type: ignore[no-untyped-call]
+    found = attention_backward(gradient, query, key, value, out, sums, causal=masked)
+    for one, tensor in zip(found, (query, key, value), strict=True):
+        assert tensor.grad is not None
+        assert torch.allclose(one, tensor.grad, atol=1e-4)
+
+
+def test_what_the_suite_asks_of_eight_gpus_is_refused_nowhere(backend: Backend) -> None:
+    """A dry pass: what it asks for can be run, whatever its steps would take."""
+    cases = expand(read_suite("training-gpu"), 8, 1, "cuda").cases
+    place = Place(oversubscribed=False, comparable=True)
+    refused = {one.op: reason for one in cases if (reason := skip_reason(one, backend, place)) is not None}
+    assert set(refused) <= {"train_interleaved", "train_gpipe", "train_1f1b"}  # of four layers on eight stages
