@@ -185,6 +185,7 @@ def test_a_number_that_cannot_be_is_refused_with_its_line(golden: Path, name: st
 
 
 _SENT: Final[JSON] = {"op": "all_reduce", "group": 2, "size_bytes": 8, "calls": 1, "ranks": [0]}
+_MEMORY: Final[JSON] = {"rank": 0, "peak_bytes": 9, "weights_bytes": 4, "gradients_bytes": 4}
 STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
     "no tries": ({"step_ns": []}, "one time for each try"),
     "one try more": ({"compute_ns": [5] * 9}, "one time for each try"),
@@ -201,6 +202,8 @@ STEP_FLAWS: dict[str, tuple[dict[str, JSON], str]] = {
     "calls": ({"sent": [{"op": "all_reduce", "group": 2, "size_bytes": 8, "calls": -1, "ranks": [0]}]}, "calls is -1"),
     "callers": ({"sent": [{"op": "x", "group": 2, "size_bytes": 8, "calls": 1, "ranks": [2]}]}, "of the ranks"),
     "rank twice": ({"timeline": [{"rank": 0, "spans": []}] * 2}, "timeline is of the ranks"),
+    "memory of no rank": ({"memory": [_MEMORY | {"rank": 2}]}, "memory is of the ranks"),
+    "memory of less than weights": ({"memory": [_MEMORY | {"peak_bytes": 3}]}, "peak_bytes is 3"),
     "backwards": ({"timeline": [{"rank": 0, "spans": [["compute", 5, 4]]}]}, "ends before it begins"),
 }
 
