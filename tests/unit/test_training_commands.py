@@ -9,13 +9,14 @@ from typing import Any
 from unittest.mock import patch
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from busbw.cli.main import main
 from busbw.errors import BusbwError
 from busbw.system.nvml import Gpu
-from busbw.workloads.model_rows import models
+from busbw.workloads.model_rows import models, parameters
 from busbw_analysis.cli.training import training
 from busbw_analysis.data.load import load, read
 from busbw_analysis.data.unavailable import Unavailable
@@ -44,6 +45,7 @@ def refused(words: str) -> BusbwError:
 
 def test_volumes_are_rows_and_their_sums() -> None:
     document = asked(f"volumes {RING} --explain")
+    assert document["headline"].startswith("A rank sends")
     for dimension, bytes_ in document["sent_bytes"].items():
         rows = [row for row in document["traffic"] if row["dimension"] == dimension]
         assert sum(row["sent_bytes"] for row in rows) == bytes_
@@ -52,6 +54,44 @@ def test_volumes_are_rows_and_their_sums() -> None:
     assert [row["dimension"] for row in document["statements"]] == ["dp", "tp", "pp", "cp", ""]
     assert document["layout"]["gpus"] == 32
     assert document["layout"]["bubble_share"] == 1 / 5
+
+
+def test_a_model_of_ones_own_is_described_by_options() -> None:
+    """GPT-2's smallest: 12 L h² matrices (arXiv:2001.08361, section 2.1); keys of a row in place of its own."""
+    (row,) = asked("models --layers 12 --hidden 768")["models"]
+    assert row["parameters_in_products"] == 12 * 12 * 768**2
+    (row,) = asked("models --layers 12 --hidden 768 --heads 12 --vocabulary 50257")["models"]
+    assert row["parameters"] == 12 * (12 * 768**2 + 2 * 768) + 2 * 50257 * 768 + 768
+    mixtral = "--layers 32 --hidden 4096 --kv-heads 8 --experts 8 --top-k 2 --expert-ffn 14336 --gated"
+    (row,) = asked(f"models {mixtral} --vocabulary 32000")["models"]
+    assert row["parameters"] == parameters(models()["Mixtral 8x7B"])
+    (half,) = asked("models --model 'Llama 3 8B' --layers 16")["models"]
+    whole = models()["Llama 3 8B"]
+    assert half["parameters"] == parameters(msgspec.structs.replace(whole, layers=16))
+    for words in ("volumes --dp 2", "memory", "roofline", "plan --gpus 4 --nic '4X NDR'"):
+        assert asked(f"{words} --layers 2 --hidden 256 --seq 64 --batch 8")["model"] == "own model"
+    assert asked("storage --layers 2 --hidden 256 --gpus 1 --achieved 1e12")["reading"]["what"] == "tokens of own model"
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        ("models", "8 models"),
+        ("volumes --model 'Llama 3 8B'", "A rank sends nothing"),
+        (f"volumes {RING}", "A rank sends 31.06 GB"),
+        (f"memory {RING}", "A rank keeps"),
+        (f"memory {RING} --gpu 'H100 SXM5'", "Fits 80 GB of H100 SXM5"),
+        ("memory --model 'Llama 3 8B' --dp 8 --batch 8 --gpu-memory 80GiB", "Does not fit"),
+        (f"roofline {RING} --network rail:nic=50GB/s,inner=450GB/s", "A step takes at least"),
+        ("limits", "The cliff is at 2.8e+28 FLOP, the wall of latency at 2.0e+31 FLOP"),
+        ("storage --sample DeepCAM --gpus 8 --achieved 1e15 --read-rate 50GB/s", "Training reads 73.1 GB/s of 50 GB/s"),
+        ("plan --model 'Llama 3 8B' --gpus 8 --nic '4X NDR'", "Fastest: dp "),
+    ],
+)
+def test_the_first_line_is_the_answer(words: str, starts: str) -> None:
+    first = CliRunner().invoke(main, ["training", *shlex.split(words)]).stdout.splitlines()[0]
+    assert first.startswith(f"# {starts}"[:80])
+    assert len(first) <= 80
 
 
 def test_models_are_listed_with_what_follows_from_them() -> None:
@@ -133,6 +173,11 @@ def test_storage_reads_and_saves() -> None:
     ("words", "code"),
     [
         ("volumes --model 'Llama 9'", "model"),
+        ("volumes", "model"),
+        ("volumes --layers 12", "model"),
+        ("volumes --layers 12 --hidden 768 --heads 5", "model"),
+        ("volumes --layers 12 --hidden -1", "row"),
+        ("volumes --layers 12 --hidden 768 --experts 8", "row"),
         ("volumes --model 'Llama 3 8B' --pp 3", "divides"),
         ("volumes --model 'Llama 3 8B' --dp 2 --ep 2", "no-experts"),
         ("volumes --model 'Llama 3 8B' --zero hsdp", "layout"),
@@ -147,6 +192,8 @@ def test_storage_reads_and_saves() -> None:
         ("limits --network star:rate=1GB/s", "usage"),
         ("limits --plot nowhere/limits.svg", "usage"),
         ("storage --gpus 1 --achieved 1e12", "storage"),
+        ("storage --gpus 1 --achieved 1e12 --sample DeepCAM --mtbf 3", "storage"),
+        ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --mtbf 3", "storage"),
         ("storage --gpus 1 --achieved -1 --sample DeepCAM", "storage"),
         (f"storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --from {STORED / 'schema-7'}", "storage"),
         ("storage --gpus 1 --achieved 1e12 --model 'Llama 3 8B' --write-rate 1GB/s --mtbf -1", "storage"),
@@ -157,6 +204,11 @@ def test_what_cannot_be_is_refused_by_its_code(words: str, code: str) -> None:
     error = refused(words)
     assert error.code == code
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(("gpu", "known"), [("H100", "H100 SXM5, H100 PCIe, H100 NVL"), ("h200sxm", "H200 SXM?")])
+def test_part_of_the_name_of_a_gpu_is_answered_with_those_that_have_it(gpu: str, known: str) -> None:
+    assert str(refused(f"memory --model 'Llama 3 8B' --gpu {gpu}")).endswith(known)
 
 
 def test_a_sequence_beyond_all_reason_is_refused_before_anything_is_counted() -> None:

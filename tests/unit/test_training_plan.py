@@ -19,13 +19,13 @@ from busbw.errors import AnalysisError, BusbwError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
 from busbw_analysis.cli.training import training
-from busbw_analysis.cli.training_machines import gpu_of_runs
 from busbw_analysis.data.load import read
 from busbw_analysis.data.sources import find
 from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training import plan as plans
+from busbw_analysis.training.gpus import gpu_of_runs
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.memory import memory
 from busbw_analysis.training.prices import Described, Group, Measured, Price, group_of, slowdown_of
@@ -533,12 +533,19 @@ def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) ->
         ("--model 'Llama 3 8B' --gpus 8 --tp 3", "tp of 1, 2, 4, 8"),
         ("--model 'Llama 3 8B' --gpus 8 --dp 8 --batch 4", "dp of 1, 2, 4"),
         ("--model 'Llama 3 8B' --gpus 8 --dp 2 --tp 2 --pp 1 --cp 1", "product is 8"),
+        ("--model 'Llama 3 8B' --gpus 8 --batch 24 --micro-batch 5", "micro-batch of 1, 2, 3, 4, 6, 8, 12, 24"),
     ],
 )
 def test_degrees_that_no_layout_has_are_refused_with_those_that_there_are(words: str, there: str) -> None:
     with pytest.raises(UsageError) as error:
         training.main(["plan", *shlex.split(f"{words} {NETWORK}")], standalone_mode=False)
     assert str(error.value).endswith(there)
+
+
+def test_a_model_that_no_layout_holds_says_how_many_gpus_would() -> None:
+    """16 B of each of 405.85e9 parameters in 80 GB."""
+    with pytest.raises(AnalysisError, match="82 GPUs or more"):
+        training.main(["plan", *shlex.split(f"--model 'Llama 3 405B' --gpus 8 {NETWORK}")], standalone_mode=False)
 
 
 def test_what_a_run_does_not_tell_the_network_does() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from testing.synthetic import World, case, synthetic_run
 
+from busbw.system.catalog import catalogue
 from busbw.workloads.model_rows import Model, models
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.judge import judge
@@ -29,17 +30,17 @@ def small() -> Model:
 
 def test_measured_steps_are_shown_folded() -> None:
     section = training(judge(load([STORED])), ())
-    assert section is not None
     assert section.folded
-    (shown,) = section.blocks
-    assert isinstance(shown, Table)
+    assert isinstance(section.blocks[0], Table)
 
 
-def test_without_steps_and_models_there_is_nothing_to_say(small: Model) -> None:
+def test_without_steps_and_models_it_is_said_how_to_name_one(small: Model) -> None:
     judgement = judge(pool([synthetic_run([case("all_reduce", size, 4) for size in SIZES], World())]))
-    assert training(judgement, ()) is None
+    section = training(judgement, ())
+    assert section.folded
+    assert [type(block) for block in section.blocks] == [Paragraph]
     section = training(judgement, (small,))
-    assert section is not None
+    assert not section.folded
     assert isinstance(section.blocks[0], Paragraph), "nothing tells how long computation takes"
 
 
@@ -47,8 +48,22 @@ def test_a_model_is_planned_on_the_ranks_of_the_run(small: Model) -> None:
     cases = [case(op, size, 2 if op == "ping_pong" else 4) for op in OPS for size in SIZES]
     products = [case("matmul", 1 << 20, 4)]
     section = training(judge(pool([synthetic_run([*cases, *products], World())])), (small,))
-    assert section is not None
     assert not section.folded
-    layouts = section.blocks[0]
+    answer, layouts = section.blocks[:2]
+    assert isinstance(answer, Paragraph)
     assert isinstance(layouts, Table)
     assert 1 <= len(layouts.rows) <= 5
+    assert answer.text.startswith(f"Fastest: {layouts.rows[0][0].text}")
+
+
+def test_layouts_fit_the_gpus_of_the_run(small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [case(op, size, 2 if op == "ping_pong" else 4) for op in OPS for size in SIZES]
+    judgement = judge(pool([synthetic_run([*cases, case("matmul", 1 << 20, 4)], World())]))
+    monkeypatch.setattr("busbw_analysis.report.sections.training.gpu_of_runs", lambda _: catalogue().gpus[0])
+    large = msgspec.structs.replace(small, vocabulary=10**9)
+    fits, section = (training(judgement, (one,)).blocks for one in (small, large))
+    assert isinstance(fits[1], Table)
+    assert any("16 GB of P100 SXM2" in note for note in fits[1].notes)
+    (refused,) = section
+    assert isinstance(refused, Paragraph)
+    assert "16 GB" in refused.text

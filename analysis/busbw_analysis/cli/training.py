@@ -14,15 +14,17 @@ from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
-from busbw_analysis.cli.training_machines import gpu_found, gpu_row, memory_of_gpu, rates_given
+from busbw_analysis.cli.training_machines import gpu_found, gpu_row, rates_given
+from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
-from busbw_analysis.report.document import Table
+from busbw_analysis.report.document import Paragraph, Table
 from busbw_analysis.report.tables import training as tables
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
+from busbw_analysis.training.gpus import memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
 from busbw_analysis.training.memory import (
     CHECKPOINT_BYTES,
@@ -38,9 +40,6 @@ from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
-_own_models = click.option(
-    "--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows."
-)
 _from_run = click.option(
     "--from", "run", metavar="RUN", shell_complete=names_of_runs, help="In place of --network: messages as measured."
 )
@@ -67,7 +66,8 @@ def _step_options(command: _Command) -> _Command:
             message = "--zero hsdp and --shard (ranks of a group that divides weights) belong together"
             raise UsageError(message, code="layout")
         layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
-        model = model_rows.named(model_rows.models(given.pop("own")), given.pop("model"))
+        model = named_one(given.pop("model"))
+        del given["own"]
         per_host, limit = given.pop("ranks_per_host"), given.pop("nodes_per_token")
         step = Step(
             model,
@@ -97,8 +97,6 @@ def _step_options(command: _Command) -> _Command:
     ]
     for option in reversed(
         [
-            click.option("--model", required=True, help="One of busbw training models, such as 'Llama 3 70B'."),
-            _own_models,
             *degrees,
             click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
             click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
@@ -116,11 +114,13 @@ def _step_options(command: _Command) -> _Command:
             click.option("--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']"),
             click.option("--imbalance", type=float, default=1.0, show_default=True, help="Busiest experts over mean."),
             click.option("--ranks-per-host", type=int, help="GPUs of a node; splits expert traffic that is limited."),
-            click.option("--nodes-per-token", type=int, help="Limit on nodes of a token.  [default: the row's]"),
+            click.option(
+                "--nodes-per-token", type=click.IntRange(0), help="Limit on nodes of a token.  [default: the row's]"
+            ),
         ]
     ):
         made = option(made)
-    return cast("_Command", made)
+    return cast("_Command", model_options(made))
 
 
 @click.group()
@@ -131,11 +131,12 @@ def training() -> None:
 training.add_command(plan_)
 
 
-def _print(document: dict[str, JSON], shown: Iterable[Table], *, as_json: bool) -> None:
+def _print(headline: str, document: dict[str, JSON], shown: Iterable[Table], *, as_json: bool) -> None:
+    """The answer first, in JSON and on the terminal."""
     if as_json:
-        print_json(document)
+        print_json({"headline": headline, **document})
     else:
-        echo(render(shown))
+        echo(render([Paragraph(headline), *shown]))
 
 
 def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of the records of the analysis
@@ -166,12 +167,14 @@ def _head(step: Step) -> dict[str, JSON]:
 
 
 @training.command()
-@_own_models
+@model_options
 @as_json_option
-def models(*, own: Path | None, as_json: bool) -> None:
-    """List the models that there are, with parameters and FLOP that follow from their rows."""
-    rows = [_model_row(row, row.sequence) for row in model_rows.models(own).values()]
-    _print({"models": rows}, [tables.models_table(rows)], as_json=as_json)
+def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -> None:
+    """List the models that there are, or one, with parameters and FLOP that follow from their rows."""
+    listed = model_rows.models(own).values() if model is None else [model]
+    rows = [_model_row(row, row.sequence) for row in listed]
+    headline = f"{len(rows)} models; --layers and --hidden make one of your own"
+    _print(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
 
 
 @training.command()
@@ -192,7 +195,8 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "waited_bytes": {one: sent(rows, one, hideable=False) for one in DIMENSIONS},
         "statements": [asdict(one) for one in said],
     }
-    _print(document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
+    headline = tables.traffic_headline(step, rows)
+    _print(headline, document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
 
 
 @training.command()
@@ -225,12 +229,7 @@ def memory(
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
     by_zero = [per_parameter(step.model.width_bytes, gradient, optimizer, zero, group).total for zero in range(4)]
     saved = {per: checkpoint_bytes(step, per) for per in CHECKPOINT_BYTES}
-    words: list[str] = []
-    if room is not None:
-        of_it = f"{tables.gigabytes(room)} of {what}"
-        words.append(f"fits {of_it}: {'yes' if fits else 'no'}, {found.total / room * 100:.3g} % of it")
-    if other is not None:
-        words.append(f"this would fit: {tables.layout_words(other.layout)}")
+    headline = tables.memory_headline(found, room, what, None if other is None else other.layout)
     document = {
         **_head(step),
         "memory": _with(found, "total"),
@@ -240,7 +239,7 @@ def memory(
         "would_fit": None if other is None else asdict(other.layout),
         "checkpoint_bytes": saved,
     }
-    _print(document, [tables.memory_table(step, found, by_zero, saved, words)], as_json=as_json)
+    _print(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
 
 
 def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> tuple[float | None, str]:
@@ -276,13 +275,13 @@ def roofline(
     times = [one.seconds(peak, memory_rate, rates, step.layout) for one in found]
     notes = [f"of one rank in a step; balance of memory: {peak / memory_rate:.4g} FLOP/B"]
     tokens = by_node = None
+    own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
     if rates is not None:
         wires = dict.fromkeys((rates.inner, rates.outer))
         notes += [f"balance of the network: {peak / wire:.4g} FLOP/B at {format_rate(wire)}" for wire in wires]
         if step.layout.replicas > 1:
             wire = rate_of(rates, step.layout, "dp")
             tokens = least_tokens(peak, wire, step.layout.replicas, step.gradient_bytes)
-            own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
             notes.append(f"dp is hidden by the backward pass from {tokens:.0f} tokens a GPU on; here {own}")
             if wire == rates.outer < (together := rate_of_node(rates, step.layout)):
                 by_node = least_tokens(peak, together, step.layout.replicas, step.gradient_bytes)
@@ -300,7 +299,9 @@ def roofline(
             for one, least in zip(found, times, strict=True)
         ],
     }
-    _print(document, [tables.roofline_table(step, list(zip(found, times, strict=True)), notes)], as_json=as_json)
+    timed = list(zip(found, times, strict=True))
+    headline = tables.roofline_headline(timed, tokens, own)
+    _print(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
 
 
 _MEANING = {
@@ -380,13 +381,12 @@ def limits_(
         "limits": [{**asdict(one), "wall": one.wall if one.wall < float("inf") else None} for one in found],
         "utilisation": [asdict(one) for one in walls.curve(constants)],
     }
-    _print(document, [tables.limits_table(found)], as_json=as_json)
+    _print(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
 
 
 @training.command()
-@click.option("--model", help="One of busbw training models: its tokens are read, its checkpoints are written.")
+@model_options
 @click.option("--sample", help="A row of busbw/workloads/samples.toml: what is read in place of tokens.")
-@_own_models
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many read, and save.")
 @click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
 @click.option("--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]")
@@ -403,7 +403,7 @@ def limits_(
 @as_json_option
 def storage(  # noqa: PLR0913 - click hands every option over by name
     *,
-    model: str | None,
+    model: model_rows.Model | None,
     sample: str | None,
     own: Path | None,
     gpus: int,
@@ -420,17 +420,19 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     as_json: bool,
 ) -> None:
     """Say at what rate training reads, how long checkpoints take, how often to save, and what time is lost."""
-    row = None if model is None else model_rows.named(model_rows.models(own), model)
-    if row is None and (sample is None or write_rate is not None):
+    if model is None and (sample is None or write_rate is not None):
         message = "want --model, whose tokens are read and which is saved, or without --write-rate --sample"
         raise UsageError(message, code="storage")
     if not (0 < achieved < 1e30 and 0 <= restart < 1e30 and (mtbf is None or 0 < mtbf < 1e30)):
         message = "want --achieved above 0 FLOP/s, --restart of 0 s or more and --mtbf above 0 hours, all finite"
         raise UsageError(message, code="storage")
+    if mtbf is not None and write_rate is None and (run is None or model is None):
+        message = "--mtbf says how often to save: it wants --model, and --write-rate or --from"
+        raise UsageError(message, code="storage")
     if sample is not None:
         reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample), achieved, gpus)
-    elif row is not None:
-        reading = disks.reading_tokens(row, seq or row.sequence, achieved, gpus)
+    elif model is not None:
+        reading = disks.reading_tokens(model, seq or model.sequence, achieved, gpus)
     else:
         raise AssertionError
     files = () if run is None else judgement_of([run], results_dir, None, force=False).files
@@ -440,10 +442,10 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         message = f"{run} has measured no storage but memory; want one of storage_read, storage_write, checkpoint_save"
         raise UsageError(message, code="storage")
     found: list[disks.Checkpoints] = []
-    bytes_ = 0 if row is None else bytes_per_parameter * model_rows.parameters(row)
+    bytes_ = 0 if model is None else bytes_per_parameter * model_rows.parameters(model)
     unknown = "" if run is None else f"share: not told, {run} has measured no storage_read"
     shown = [tables.reading_table(reading, read, unknown)]
-    if write is not None and row is not None:
+    if write is not None and model is not None:
         writer = None if writer_rate is None else parse_rate(writer_rate)
         copied, written = (
             disks.copy_seconds(bytes_, gpus),
@@ -463,7 +465,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": [asdict(one) for one in found],
     }
-    _print(document, shown, as_json=as_json)
+    _print(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
 
 
 def _rate(given: str | None, files: Sequence[Stored], op: str) -> disks.Rate | None:

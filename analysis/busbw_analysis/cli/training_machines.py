@@ -1,16 +1,13 @@
 """GPUs and networks that the commands of training are given by name, or find in a run or in this machine."""
 
-import re
-from collections.abc import Iterable
 from pathlib import Path
 
-from busbw.errors import AnalysisError, UsageError
+from busbw.errors import AnalysisError, UsageError, refuse_unknown
 from busbw.system.catalog import Gpu, catalogue
-from busbw.system.detect import gpus_of, row_of
 from busbw.system.nvml import gpus_by_address
-from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.rates import Rates, rates_of
 
@@ -21,32 +18,9 @@ def gpu_row(name: str) -> Gpu:
     wanted = name.casefold()
     found = next((row for row in rows if wanted in {one.casefold() for one in (row.name, *row.names)}), None)
     if found is None:
-        message = f"GPU {name!r} is none of the rows; want one of {', '.join(row.name for row in rows)}"
-        raise UsageError(message, code="gpu")
+        names = [row.name for row in rows]
+        refuse_unknown("GPU", name, [one for one in names if wanted in one.casefold()] or names, code="gpu")
     return found
-
-
-def memory_of_gpu(gpu: Gpu) -> float:
-    """Bytes: the smallest number that its label has, or what is usable of it, in decimal GB: never more than is there,
-    because most vendors mean GiB.
-    """
-    usable = re.search(r"\((\d+) usable\)", gpu.memory)
-    numbers = [usable[1]] if usable else re.findall(r"(\d+)(?= or | GB)", gpu.memory)
-    return min(map(float, numbers)) * 1e9
-
-
-def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
-    """That on which the ranks of runs were, of several kinds the one with least memory; None where ranks were on
-    processors, and where no row has its name.
-    """
-    rows = catalogue()
-    found: list[Gpu] = []
-    for one in datasets:
-        if all(row.case.device == "cpu" for row in one.cases):
-            continue
-        for host in {host for stored in one.runs for host in stored.run.hosts}:
-            found += [row for gpu in gpus_of(one.environment(host)) if (row := row_of(gpu, rows)) is not None]
-    return min(found, key=memory_of_gpu, default=None)
 
 
 def gpu_found(run: str | None, results_dir: Path) -> tuple[Gpu, str] | None:

@@ -7,18 +7,21 @@ from typing import Any, Final, TypeVar, cast, get_args
 
 import click
 
-from busbw.errors import UsageError
+from busbw.errors import UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.system.catalog import Catalogue, Gpu, catalogue
 from busbw.units import format_flop, format_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
-from busbw_analysis.cli.training_machines import gpu_of_runs, gpu_row, memory_of_gpu
+from busbw_analysis.cli.training_machines import gpu_row
+from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.report.document import Block, Paragraph
 from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
+from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule
 from busbw_analysis.training.memory import Attention
 from busbw_analysis.training.plan import (
@@ -56,8 +59,7 @@ def _degree_options(command: _Command) -> _Command:
 
 
 @click.command("plan")
-@click.option("--model", required=True, help="One of busbw training models, such as 'Llama 3 70B'.")
-@click.option("--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows.")
+@model_options
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many.")
 @click.option(
     "--from",
@@ -104,8 +106,7 @@ def _degree_options(command: _Command) -> _Command:
 @as_json_option
 def plan_(  # noqa: PLR0913 - click hands every option over by name
     *,
-    model: str,
-    own: Path | None,
+    model: model_rows.Model | None,
     gpus: int,
     runs: tuple[str, ...],
     rules: bool,
@@ -117,7 +118,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     **given: Any,  # noqa: ANN401 - click hands every option over by name
 ) -> None:
     """Say which layouts of a model are fastest on a network, what binds each, and what would change it."""
-    row = model_rows.named(model_rows.models(own), model)
+    row = named_one(model)
     measured = Questions(read_groups([find(results_dir, run).read() for run in runs], force=force)) if runs else None
     machine, room, peak, assumed = _machine(row, gpus, measured, given)
     wanted = Wanted(
@@ -142,8 +143,11 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
 
         save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
+    peaks = peak or machine.flop_per_second
+    headline = tables.plan_headline(found, machine, peaks)
     if as_json:
         document: dict[str, JSON] = {
+            "headline": headline,
             "model": row.name,
             "gpus": gpus,
             "batch": wanted.batch,
@@ -164,8 +168,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         }
         print_json(document)
         return
-    peaks = peak or machine.flop_per_second
-    shown = list(tables.plan_tables(wanted, found, kept, machine, peaks, assumed))
+    shown: list[Block] = [Paragraph(headline), *tables.plan_tables(wanted, found, kept, machine, peaks, assumed)]
     shown += tables.change_tables(changes, grown, best)
     shown += tables.rules_tables(compared, orders) if rules else []
     echo(render(shown))
@@ -272,8 +275,7 @@ def _described(
     networks = [row for row in rows.rates if row.kind in {"infiniband", "ethernet", "efa", "slingshot"}]
     card = next((row for row in networks if row.name.casefold() == wanted), None)
     if card is None:
-        message = f"--nic {given['nic']!r} is none of the rows; want one of {', '.join(row.name for row in networks)}"
-        raise UsageError(message, code="network")
+        refuse_unknown("--nic", given["nic"], (row.name for row in networks), code="network")
     link = next((row for row in rows.rates if gpu and row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
     outer = card.practical_bytes_per_second or card.bytes_per_second
     if gpu is None or link is None or gpu.links is None:

@@ -188,8 +188,7 @@ def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> I
     failed = any(row.state == "failed" for row in judgement.dataset.cases)
     shown = {"always": True, "alone": not sent, "failed": failed, "folded": False}
     yield operations(sides, reasons(answer))
-    if (of_training := training(judgement, models)) is not None:
-        yield of_training
+    yield training(judgement, models)
     for when, write_section in _SECTIONS:
         if (section := write_section(judgement)) is not None:
             yield replace(section, folded=not shown[when])

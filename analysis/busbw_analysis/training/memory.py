@@ -238,11 +238,16 @@ def refuse_what_never_fits(step: Step, room: float, optimizer: Optimizer, attent
     """The step of ``what_fits``. Raises AnalysisError (never-fits) with how many GPUs hold parameters alone."""
     found = what_fits(step, room, optimizer, attention)
     if found is None:
-        bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1).total
-        least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
         message = (
-            f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; weights, "
-            f"gradients and optimizer alone, {bytes_:g} B a parameter, want {least} GPUs or more"
+            f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "
+            f"{least_gpus(step, room, optimizer)}"
         )
         raise AnalysisError(message, code="never-fits")
     return found
+
+
+def least_gpus(step: Step, room: float, optimizer: Optimizer = "adam") -> str:
+    """On how many GPUs of ``room`` bytes there is place for all parameters, in words: no layout needs fewer."""
+    bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1).total
+    least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
+    return f"weights, gradients and optimizer alone, {bytes_:g} B a parameter, want {least} GPUs or more"

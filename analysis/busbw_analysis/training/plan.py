@@ -14,7 +14,7 @@ import msgspec
 from busbw.errors import AnalysisError, UsageError
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.training.layout import Layout, Step, divisors, layouts
-from busbw_analysis.training.memory import Attention, Memory, memory
+from busbw_analysis.training.memory import Attention, Memory, least_gpus, memory
 from busbw_analysis.training.step_time import Machine, Scenario, StepTime, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 
@@ -152,7 +152,10 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
         layout = search.smallest.layout
         degrees = ", ".join(f"{name} {getattr(layout, name)}" for name in ("dp", "tp", "pp", "cp", "ep"))
         room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (wanted.room or 0.0, search.least.total))
-        message = f"no layout of {what} fits {room}; the least, {least}, has {degrees}; want more GPUs, or more memory"
+        message = (
+            f"no layout of {what} fits {room}; the least, {least}, has {degrees}; want more GPUs, or more memory: "
+            f"{least_gpus(search.smallest, wanted.room or 0.0)}"
+        )
         raise AnalysisError(message, code="never-fits")
     order = sorted(search.best.values(), key=lambda one: one.time.total)
     return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
@@ -165,6 +168,10 @@ def _what_divides(wanted: Wanted) -> str:
         there = {getattr(one, name) for one in made}
         if there and wanted.fixed.get(name, min(there)) not in there:
             return f"{name} of {', '.join(map(str, sorted(there)))}"
+    sequences = wanted.fixed.get("micro_batch")
+    dividing = {one for layout in made for one in divisors(wanted.batch // layout.dp)}
+    if sequences is not None and dividing and sequences not in dividing:
+        return f"micro-batch of {', '.join(map(str, sorted(dividing)[:24]))}"
     return f"another --batch ({wanted.gpus}), or other degrees, whose product is {wanted.gpus}"
 
 

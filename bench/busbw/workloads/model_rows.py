@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from busbw.errors import UsageError
+from busbw.errors import UsageError, refuse_unknown
 from busbw.ops import limits
 from busbw.runs.records import DTYPE_BYTES, Record
 from busbw.runs.sourced import SourcedRow, refuse
@@ -308,8 +308,7 @@ def named(rows: dict[str, _Named], name: str) -> _Named:
     wanted = _plain(name)
     found = next((row for key, row in rows.items() if _plain(key) == wanted), None)
     if found is None:
-        message = f"{name!r} is none of the rows; want one of {', '.join(rows)}"
-        raise UsageError(message, code="model")
+        refuse_unknown("row", name, rows, code="model")
     return found
 
 

@@ -9,7 +9,8 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, table
-from busbw_analysis.report.tables.training_plan import change_tables, plan_tables
+from busbw_analysis.report.tables.training_plan import change_tables, plan_headline, plan_tables
+from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.held import Held, held, order_kept
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
@@ -21,12 +22,12 @@ _OVERLAP: Final = 0.8
 """Share of a call that computation beside it hides, where the run has not measured it."""
 
 
-def training(judgement: Judgement, models: Sequence[Model]) -> Section | None:
-    """Of the ``models`` that were asked for; None where there are none and no step was measured."""
+def training(judgement: Judgement, models: Sequence[Model]) -> Section:
+    """Of the ``models`` that were asked for, and of steps that were measured; folded where no model was named."""
     questions = Questions([judgement.dataset])
     blocks = [*_measured(questions), *(block for model in models for block in _planned(questions, model))]
-    if not blocks:
-        return None
+    if not models:
+        blocks.append(Paragraph("To plan a model on these ranks: busbw report RUN --model 'Llama 3 8B'."))
     gist = "The time of steps by the measurements of this run, its parts, and what would change it."
     return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
 
@@ -74,8 +75,11 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         return
     overlap, how = prices.overlap() or (_OVERLAP, "assumed")
     slowdown, slower = slowdown_of(prices)
-    machine = Machine(rate[0], prices.per_host, prices, overlap, slowdown=slowdown)
-    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {})
+    gpu = gpu_of_runs(questions.datasets)
+    room = None if gpu is None else memory_of_gpu(gpu)
+    memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
+    machine = Machine(rate[0], prices.per_host, prices, overlap, memory_rate, slowdown=slowdown)
+    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room)
     try:
         found = plan(wanted, machine)
     except (AnalysisError, UsageError) as error:
@@ -83,6 +87,8 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         return
     kept, best = found.layouts[:_TOP], found.layouts[0]
     words = f"{overlap:.0%} of a call, {how}"
-    assumed = {"compute": rate[1], "overlap": words, "slowdown": slower, "memory": "not looked at"}
+    holds = "not looked at" if gpu is None or room is None else f"{room / 1e9:.4g} GB of {gpu.name}, the run's"
+    assumed = {"compute": rate[1], "overlap": words, "slowdown": slower, "memory": holds}
+    yield Paragraph(plan_headline(found, machine, rate[0]))
     yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
-    yield from change_tables(sensitivity(best, machine), scaling(best, machine), best)
+    yield from change_tables(sensitivity(best, machine), scaling(best, machine, room), best)

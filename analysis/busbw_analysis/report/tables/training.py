@@ -45,6 +45,74 @@ def _step_words(step: Step) -> str:
     )
 
 
+def traffic_headline(step: Step, rows: tuple[Traffic, ...]) -> str:
+    """What a rank sends in a step, most of it for what, and how much of it computation waits for."""
+    whole = sent(rows)
+    if not whole:
+        return "A rank sends nothing."
+    most = max(DIMENSIONS, key=lambda one: sent(rows, one))
+    idle = f"; the pipeline idles for {_percent(step.bubble_share)} % of a step" if step.bubble_share else ""
+    return (
+        f"A rank sends {gigabytes(whole)} a step, {_percent(sent(rows, most) / whole)} % of it for {most}; computation "
+        f"waits for {gigabytes(sent(rows, hideable=False))}{idle}"
+    )
+
+
+def memory_headline(found: Memory, room: float | None, what: str, other: Layout | None) -> str:
+    """Whether a rank fits the ``room`` of ``what``, by how much, what most of it is, and which layout would fit."""
+    parts = ("weights", "gradients", "optimizer", "activations", "buffers")
+    most = max(parts, key=lambda name: getattr(found, name))
+    of_it = f"{gigabytes(found.total)}, {_percent(getattr(found, most) / found.total)} % of it {most}"
+    if room is None:
+        return f"A rank keeps {of_it}; --gpu says whether that fits"
+    fits = "Fits" if found.total <= room else "Does not fit"
+    would = "" if other is None else f"; this would fit: {layout_words(other)}"
+    share = _percent(found.total / room)
+    return f"{fits} {gigabytes(room)} of {what}: a rank keeps {of_it}, {share} % of the room{would}"
+
+
+def roofline_headline(found: Sequence[tuple[Phase, dict[str, float]]], tokens: float | None, own: int) -> str:
+    """What decides the time of a step; ``tokens`` of a GPU from which dp is hidden, beside its ``own``."""
+    whole = [(one, least) for one, least in found if one.dimension is not None]
+    alone = sum(max(least.values()) for one, least in found if one.dimension is None)
+    slow = [one.dimension for one, least in whole if least.get("network", 0.0) > least["compute"]]
+    longest = max([alone, *(max(least.values()) for _, least in whole)])
+    by = f"the network ({', '.join(map(str, slow))})" if slow else "what a GPU computes and reads"
+    words = f"A step takes at least {_seconds(longest)}, decided by {by}"
+    if tokens is None:
+        return words
+    hidden = "hidden" if own >= tokens else "not hidden"
+    return f"{words}; dp is {hidden}: {own} tokens a GPU, where it wants {tokens:.0f}"
+
+
+def limits_headline(found: Sequence[Limits]) -> str:
+    """Where the first one's limits are, and what moves the wall most."""
+    one = found[0]
+    cliff = "is not met" if one.cliff is None else f"is at {one.cliff:.1e} FLOP"
+    if one.wall == float("inf"):
+        return f"The cliff {cliff}, and nothing ends it: there is no latency; a reconstruction"
+    best = max(found[1:], key=lambda other: other.wall)
+    return (
+        f"The cliff {cliff}, the wall of latency at {one.wall:.1e} FLOP; of all changes below the wall moves most by "
+        f"'{best.name}', {best.wall / one.wall:.3g} times; a reconstruction"
+    )
+
+
+def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkpoints]) -> str:
+    """Whether the storage reads fast enough, how long a checkpoint stops training, and how often to save."""
+    told = [f"Training reads {format_rate(reading.bytes_per_second)}"]
+    if rate is not None:
+        share = reading.share_of(rate.bytes_per_second)
+        enough = "enough" if share <= 1 else f"not enough: it wants {share:.3g} times as much, and waits"
+        told[0] += f" of {format_rate(rate.bytes_per_second)}: {enough}"
+    if saved:
+        told.append(f"a checkpoint stops it for {_seconds(saved[0].stops)}")
+        if saved[0].interval is not None and saved[0].lost is not None:
+            lost = _percent(saved[0].lost)
+            told.append(f"save every {_seconds(saved[0].interval)}, which loses {lost} % of all time")
+    return "; ".join(told)
+
+
 _TRAFFIC: Final[tuple[Column[Traffic], ...]] = (
     Column("group", lambda one: one.dimension),
     Column("what", lambda one: one.what),
@@ -91,10 +159,8 @@ def traffic_tables(
         yield table("", _STATEMENTS, explained, "which makes: as it stands, in elements where it names no type")
 
 
-def memory_table(
-    step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int], fit: Sequence[str]
-) -> Table:
-    """Parts of the memory of the rank that needs most, and whether they fit."""
+def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int]) -> Table:
+    """Parts of the memory of the rank that needs most."""
     layout = step.layout
     undivided = layout.zero == 2 and layout.micro_batches > 1 and layout.reduces == 1
     columns: tuple[Column[str], ...] = (
@@ -110,7 +176,6 @@ def memory_table(
         "zero 2 divides gradients only if every micro-batch reduces them (--sync every)" if undivided else "",
         f"weights, gradients and optimizer by zero 0 to 3: {', '.join(f'{one:.4g}' for one in by_zero)} B a parameter",
         "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
-        *fit,
     )
 
 
@@ -131,7 +196,7 @@ def limits_table(found: Sequence[Limits]) -> Table:
         _LIMITS,
         found,
         "cliff: above it the best utilisation is below 80 % of that of small training; none in time: found no way",
-        "wall: latency of the layers alone takes the time there is (closed form)",
+        "wall: latency of the layers alone, without hops between nodes, takes the time there is (closed form)",
         f"a reconstruction of arXiv:2411.01137, whose text was not at hand; it states: {stated}",
     )
 
@@ -149,9 +214,7 @@ def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Tab
     )
     if rate is None:
         return table("", columns, [reading], unknown)
-    share = reading.share_of(rate.bytes_per_second)
-    enough = "enough" if share <= 1 else f"not enough: training wants {share:.3g} times as much, and waits"
-    return table("", columns, [reading], f"share: of {_rate_words(rate)}", enough)
+    return table("", columns, [reading], f"share: of {_rate_words(rate)}")
 
 
 def _rate_words(rate: Rate) -> str:

@@ -29,6 +29,22 @@ def short_words(layout: Layout, micro_batch: int) -> str:
     return f"{', '.join([*(degrees or ['dp 1']), *parts, *zero, *again])}; {layout.micro_batches} × {micro_batch}"
 
 
+def plan_headline(found: Plan, machine: Machine, peak: float) -> str:
+    """The fastest layout, its step with the interval, what binds it, and how far that is to be believed."""
+    best = found.layouts[0]
+    ends, calls = best.ends(machine), len(best.time.prices)
+    interval = "no interval" if ends is None else f"{_seconds(ends[0])} to {_seconds(ends[1])}, 95 %"
+    of_peak = _percent(best.share_of_peak(peak, causal=machine.causal))
+    layout = short_words(best.step.layout, best.step.micro_batch)
+    trust = []
+    if best.not_validated:
+        trust.append(f"{best.not_validated} of {calls} kinds of calls NOT VALIDATED")
+    if best.extrapolated:
+        trust.append("EXTRAPOLATED")
+    said = f"{layout}: {_seconds(best.time.total)} a step ({interval}), {of_peak} % of the peak, bound by"
+    return f"Fastest: {'; '.join([f'{said} {best.time.binds}', *trust])}"
+
+
 def plan_tables(
     wanted: Wanted, found: Plan, kept: Sequence[Planned], machine: Machine, peak: float, assumed: Mapping[str, str]
 ) -> Iterator[Table]:
