@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,11 @@ def test_limits_take_a_network_and_constants(tmp_path: Path) -> None:
     assert constants["hop_seconds"] == pytest.approx(5e-6)
     assert constants["days"] == 365
     assert document["limits"][0]["cliff"] > 1e28
-    assert picture.read_text().startswith("<?xml")
+    drawn = picture.read_text()
+    assert drawn.startswith("<?xml")
+    curves = set(re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 1.5", drawn))
+    assert len(curves) == len(document["limits"]), "no two curves have one colour"
+    assert "wall of latency" in drawn
 
 
 def test_storage_takes_what_a_run_has_measured() -> None:

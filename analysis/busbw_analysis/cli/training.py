@@ -372,7 +372,7 @@ def limits_(
     if plot is not None:
         from busbw_analysis.report.plots.limits import save_limits  # noqa: PLC0415 - matplotlib, for --plot alone
 
-        save_limits(plot, networks)
+        save_limits(plot, networks, found)
         echo(f"plot: {plot}", err=True)
     document = {
         "constants": asdict(constants),

@@ -146,7 +146,9 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
         )
         raise UsageError(message, code="divides")
     if not search.best and search.refused:
-        message = f"no layout of {what} has a time: {next(iter(search.refused))}"
+        message = (
+            f"no layout of {what} has a time: {next(iter(search.refused))}; --network or --nic says what runs do not"
+        )
         raise AnalysisError(message, code="no-price")
     if not search.best:
         layout = search.smallest.layout

@@ -1,28 +1,59 @@
-"""The best utilisation over the size of training, for several networks: a plain figure for a file."""
+"""Limits of training for several networks, and the best utilisation over its size: a plain figure for a file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from busbw.errors import UsageError
-from busbw_analysis.training.limits import CLIFF, Constants, curve
+from busbw_analysis.training.limits import CLIFF, Constants, Limits, curve
+
+_DASHES = ("-", "--", ":")
+"""Of neighbours, so that lines on top of each other are told apart."""
 
 
-def save_limits(path: Path, networks: Mapping[str, Constants]) -> None:
+def save_limits(path: Path, networks: Mapping[str, Constants], found: Sequence[Limits]) -> None:
     """Write the picture as what the file's name ends in. Raises UsageError when it cannot be written."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for name, constants in networks.items():
+    figure = Figure(figsize=(9, 9), layout="constrained")
+    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 2))
+    colours = mpl.colormaps["tab20"]
+    for number, (name, constants) in enumerate(networks.items()):
         points = [one for one in curve(constants) if one.share]
-        axes.plot([one.flop for one in points], [one.share * 100 for one in points], label=name, marker=".")
-    axes.axhline(CLIFF * 100, color="grey", linewidth=0.8, linestyle=":")
-    axes.set(xscale="log", ylim=(0, 105), xlabel="training compute (FLOP)", ylabel="best utilisation (%)")
-    axes.legend(fontsize="small")
+        above.plot(
+            [one.flop for one in points],
+            [one.share * 100 for one in points],
+            label=name,
+            marker=".",
+            color=colours(number),
+            linestyle=_DASHES[number % len(_DASHES)],
+        )
+    above.axhline(CLIFF * 100, color="grey", linewidth=0.8, linestyle=":")
+    above.set(xscale="log", ylim=(0, 105), ylabel="best utilisation (%)")
+    above.legend(fontsize="small")
+    _limits(below, found)
     try:
         with mpl.rc_context({"svg.hashsalt": "limits"}):
             figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except (OSError, ValueError) as error:
         message = f"--plot {path}: {error}"
         raise UsageError(message) from error
+
+
+def _limits(axes: Axes, found: Sequence[Limits]) -> None:
+    """Where the cliff and the wall of each are; the first one's as lines through all."""
+    rows = range(len(found))
+    for label, marker, values in (
+        ("cliff: 80 % of the best", "o", [one.cliff for one in found]),
+        ("none in time", "x", [one.infeasible for one in found]),
+        ("wall of latency", "|", [one.wall for one in found]),
+    ):
+        there = [(value, row) for value, row in zip(values, rows, strict=True) if value and value < float("inf")]
+        drawn = axes.plot(*zip(*there, strict=True), marker, label=label, markersize=9) if there else []
+        if values[0] in {value for value, _ in there}:
+            axes.axvline(values[0], color=drawn[0].get_color(), linewidth=0.6, linestyle=":")
+    axes.set_yticks(list(rows), [one.name for one in found])
+    axes.invert_yaxis()
+    axes.set(xlabel="training compute (FLOP)")
+    axes.legend(fontsize="small")
