@@ -233,6 +233,21 @@ def test_a_list_of_quoted_lines_and_indented_ones_say_the_same(name: str, tmp_pa
         assert read_log(path).tables == plain
 
 
+def test_a_row_keeps_its_numbers_before_a_comment_and_text_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    rows = "4  3.50  <- eager\n8  4.50\n16  5.50 ms later\n32 6.50  # rendezvous\n"
+    path.write_text(f"# OSU MPI Latency Test v7.4\n# Size  Avg Latency(us)\n{rows}", encoding="utf-8")
+    assert [row.tool_size_bytes for row in read_log(path).rows] == [4, 8, 32]
+
+
+def test_superbench_runs_groups_of_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "results-summary.jsonl"
+    names = [f"nccl-bw:mesh/allreduce_{group}:1024_{what}:0" for group in ("0_0", "0_1") for what in ("time", "busbw")]
+    path.write_text(json.dumps({"node": "a", **dict.fromkeys(names, 2.0)}) + "\n", encoding="utf-8")
+    found = [(row.op, row.size_bytes, row.time_seconds, row.others["group"]) for row in read_log(path).rows]
+    assert found == [("all_reduce", 1024, 2e-6, group) for group in ("0_0", "0_1")]
+
+
 def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:
     lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     with pytest.raises(LogError) as refused:

@@ -131,16 +131,16 @@ class Draft:
     def cells(
         self, line: Line, names: Sequence[str], words: Sequence[str], others: Iterable[str] = ()
     ) -> dict[str, str] | None:
-        """The words of a row below its headings; None: it is no row. Words of a row are numbers or in ``others``."""
-        if (
-            not names
-            or not words
-            or words[0] == "..."
-            or any(number(word) is None and word not in {"...", *others} for word in words)
-        ):
+        """The words of a row below its headings; None: it is no row. Words of a row are numbers or in ``others``; a
+        comment may stand behind them.
+        """
+        known = {"...", *others}
+        stop = next((at for at, word in enumerate(words) if number(word) is None and word not in known), len(words))
+        commented = stop == len(names) < len(words) and not words[stop][0].isalnum()
+        if not names or not words or words[0] == "..." or (stop < len(words) and not commented):
             return None
-        if len(words) == len(names):
-            return dict(zip(names, words, strict=True))
+        if stop == len(names):
+            return dict(zip(names, words[:stop], strict=True))
         self.note("truncated-row", line.number, "a row that does not fit its header is left out")
         return None
 

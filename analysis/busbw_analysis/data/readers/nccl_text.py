@@ -30,7 +30,7 @@ from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(
     rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
-    rb"|Collective test starting|Avg bus bandwidth"
+    rb"|Collective test starting|Avg bus bandwidth +:"
 )
 _RANK: Final = re.compile(
     r"\bRank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?(?:Pid\s+(\d{1,9})\s+)?on\s+(\S+)\s+device\s+(\d{1,9})(?:\s+\[([^\]]*)\])?\s*(.*)"

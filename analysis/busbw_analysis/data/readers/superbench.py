@@ -1,7 +1,8 @@
 """What SuperBench writes into ``results-summary.jsonl``: one object for every node.
 
-Its names of collectives are ``nccl-bw…/allreduce_8192_busbw:0``; source: ``cuda_nccl_bw_performance.py`` of
-microsoft/superbenchmark. Times are microseconds, bandwidths GB/s as nccl-tests prints them.
+Its names of collectives are ``nccl-bw…/allreduce_8192_busbw:0``, and ``allreduce_0_1:8192_busbw:0`` where groups of
+nodes ran, one after the other (0) and at once (1). Times are microseconds, bandwidths GB/s as nccl-tests prints them.
+Source: ``cuda_nccl_bw_performance.py`` of microsoft/superbenchmark.
 """
 
 import re
@@ -13,8 +14,10 @@ from busbw_analysis.data.readers.json_text import objects, real, text
 from busbw_analysis.data.readers.lines import scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
-SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]{0,80}/\w+(?::\d+)?"\s*:')
-_COLLECTIVE: Final = re.compile(r"([nr]ccl-bw[^/]*)/([a-z]+)_(\d{1,19})_(time|algbw|busbw)(?::(\d{1,7}))?")
+SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]{0,80}/\w+(?::\w+){0,2}"\s*:')
+_COLLECTIVE: Final = re.compile(
+    r"([nr]ccl-bw[^/]*)/([a-z]+)_(?:(\d+_\d+):)?(\d{1,19})_(time|algbw|busbw)(?::(\d{1,7}))?"
+)
 _COPY: Final = re.compile(r"(mem-bw[^/]*)/(H2D|D2H|D2D)_Mem_BW(?::(\d{1,7}))?")
 _COPIES: Final = {"H2D": "host_to_device", "D2H": "device_to_host", "D2D": None}
 
@@ -34,11 +37,11 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             if amount is None:
                 continue
             if (said := _COLLECTIVE.fullmatch(name)) is not None:
-                rows.setdefault((said[1], said[2], said[3], said[5] or ""), {})[said[4]] = amount
+                rows.setdefault((said[1], said[2], said[4], said[6] or "", said[3] or ""), {})[said[5]] = amount
             elif (said := _COPY.fullmatch(name)) is not None:
                 others = {"benchmark": said[1], "rank": said[3] or ""}
                 draft.add(number, op=_COPIES[said[2]], tool_op=said[2], rate=amount * 1e9, messages=1, others=others)
-        for (benchmark, op, size, rank), cells in rows.items():
+        for (benchmark, op, size, rank, group), cells in rows.items():
             draft.collective(
                 number,
                 op,
@@ -46,6 +49,6 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 time_seconds=scaled(cells.get("time"), 1e-6),
                 algbw=scaled(cells.get("algbw"), 1e9),
                 busbw=scaled(cells.get("busbw"), 1e9),
-                others={"benchmark": benchmark, "rank": rank},
+                others={"benchmark": benchmark, "rank": rank} | ({"group": group} if group else {}),
             )
     return draft.log()
