@@ -28,21 +28,18 @@ def pack(folder: Path, least_bytes: int = PACK_BYTES) -> None:
     A disk that has no room for it is no reason to fail a run that is whole: the plain file then stays.
     """
     plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
-    draft = folder / f".{PACKED_FILE}.draft"
-    try:
+    # A disk that has no room for it, or a file that is gone, is no reason to fail.
+    with contextlib.suppress(OSError):
         if plain.stat().st_size < least_bytes:
             return
-        with plain.open("rb") as source, draft.open("wb") as file:
-            # No name and no time of day inside, so that the same samples give the same bytes.
-            with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as sink:
-                shutil.copyfileobj(source, sink, 1 << 20)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(packed)
+        # No name and no time of day inside, so that the same samples give the same bytes.
+        with (
+            plain.open("rb") as source,
+            files.replaced(packed) as file,
+            gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as sink,
+        ):
+            shutil.copyfileobj(source, sink, 1 << 20)
         plain.unlink()
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
 
 
 def unpack(folder: Path) -> None:

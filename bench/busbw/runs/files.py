@@ -6,7 +6,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -39,6 +39,24 @@ def opened(path: Path) -> IO[bytes]:
         return os.fdopen(handle, "rb")
     except OSError:
         os.close(handle)
+        raise
+
+
+@contextmanager
+def replaced(target: Path) -> Iterator[IO[bytes]]:
+    """A draft that takes the place of ``target`` in one step, once all of it is on the disk; of one that fails nothing
+    is left. Raises OSError.
+    """
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
         raise
 
 

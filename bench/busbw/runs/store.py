@@ -134,17 +134,11 @@ def create(results_dir: Path, machine: str) -> Path:
 def write_run(folder: Path, run: Run) -> None:
     """Write ``run.json`` whole or not at all."""
     target = folder / RUN_FILE
-    draft = folder / f".{RUN_FILE}.draft"
     try:
-        with draft.open("wb") as file:
+        with files.replaced(target) as file:
             file.write(msgspec.json.format(_encode(run), indent=2) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
         _sync_folder(folder)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         raise StoreError(f"cannot write {target}: {error.strerror}") from error
 
 
