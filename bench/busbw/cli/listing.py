@@ -125,15 +125,8 @@ def _run_row(folder: Path) -> Row:
     try:
         told = outline(folder)
     except BusbwError as error:
-        return {
-            "run": folder.name,
-            "machine": folder.parent.name,
-            "plan": None,
-            "ranks": None,
-            "cases": None,
-            "launches": None,
-            "state": f"unreadable: {error}",
-        }
+        unknown = dict.fromkeys(("plan", "ranks", "cases", "launches"))
+        return {"run": folder.name, "machine": folder.parent.name, **unknown, "state": f"unreadable: {error}"}
     done = {case for _, case, _ in told.blocks}
     progress = progress_of(told)
     state = told.end.status if told.end else "no end: killed, or still running"

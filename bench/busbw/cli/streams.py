@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from busbw.escape import say
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -59,23 +61,16 @@ class Streams:
             except OSError as error:
                 if not self.raised(error):
                     raise
-        out = None if self.out is None else self.out.error
-        err = None if self.err is None else self.err.error
+        out, err = (None if raw is None else raw.error for raw in (self.out, self.err))
         if out is not None and not isinstance(out, BrokenPipeError):
-            sys.stderr.write(f"{_unwritten(out.strerror)}\n")
-            sys.stderr.flush()
+            say(f"cannot write to stdout: {out.strerror}")
             status = status or 1
         if err is not None and not isinstance(err, BrokenPipeError):
             if not data_only and out is None:
-                sys.stdout.write(f"# {_unwritten(err.strerror, 'stderr')}\n")
+                sys.stdout.write(f"# busbw: cannot write to stderr: {err.strerror}\n")
                 sys.stdout.flush()
             status = status or 1
         return status
-
-
-def _unwritten(reason: str | None, what: str = "stdout") -> str:
-    """What the user is told when a stream could not be written."""
-    return f"busbw: cannot write to {what}: {reason}"
 
 
 def guard() -> Streams:

@@ -125,18 +125,9 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
         listener = until_open.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(folder / "stub"))
         listener.listen(size)
+        stub = (sys.executable, "-I", "-S", str(_STUB), str(folder / "stub"))
         process = subprocess.Popen(
-            [
-                mpiexec,
-                *flavour.arguments,
-                "-n",
-                str(size),
-                sys.executable,
-                "-I",
-                "-S",
-                str(_STUB),
-                str(folder / "stub"),
-            ],
+            [mpiexec, *flavour.arguments, "-n", str(size), *stub],
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=said,

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,13 +91,7 @@ def new_order(
         wanted.require_path()
     device = backend_named(wanted.backend).device
     _hold_against(shape, wanted, device)
-    if backend is not None:
-        options += ["--backend", backend]
-    if launches is not None:
-        options += ["--launches", str(launches)]
-    if path is not None:
-        options += ["--path", path]
-    options += _patience(timeout_seconds)
+    options += _given(backend=backend, launches=launches, path=path, timeout=timeout_seconds)
     if not shape.node_counts:
         # The world is held against it; and a step of one task, which is no world, would start a rank for each core.
         options += ["--ranks", str(shape.worlds[0][1])]
@@ -119,8 +114,11 @@ def _hold_against(shape: Shape, wanted: Plan, device: str) -> None:
             )
 
 
-def _patience(seconds: float | None) -> list[str]:
-    return [] if seconds is None else ["--timeout", f"{seconds:.12g}"]
+def _given(**options: str | float | None) -> Iterator[str]:
+    """Options of ``busbw run`` by their names, but for those that were not given."""
+    for name, value in options.items():
+        if value is not None:
+            yield from (f"--{name}", value if isinstance(value, str) else f"{value:.12g}")
 
 
 def resuming_order(
@@ -157,9 +155,7 @@ def resuming_order(
         by_this_busbw=busbw is None,
     )
     options = ["--resume", str(folder.absolute())]
-    if launches is not None:
-        options += ["--launches", str(launches)]
-    options += _patience(timeout_seconds)
+    options += _given(launches=launches, timeout=timeout_seconds)
     nodes_then = ",".join(dict.fromkeys(_node_of(run, host) for host in run.hosts))
     return JobRequest(tuple(options), wanted, shape, f"busbw-{wanted.name}", nodes_then, folder.absolute())
 
