@@ -30,8 +30,8 @@ Post = Callable[[], Wait]
 """Starts an operation and returns what waits for it; there is no other way to start one without finishing it."""
 
 
-def _nothing() -> None:
-    """There is nothing to give back."""
+def do_nothing() -> None:
+    """A call where there is nothing to do."""
 
 
 Span = tuple[str, int, int]
@@ -87,7 +87,7 @@ class Operation:
     call: Call
     post: Post | None = None
     native: Native | None = None
-    free: Call = _nothing
+    free: Call = do_nothing
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
     cross_check: Callable[[float], CrossCheck | None] | None = None

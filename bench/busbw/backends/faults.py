@@ -51,16 +51,14 @@ def as_native(call: Call, error: Callable[[int], Exception]) -> Native:
     return Native(((ctypes.cast(made, ctypes.c_void_p).value or 0,),), error, (made,))
 
 
-def _always(_case: Case, _index: int) -> bool:
-    return True
-
-
 class CorruptingBackend(WrappingBackend):
     """Flips the lowest bit of the last ``elements`` elements that this rank receives, in the calls that ``when`` names
     (case, number of the call since its buffers were bound). A rank that receives nothing has nothing to corrupt.
     """
 
-    def __init__(self, inner: Backend, when: Callable[[Case, int], bool] = _always, *, elements: int = 1) -> None:
+    def __init__(
+        self, inner: Backend, when: Callable[[Case, int], bool] = lambda _case, _index: True, *, elements: int = 1
+    ) -> None:
         super().__init__(inner)
         self._when = when
         self._elements = elements

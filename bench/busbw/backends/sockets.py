@@ -5,7 +5,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from busbw.backends.base import Operation
@@ -109,18 +109,16 @@ def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> 
         port, _, key = shared[(rank + 1) % len(shared)].partition(" ")
         if not all(shared):
             raise BackendError(f"rank {shared.index('')} cannot listen on {_LOOPBACK}")
-        following = previous = None
         try:
-            following = socket.create_connection((_LOOPBACK, int(port)), timeout=seconds)
-            following.sendall(key.encode())
-            previous = _accepted(listening, token, seconds)
-            for end in (following, previous):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                end.setblocking(False)
+            with ExitStack() as held:
+                following = held.enter_context(socket.create_connection((_LOOPBACK, int(port)), timeout=seconds))
+                following.sendall(key.encode())
+                previous = held.enter_context(_accepted(listening, token, seconds))
+                for end in (following, previous):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    end.setblocking(False)
+                held.pop_all()
         except OSError as error:
-            for made in (following, previous):
-                if made is not None:
-                    made.close()
             raise BackendError(f"cannot connect to the neighbours on {_LOOPBACK}: {error.strerror or error}") from error
     return following, previous
 

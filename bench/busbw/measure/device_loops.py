@@ -11,7 +11,7 @@ from itertools import cycle, islice, repeat
 
 import numpy as np
 
-from busbw.backends.base import Backend, Call, Post, explained
+from busbw.backends.base import Backend, Call, Post, do_nothing, explained
 from busbw.backends.compiled_loop import Row
 from busbw.measure import loops
 from busbw.measure.clock import Clock
@@ -224,10 +224,6 @@ def empty_call_ns(
     """
     if backend.device is None:
         return loops.empty_call_ns(backend, clock, row=row, samples=samples, compiled=compiled)
-
-    def nothing() -> None:
-        pass
-
-    loop = Loop(backend, clock, repeat(nothing), nothing, calls_per_sample=row)
+    loop = Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row)
     taken = take(DeviceLoop(loop, backend.device), samples)
     return round(float(np.median(taken.exits - taken.entries)) / row)

@@ -11,7 +11,7 @@ from itertools import islice, repeat
 
 import numpy as np
 
-from busbw.backends.base import Backend, Call, Post, Vector, explained
+from busbw.backends.base import Backend, Call, Post, Vector, do_nothing, explained
 from busbw.backends.compiled_loop import Row
 from busbw.errors import ClockError
 from busbw.measure.clock import Clock
@@ -183,9 +183,5 @@ def empty_call_ns(
 
     It is the harness's own share of every sample: stored beside them and never subtracted.
     """
-
-    def nothing() -> None:
-        pass
-
-    taken = take(Loop(backend, clock, repeat(nothing), nothing, calls_per_sample=row, row=compiled), samples)
+    taken = take(Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row, row=compiled), samples)
     return round(float(np.median(taken.exits - taken.entries)) / row)

@@ -31,10 +31,6 @@ class Bound:
     local_rank: int = 0
 
 
-def _never(_case: Case) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Local:
     """How an operation is called. ``bind`` does all preparation, and raises BackendError when it cannot; what it
@@ -43,4 +39,4 @@ class Local:
     """
 
     bind: Callable[[Bound], Operation]
-    refuse: Callable[[Case], str | None] = _never
+    refuse: Callable[[Case], str | None] = lambda _case: None

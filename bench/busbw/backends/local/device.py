@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Operation, do_nothing
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
@@ -131,10 +131,6 @@ def _refuse(case: Case) -> str | None:
 # --- from GPU to GPU ---------------------------------------------------------------------------------------------
 
 
-def _sits_out() -> None:
-    """The other rank of the pair copies."""
-
-
 def _on_peer(bound: Bound) -> torch.Tensor:
     """The memory of the other GPU that is copied to, by this process. Raises BackendError when it cannot be had."""
     if bound.peer is None:
@@ -147,14 +143,14 @@ def _on_peer(bound: Bound) -> torch.Tensor:
 
 def _peer_copy(bound: Bound) -> Operation:
     if not len(bound.send):
-        return Operation(_sits_out)
+        return Operation(do_nothing)  # the other rank of the pair copies
     target = _on_peer(bound)
     return Operation(_copies(target, bound.send), buffers=(bound.send, target))
 
 
 def _peer_copy_staged(bound: Bound) -> Operation:
     if not len(bound.send):
-        return Operation(_sits_out)
+        return Operation(do_nothing)  # the other rank of the pair copies
     target, between = _on_peer(bound), host_memory(bound.send, pinned=True)
     down = _copies(between, bound.send)
     # The second half is on a stream of the other GPU, which has to wait for the first, and the marks for the second.

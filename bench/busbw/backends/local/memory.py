@@ -94,31 +94,28 @@ def _bound(
     threads = bound.case.threads
     with ExitStack() as held:
         _settle(bound.case, arrays, held)
-        if threads is None:
-            work = arrays.divided(1, unit_bytes)
-            step = (kernel, *map(int, work[:4]))
-            native = Native((step,), _never_fails, (made, work, *keeps))
-            return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=before)
-        lease = Lease(made, threads, bound.local_rank * threads)
-        held.callback(lease.give_back)
-        work = arrays.divided(threads, unit_bytes)
-        if before is None:
-            for buffer in (bound.send, bound.receive):
-                # Each array in it is then touched first by the threads that will work on it: every slice lies in its
-                # thread's node of memory.
-                numa.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
-            for one in arrays.each():
-                lease.team.do(made.of("place"), one.divided(threads, unit_bytes))
-        step = lease.team.step(kernel, work)
-        wake = partial(lease.team.do, made.of("nothing"), work)
-
-        def prepare() -> None:
-            if before is not None:
-                before()
-            wake()
-
+        lease = None if threads is None else Lease(made, threads, bound.local_rank * threads)
+        work = arrays.divided(threads or 1, unit_bytes)
+        step, prepare = (kernel, *map(int, work[:4])), before
+        if lease is not None:
+            held.callback(lease.give_back)
+            if before is None:
+                for buffer in (bound.send, bound.receive):
+                    # Each array in it is then touched first by the threads that will work on it: every slice lies in
+                    # its thread's node of memory.
+                    numa.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
+                for one in arrays.each():
+                    lease.team.do(made.of("place"), one.divided(threads or 1, unit_bytes))
+            step = lease.team.step(kernel, work)
+            wake = partial(lease.team.do, made.of("nothing"), work)
+            prepare = wake if before is None else partial(_both, before, wake)
         native = Native((step,), _never_fails, (made, work, lease, *keeps))
         return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
+
+
+def _both(first: Call, second: Call) -> None:
+    first()
+    second()
 
 
 def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:

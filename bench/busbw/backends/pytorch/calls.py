@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Operation, Post, Wait
+from busbw.backends.base import Operation, Post, Wait, do_nothing
 from busbw.backends.pytorch import checkpoint
 from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER, Bound
 from busbw.backends.pytorch.training import WORKLOADS, step
@@ -26,13 +26,9 @@ def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Ope
 
     def post() -> Wait:
         work = start()
-        return _nothing if work is None else work.wait  # None: this rank is not in the group
+        return do_nothing if work is None else work.wait  # None: this rank is not in the group
 
     return Operation(partial(function, *arguments, **options), post)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _all_to_all_v(bound: Bound) -> Operation:
@@ -99,7 +95,7 @@ def exchange_all(sends: Messages, receives: Messages) -> Messaging:
     if any(buffer.is_cuda for _, buffer in (*sends, *receives)):
         every = [dist.P2POp(dist.irecv, buffer, source) for source, buffer in receives]
         every += [dist.P2POp(dist.isend, buffer, to) for to, buffer in sends]
-        return Messaging(_nothing, lambda: _wait_for(dist.batch_isend_irecv(every)))
+        return Messaging(do_nothing, lambda: _wait_for(dist.batch_isend_irecv(every)))
     coming = [partial(dist.irecv, buffer, source) for source, buffer in receives]
     going = [partial(dist.isend, buffer, to) for to, buffer in sends]
     under_way: list[dist.Work | None] = []
