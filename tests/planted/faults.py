@@ -328,8 +328,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the fastest host's network as the peak of all",
         _PEAKS + "peaks.py",
-        "slowest = min(speeds, key=",
-        "slowest = max(speeds, key=",
+        "slowest = min(networks, key=",
+        "slowest = max(networks, key=",
         ("test_peaks.py",),
     ),
     Fault(

@@ -12,10 +12,7 @@ from busbw.runs.records import Case
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, Floats, GroupSummary, summarise_group
 from busbw_analysis.data.load import Block, Dataset
 from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.pair_numbers import (
-    PairNumbers,
-    numbers_of,
-)
+from busbw_analysis.data.pair_numbers import PairNumbers, numbers_of
 
 
 class PairGroups(Sequence[GroupSummary]):
@@ -70,17 +67,10 @@ def pair_times(groups: Groups) -> PairTimes:
     """The times of ``groups`` of two ranks each."""
     if isinstance(groups, PairGroups):
         found = groups.numbers
-        alike = len(found.launch_keys) == 1
-        return PairTimes(
-            found.ranks,
-            found.time_ns,
-            found.low_ns,
-            found.high_ns,
-            found.launches,
-            found.launch_medians_ns,
-            found.slow_over_fast > 0,
-            found.launch_keys * len(groups) if alike else found.launch_keys,
-        )
+        names = ("ranks", "time_ns", "low_ns", "high_ns", "launches", "launch_medians_ns")
+        columns = {name: getattr(found, name) for name in names}
+        keys = found.launch_keys * (len(groups) if len(found.launch_keys) == 1 else 1)
+        return PairTimes(**columns, has_modes=found.slow_over_fast > 0, keys=keys)
     launches = np.asarray([group.launches for group in groups])
     medians = np.full((len(groups), max(launches, default=0)), np.nan)
     for row, group in zip(medians, groups, strict=True):

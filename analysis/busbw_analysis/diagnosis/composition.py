@@ -41,12 +41,8 @@ def compositions_of(curves: Sequence[Curve]) -> tuple[Composition, ...]:
     for curve in curves:
         key = curve.series.key
         if key.algorithm is None:
-            known.setdefault(_way(key), curve.series)
+            known.setdefault(replace(key, in_place=False), curve.series)
     return tuple(one for key, series in known.items() if key.op == "all_reduce" for one in _rows(series, key, known))
-
-
-def _way(key: SeriesKey) -> SeriesKey:
-    return replace(key, in_place=False)
 
 
 def _rows(series: Series, key: SeriesKey, known: dict[SeriesKey, Series]) -> Iterator[Composition]:

@@ -91,7 +91,7 @@ def stored(dataset: Dataset, curves: Iterable[Curve]) -> tuple[Stored, ...]:
                 (summary.case.op, group.ranks),
                 Unavailable("only-overlapped", "it was measured beside computation only"),
             ),
-            _beside(list(checks.get(summary.index, {}).values()), _places(summary, group)),
+            _beside(list(checks.get(summary.index, {}).values()), summary, group),
         )
         for summary in summarise(dataset)
         if summary.case.op in STORING and summary.state == "measured"
@@ -105,15 +105,12 @@ def fastest(files: Iterable[Stored], op: str) -> Stored | None:
     return max(on_drives, key=lambda one: one.rate, default=None)
 
 
-def _places(summary: CaseSummary, group: GroupSummary) -> list[int]:
-    """Where the ranks of ``group`` stand among all that ran the case, which have an entry each in their order."""
-    everyone = sorted(rank for one in summary.groups for rank in one.ranks)
-    return [everyone.index(rank) for rank in group.ranks]
-
-
-def _beside(checks: Sequence[CrossCheck], places: Sequence[int]) -> Beside | None:
+def _beside(checks: Sequence[CrossCheck], summary: CaseSummary, group: GroupSummary) -> Beside | None:
     if not checks:
         return None
+    # All that ran the case have an entry each in their order.
+    everyone = sorted(rank for one in summary.groups for rank in one.ranks)
+    places = [everyone.index(rank) for rank in group.ranks]
     told = [check.bytes_per_second for check in checks if check.error is None]
     rates = [sum(one[place] for place in places) for one in told if len(one) > max(places)]
     reasons = [check.error for check in checks if check.error is not None]

@@ -147,7 +147,7 @@ def fit_points(
     _refuse(sizes_bytes, times_ns)
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
     times = np.asarray(times_ns, dtype=np.float64) / 1e9
-    launches = _launch_matrix(launch_medians_ns)
+    launches = launch_matrix(launch_medians_ns)
     noise = _noise(launches)
     core = _fit_core(sizes, times, noise)
     predicted = core.by_segments(sizes)
@@ -189,7 +189,7 @@ def _refuse(sizes: Sequence[int], times: Sequence[float]) -> None:
     refuse_curve("the curve", sizes, [time / 1e9 for time in times])
 
 
-def _launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
+def launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
     """Seconds, launches × sizes; no rows when the sizes were not all measured in the same number of launches."""
     counts = {len(medians) for medians in launch_medians_ns}
     if len(counts) != 1:
@@ -304,13 +304,18 @@ def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple
     if count < LAUNCHES_FOR_A_BOOTSTRAP:
         noun = "1 launch" if count == 1 else f"{count} launches" if count else "launches that differ from size to size"
         return None, f"no interval: {noun}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
-    draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
-    times = np.median(launches[draws], axis=1)
-    cuts = best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
+    cuts = resampled_cuts(sizes, launches, pieces, seed)
     alpha = _bounds(cuts.alpha[:, 0], tail_of_medians(count))
     slopes = _bounds(cuts.beta[:, -1], tail_of_medians(count))
     algbw = Bounds(1 / slopes.high, 1 / slopes.low) if slopes.low > 0 else None
     return FitIntervals(alpha, algbw, _RESAMPLES), f"95 % from resampling {count} launches"
+
+
+def resampled_cuts(sizes: Floats, launches: Floats, pieces: int, seed: int) -> Cuts:
+    """The fits of resampled ``launches`` (seconds, launches × sizes), each with so many pieces, cut where it likes."""
+    draws = np.random.default_rng(seed).integers(0, len(launches), size=(_RESAMPLES, len(launches)))
+    times = np.median(launches[draws], axis=1)
+    return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
 
 
 def _bounds(values: Floats, tail: float) -> Bounds:

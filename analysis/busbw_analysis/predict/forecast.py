@@ -21,21 +21,20 @@ from busbw_analysis.data.series import Point, Series
 from busbw_analysis.fitting.checks import LEAST_SIZES
 from busbw_analysis.fitting.curve import (
     LAUNCHES_FOR_A_BOOTSTRAP,
-    LEAST_IN_A_PIECE,
     Fit,
     Segment,
     fit_points,
     fit_series,
+    launch_matrix,
+    resampled_cuts,
 )
 from busbw_analysis.fitting.score import VALID_SIZES, Validation, validation
-from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
+from busbw_analysis.fitting.segments import Cuts
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
 from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, ScalingModel, Value, answering
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""
-
-_RESAMPLES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +132,11 @@ def curve_of(series: Series, seed: int = 0) -> FittedCurve:
     if not isinstance(fit, Fit):
         message = f"the curve of {series.key.label} carries no prediction: {fit.reason}"
         raise AnalysisError(message, code=fit.code)
-    return FittedCurve(series, fit, _resampled(series, len(fit.segments), seed))
-
-
-def _resampled(series: Series, pieces: int, seed: int) -> Cuts | None:
-    """The fits of resampled launches, each with as many pieces as that of all of them, cut where it likes."""
-    launches = np.asarray(series.in_common, dtype=np.float64).T / 1e9
-    count = len(launches)
-    if count < LAUNCHES_FOR_A_BOOTSTRAP:
-        return None
-    draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
-    times: Floats = np.median(launches[draws], axis=1)
-    sizes = np.asarray([point.size_bytes for point in series.points], dtype=np.float64)
-    return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
+    launches = launch_matrix(series.in_common)
+    if len(launches) < LAUNCHES_FOR_A_BOOTSTRAP:
+        return FittedCurve(series, fit, None)
+    sizes = np.asarray(fit.sizes_bytes, dtype=np.float64)
+    return FittedCurve(series, fit, resampled_cuts(sizes, launches, len(fit.segments), seed))
 
 
 def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
@@ -165,7 +156,8 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
     held_out = _beyond(curve, size_bytes / last) if size_bytes > last else _between(fit)
     untested = [f"sizes below {format_size(first)}"] if size_bytes < first else []
     untested += ["where it jumps"] if jump else []
-    rate = "time does not grow with size" if "beta" in piece.at_bound else _rate_words(piece.beta_seconds_per_byte)
+    flat = "beta" in piece.at_bound
+    rate = "time does not grow with size" if flat else f"B {format_rate(1 / piece.beta_seconds_per_byte)} (algbw)"
     return Forecast(
         op=series.key.op,
         size_bytes=size_bytes,
@@ -187,10 +179,6 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
         held_out=held_out.asked_for(*untested),
         measured=_point(series, size_bytes),
     )
-
-
-def _rate_words(beta: float) -> str:
-    return f"B {format_rate(1 / beta)} (algbw)"
 
 
 def size_words(size_bytes: int, first: int, last: int) -> list[str]:
