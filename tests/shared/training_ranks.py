@@ -46,7 +46,7 @@ WAIT_SECONDS = 0.02
 def workload(op: str, model: str, ranks: int = RANKS) -> Workload:
     """What two ranks, or two replicas of two, train with ``op``."""
     splits, sharing = OPS[op].splits, ranks if op in WIDE else RANKS
-    degrees = {**dict.fromkeys(splits, sharing), "dp": ranks if "dp" in splits else ranks // sharing}
+    degrees: dict[Any, Any] = {**dict.fromkeys(splits, sharing), "dp": ranks if "dp" in splits else ranks // sharing}
     degrees |= {"pp": RANKS, "tp": RANKS} if splits == ("pp", "tp") else {}
     return Workload(
         model=model,

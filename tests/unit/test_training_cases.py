@@ -17,7 +17,7 @@ from busbw.backends.pytorch.training.observer import Observer, Waits
 from busbw.backends.pytorch.training.step import broken_call
 from busbw.errors import UsageError
 from busbw.ops import TRAINED
-from busbw.ops.training import Workload, workload_in_words
+from busbw.ops.training import EXCHANGE, Workload, workload_in_words
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case
@@ -39,7 +39,7 @@ def workload(one: Case) -> Workload:
 
 
 def test_every_step_has_a_call_and_nothing_else_has() -> None:
-    assert set(WORKLOADS) == TRAINED
+    assert {*WORKLOADS, EXCHANGE} == TRAINED
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def stored() -> Questions:
 @pytest.mark.parametrize("op", list(COUNTED))
 def test_the_plans_traffic_is_what_real_steps_were_counted_to_send(op: str) -> None:
     degrees, sent = COUNTED[op]
-    plain = {"dp": 1, "tp": 1, "pp": 1, "micro_batches": 1}
+    plain: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "micro_batches": 1}
     workload = Workload(model="MLP 1024", scale=0.125, interleave=1, **{**plain, **degrees})
     found: Counter[tuple[str, int]] = Counter()
     for row in traffic(step_of(op, workload)):

@@ -26,6 +26,7 @@ class Trained:
     """One measured case. Times are ns of a step, medians; rates are of all ranks together.
 
     step_ns: the step when it is watched, as computation and communication alone are.
+    sent: by all ``steps`` of a call. gaps: as in ``records.StepParts``.
     product_rate: FLOP/s of matrix products that all ranks reached in the same run; None where none were measured.
     """
 
@@ -48,6 +49,8 @@ class Trained:
     check: str
     timeline: tuple[RankTimeline, ...] = ()
     memory: tuple[RankMemory, ...] = ()
+    steps: int = 1
+    gaps: tuple[float, ...] = ()
 
     @property
     def fullest(self) -> RankMemory | None:
@@ -55,9 +58,9 @@ class Trained:
         return max(self.memory, key=lambda one: one.peak_bytes, default=None)
 
     @property
-    def computed_memory(self) -> Memory:
-        """By formula, of the rank that needs most; gradient descent keeps nothing of its own."""
-        return memory(step_of(self.op, self.workload), "sgd")
+    def computed_memory(self) -> Memory | None:
+        """By formula, of the rank that needs most; gradient descent keeps nothing of its own. None without a model."""
+        return None if self.workload.exchange is not None else memory(step_of(self.op, self.workload), "sgd")
 
     @property
     def exposed_ns(self) -> float:
@@ -130,7 +133,7 @@ class Trained:
             for rank in one.ranks:
                 factor = bus_factor(one.op, one.group) or 0.0
                 by_rank[rank] = by_rank.get(rank, 0.0) + one.calls * one.size_bytes * factor
-        return max(by_rank.values(), default=0.0)
+        return max(by_rank.values(), default=0.0) / self.steps
 
 
 def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
@@ -192,9 +195,9 @@ def _trained(
         time_ns=group.time_ns,
         low_ns=group.interval.low_ns,
         high_ns=group.interval.high_ns,
-        step_ns=median(ns for one in parts for ns in one.step_ns),
-        compute_ns=median(ns for one in parts for ns in one.compute_ns),
-        communication_ns=median(ns for one in parts for ns in one.communication_ns),
+        step_ns=median(ns for one in parts for ns in one.step_ns) / last.steps,
+        compute_ns=median(ns for one in parts for ns in one.compute_ns) / last.steps,
+        communication_ns=median(ns for one in parts for ns in one.communication_ns) / last.steps,
         sent=last.sent,
         timeline=last.timeline,
         memory=last.memory,
@@ -202,6 +205,8 @@ def _trained(
         flop=last.flop,
         tokens=last.tokens,
         dropped=last.dropped,
+        steps=last.steps,
+        gaps=last.gaps,
         product_rate=rate,
         check=summary.check,
     )

@@ -16,6 +16,7 @@ from busbw_analysis.report import to_html, to_json, to_markdown
 from busbw_analysis.report.document import Block, Page, Section, clock_time
 from busbw_analysis.report.sections.composition import composition
 from busbw_analysis.report.sections.curves import Side, operations, overview
+from busbw_analysis.report.sections.exchanges import exchanges
 from busbw_analysis.report.sections.fits import fits
 from busbw_analysis.report.sections.hierarchy import hierarchy
 from busbw_analysis.report.sections.memory import memory
@@ -221,6 +222,7 @@ failed; or only where a reader opens it, for which it needs a ``gist``.
 
 _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...]] = (
     ("always", steps),
+    ("always", exchanges),
     ("folded", timelines),
     ("always", one_call),
     ("always", lambda one: pairs(one.matrices, one.splits, one.dataset.placements, one.pair_shares)),

@@ -42,6 +42,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
   bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes,
   computed_memory; of its ``timeline`` what each rank computed and waited
+- ``exchanges``: every way to exchange gradients beside the exact one, as ``exchanges.Exchanged``: their cases, and what
+  is gained and lost
 - ``single_calls``: what was measured in modes isolated and barriers, as ``single_calls.SingleCall``, with ``printed``
   by a script that takes one sample and says GB/s of GiB/s, and the factors ``unit``, ``barrier`` and ``one_call``
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
@@ -68,6 +70,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer, ranked
 from busbw_analysis.diagnosis.composition import compositions_of
+from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged, exchanged
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
@@ -118,6 +121,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
         "steps": [_step(one) for one in judgement.steps],
+        "exchanges": [_exchanged(one) for group in exchanged(judgement.steps) for one in group],
         "single_calls": [
             {**plain(one), "printed": one.printed, "unit": UNIT, "barrier": one.barrier, "one_call": one.one_call}
             for one in single_calls(judgement.dataset)
@@ -269,6 +273,9 @@ _FOLLOWS: Final = (
 )
 
 
+_TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "gained", "certain", "lost", "slower")
+
+
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
     follows = {name: plain(getattr(one, name)) for name in _FOLLOWS}
@@ -277,6 +284,11 @@ def _step(one: Trained) -> dict[str, JSON]:
         for time in rank_times(one.timeline, one.sent)
     ]
     return {**plain(one), **follows, "waits_for": what, "waits_for_ns": ns, "timeline": times}
+
+
+def _exchanged(one: Exchanged) -> dict[str, JSON]:
+    follows = {name: plain(getattr(one, name)) for name in _TRADED}
+    return {"exchange": one.name, "case": one.step.case, "exact": one.exact.case, "target": TARGET, **follows}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:

@@ -43,10 +43,12 @@ class Parts:
     """A step of training taken apart: the whole of it, the same without what is sent, and what is sent without the
     rest. All ranks call them together, and ``prepare`` before each, outside of its time.
 
+    steps: how many of them the three are. gaps: as in ``records.StepParts``.
     timeline: takes the step once more and says what it does by the clock that it is given.
     profile: takes it once more, and returns the trace that the library's own profiler writes.
     sent: op, ranks of the group and S → calls of this rank.
-    memory: bytes at the peak, of weights, and of gradients, on this rank. The rest as in ``records.StepParts``.
+    memory: bytes at the peak, of weights, and of gradients, on this rank; None: not measured. The rest as in
+    ``records.StepParts``.
     """
 
     prepare: Call
@@ -56,11 +58,13 @@ class Parts:
     timeline: Callable[[Callable[[], int]], list[Span]]
     profile: Callable[[], str]
     sent: dict[tuple[str, int, int], int]
-    memory: tuple[int, int, int]
+    memory: tuple[int, int, int] | None
     parameters: int
     flop: int
     tokens: int
     dropped: int
+    steps: int = 1
+    gaps: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

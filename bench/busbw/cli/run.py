@@ -28,7 +28,7 @@ _SECTIONS = {
         "busbw run --op train_ddp,train_fsdp --model 'Llama 3 8B' --scale 0.03",
         (
             *("models", "scale", "micro_batches", "replicas", "expert_imbalance", "capacity", "compute"),
-            *("slow_ranks", "record_trace"),
+            *("slow_ranks", "exchanges", "record_trace"),
         ),
     ),
     "How it is timed": (
@@ -157,6 +157,11 @@ def _op_of(given: str) -> str | None:
     help="By commas, ranks that are late in every step: 1=20ms; each beside the same step without.",
 )
 @click.option(
+    "--exchange",
+    "exchanges",
+    help="train_exchange: how ranks exchange, by commas: exact,local_sgd:4,int8.  [default: every way]",
+)
+@click.option(
     "--record-trace",
     is_flag=True,
     default=None,
@@ -211,6 +216,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     micro_batches: str | None,
     replicas: str | None,
     slow_ranks: str | None,
+    exchanges: str | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -237,7 +243,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
             result = _resume(resume, changes, world, dry_run, as_json)
         else:
             listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm, "models": models}
-            listed["slow_ranks"] = slow_ranks
+            listed |= {"slow_ranks": slow_ranks, "exchanges": exchanges}
             asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
             asked["numa_nodes"] = _numbers("numa-node", numa_nodes)
             asked["micro_batches"] = _numbers("micro-batches", micro_batches)

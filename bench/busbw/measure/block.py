@@ -189,13 +189,15 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> St
         ),
         memory=tuple(
             RankMemory(rank=rank, peak_bytes=peak, weights_bytes=weights, gradients_bytes=gradients)
-            for rank, (peak, weights, gradients) in enumerate(memory)
+            for rank, (peak, weights, gradients) in enumerate(memory if parts.memory is not None else ())
         ),
         timeline=timeline,
         parameters=parts.parameters,
         flop=parts.flop,
         tokens=parts.tokens,
         dropped=parts.dropped,
+        steps=parts.steps,
+        gaps=parts.gaps,
     )
 
 

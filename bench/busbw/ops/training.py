@@ -11,6 +11,7 @@ import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.base import Layout, Op, Share, Split
+from busbw.ops.exchanges import STEPS
 from busbw.units import format_time
 
 LARGEST_WAIT_NS: Final = 600 * 10**9
@@ -28,6 +29,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     wait_ns: matrix products are not computed but waited for: so long in a step on every rank, if all ranks share the
     work evenly. None: they are computed.
     slow_rank begins every step so many slow_ns late. None: no rank does.
+    exchange: how ranks that train least squares exchange gradients or weights (``ops.exchanges``).
     """
 
     model: str
@@ -45,10 +47,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     capacity: float | None = None
     slow_rank: int | None = None
     slow_ns: int | None = None
+    exchange: str | None = None
 
 
 def workload_in_words(one: Workload) -> str:
     """As tables show it."""
+    how = [] if one.exchange is None else [one.exchange]
     degrees = (f"{name} {number}" for name in get_args(Split) if (number := getattr(one, name)) > 1)
     micro = [] if one.micro_batches == 1 else [f"{one.micro_batches} micro-batches"]
     parts = [] if one.interleave == 1 else [f"{one.interleave} parts a stage"]
@@ -57,7 +61,7 @@ def workload_in_words(one: Workload) -> str:
     room = [] if one.capacity is None else [f"capacity {one.capacity:g}"]
     wait = [] if one.wait_ns is None else [f"compute waits {format_time(one.wait_ns)}"]
     slow = [] if one.slow_ns is None else [f"rank {one.slow_rank} late by {format_time(one.slow_ns)}"]
-    return ", ".join([one.model, *scale, *degrees, *micro, *parts, *uneven, *room, *wait, *slow])
+    return ", ".join([one.model, *how, *scale, *degrees, *micro, *parts, *uneven, *room, *wait, *slow])
 
 
 _TIME = re.compile(r"(?P<what>wait|[0-9]{1,9})=(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)(?P<unit>us|ms|s)")
@@ -95,7 +99,7 @@ def _no_buffers(_share: Share) -> Layout:
     return Layout((), ())
 
 
-def _step(name: str, summary: str, *splits: Split) -> Op:
+def _step(name: str, summary: str, *splits: Split, trips: int = 1) -> Op:
     return Op(
         name=name,
         summary=summary,
@@ -107,18 +111,32 @@ def _step(name: str, summary: str, *splits: Split) -> Op:
         synchronising=True,
         computed=True,
         fresh=True,
+        trips=trips,
         splits=splits,
     )
 
 
+EXCHANGE: Final = "train_exchange"
+LEAST_SQUARES: Final = "least squares"
+"""What :data:`EXCHANGE` trains, in place of a model."""
 MODEL: Final = "MLP 1024"
 OTHER_MODELS: Final = {
     **dict.fromkeys(("train_sequence", "train_ring", "train_ulysses"), "Llama 3 8B"),
     "train_experts": "Mixtral 8x7B",
+    EXCHANGE: LEAST_SQUARES,
 }
 """Steps that :data:`MODEL` has nothing for → what they train unless told."""
+SCALES: Final = {MODEL: 1.0, LEAST_SQUARES: 0.25}
 SCALE: Final = 0.01
-"""Of every other model unless told: a step of a moment."""
+"""Of these and of every other model unless told: a step of a moment."""
+_WIDEST: Final = 1024
+
+
+def problem_width(scale: float) -> int:
+    """Rows and columns of the weights of :data:`LEAST_SQUARES`, a multiple of 8."""
+    return max(1, round(_WIDEST * scale / 8)) * 8
+
+
 INTERLEAVED: Final = "train_interleaved"
 STAGE: Final = 2
 """Ranks of a stage, where stages are tensor parallel."""
@@ -142,5 +160,6 @@ TRAINING = (
     _step("train_gpipe", "a pipeline of layers: all forward passes, then all backward passes", "pp"),
     _step("train_1f1b", "a pipeline of layers: one forward, one backward pass in turns", "pp"),
     _step("train_3d", f"a pipeline whose stages are {STAGE} tensor parallel ranks each", "pp", "tp"),
+    _step(EXCHANGE, "least squares with exact, compressed, rarer or late exchange of gradients", "dp", trips=STEPS),
     _step(INTERLEAVED, f"the same, {PARTS} parts of the layers on every rank", "pp"),
 )

@@ -11,16 +11,19 @@ from busbw.errors import UsageError
 from busbw.ops import OPS, limits, storage, traffic
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Matrix, Op
+from busbw.ops.exchanges import exchange_in_words, parse_exchange
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
 from busbw.ops.storage import Access, Way
 from busbw.ops.threads import parse_threads
 from busbw.ops.training import (
+    EXCHANGE,
     INTERLEAVED,
     MODEL,
     OTHER_MODELS,
     PARTS,
     SCALE,
+    SCALES,
     STAGE,
     Workload,
     parse_compute,
@@ -230,19 +233,23 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     slow = list(map(parse_slow, sweep.slow_ranks))
     if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks:
         raise UsageError(f"key 'slow_ranks': there is no rank {beyond} among {ranks}")
+    exchanges = [exchange_in_words(*parse_exchange(one)) for one in sweep.exchanges] if op.name == EXCHANGE else [None]
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     replicated = dividing if op.splits != ("dp",) else [ranks]
-    if len(models) * len(replicated) * len(sweep.micro_batches or (0,)) * (1 + len(slow)) > limits.MOST_CASES:
+    if (
+        len(models) * len(replicated) * len(sweep.micro_batches or (0,)) * len(exchanges) * (1 + len(slow))
+        > limits.MOST_CASES
+    ):
         raise UsageError(_TOO_MANY)
     for model, replicas in product(models, replicated):
         sharing = ranks // replicas
-        scale = (1.0 if model == MODEL else SCALE) if sweep.scale is None else sweep.scale
+        scale = SCALES.get(model, SCALE) if sweep.scale is None else sweep.scale
         degrees = {**dict.fromkeys(op.splits, sharing), "dp": ranks if "dp" in op.splits else replicas}
         if op.splits == ("pp", "tp"):
             degrees |= {"pp": sharing // STAGE, "tp": STAGE} if sharing % STAGE == 0 else {"tp": 1}
         filled = (2 * degrees["pp"] if "pp" in degrees else 1,)
         micro = filled if sweep.micro_batches is None else sweep.micro_batches
-        for micro_batches, (slow_rank, slow_ns) in product(micro, ((None, None), *slow)):
+        for micro_batches, exchange, (slow_rank, slow_ns) in product(micro, exchanges, ((None, None), *slow)):
             yield Workload(
                 model=model,
                 scale=scale,
@@ -254,6 +261,7 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
                 capacity=sweep.capacity if "ep" in op.splits else None,
                 slow_rank=slow_rank,
                 slow_ns=slow_ns,
+                exchange=exchange,
             )
 
 

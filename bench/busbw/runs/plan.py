@@ -15,6 +15,8 @@ from busbw.errors import UsageError, nearest, refuse_unknown, what_is_known
 from busbw.ops import OPS, limits, op_named, storage, traffic
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Op
+from busbw.ops.exchanges import EVERY as EVERY_EXCHANGE
+from busbw.ops.exchanges import parse_exchange
 from busbw.ops.groups import ALL
 from busbw.ops.limits import refuse_beyond
 from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
@@ -102,7 +104,8 @@ class Sweep(Record, frozen=True, kw_only=True):
     ``ops.training``); ``micro_batches`` of a step and replica (None: two for each stage of a pipeline, else one);
     ``replicas`` of the model, where ranks divide more than the batch (None: one, of weights that groups of ranks divide
     two); ``expert_imbalance`` and ``capacity`` as in ``workloads.routing``; ``compute`` as in ``ops.training``; each
-    also with each of ``slow_ranks``, one rank late by a known time, as in ``1=20ms``.
+    also with each of ``slow_ranks``, one rank late by a known time, as in ``1=20ms``. ``exchanges``: how ranks exchange
+    gradients or weights, as in ``ops.exchanges``.
     """
 
     ops: tuple[str, ...]
@@ -134,6 +137,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     capacity: float | None = None
     compute: str = "real"
     slow_ranks: tuple[str, ...] = ()
+    exchanges: tuple[str, ...] = EVERY_EXCHANGE
 
     def __post_init__(self) -> None:
         refuse_beyond("scale", 1.0 if self.scale is None else self.scale, limits.LEAST_SCALE, 1)
@@ -169,6 +173,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "replicas": lambda: _require((1,) if self.replicas is None else self.replicas),
             "compute": lambda: parse_compute(self.compute),
             "slow_ranks": lambda: list(map(parse_slow, self.slow_ranks)),
+            "exchanges": lambda: _require([*map(parse_exchange, self.exchanges)]),
         }
         for key, check in checks.items():
             try:

@@ -425,6 +425,9 @@ class StepParts(Record, frozen=True, kw_only=True):
     timeline: one more step, rank by rank; empty where clocks cannot be compared, or ranks are many.
     parameters: of the whole model. flop: of a step of all ranks together, of matrix products alone. tokens: of a step.
     dropped: how often in a step an expert had no room for a token of its own.
+    steps: how many of them the vectors and ``sent`` are of.
+    gaps: by how much the loss is above its least, before the first of these steps and behind each of them; empty where
+    the least loss is not known.
     """
 
     step_ns: tuple[int, ...]
@@ -437,6 +440,12 @@ class StepParts(Record, frozen=True, kw_only=True):
     flop: int
     tokens: int
     dropped: int = 0
+    steps: int = 1
+    gaps: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for gap in self.gaps:
+            _require_finite(gaps=gap)
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):

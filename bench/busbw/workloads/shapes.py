@@ -6,7 +6,8 @@ from functools import cached_property
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.ops.training import Workload
+from busbw.ops.exchanges import EVERY, parse_exchange
+from busbw.ops.training import EXCHANGE, LEAST_SQUARES, Workload, problem_width
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
@@ -61,6 +62,8 @@ class StepShape:
 
     def refuse(self, op: str) -> str | None:
         """Why there is no such step of ``op``; None when there is."""
+        if op == EXCHANGE or self.workload.model == LEAST_SQUARES:
+            return refuse_exchange(op, self.workload)
         model, one = self.model, self.workload
         pieces, parts = one.dp * one.micro_batches, one.pp * one.interleave
         most = min(one.ep, model.experts / max(1, model.top_k))
@@ -103,8 +106,24 @@ class StepShape:
         return next((reason for applies, reason in obstacles if applies), None)
 
 
+def refuse_exchange(op: str, one: Workload) -> str | None:
+    """Why least squares cannot be trained by ``op``; None when they can."""
+    name, number = parse_exchange(one.exchange or EVERY[0])
+    width = problem_width(one.scale)
+    obstacles = (
+        (op != EXCHANGE or one.model != LEAST_SQUARES, f"{LEAST_SQUARES} is what {EXCHANGE} trains, and nothing else"),
+        (one.dp < 2, f"{EXCHANGE} wants two ranks or more, which have something to exchange"),
+        (one.micro_batches > 1, f"{EXCHANGE} knows no micro-batches"),
+        # Below that the library sends gradients as they are.
+        (name == "powersgd" and 4 * number >= width, f"rank {number} of width {width} is not half as many numbers"),
+    )
+    return next((reason for applies, reason in obstacles if applies), None)
+
+
 def refuse_model(name: str) -> None:
     """Raise UsageError unless there is a model of this name."""
+    if name == LEAST_SQUARES:
+        return
     try:
         model_rows.named(model_rows.models(), name)
     except UsageError as error:

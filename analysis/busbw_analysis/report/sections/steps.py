@@ -120,6 +120,6 @@ def steps(judgement: Judgement) -> Section | None:
     late = slowed(judgement.steps)
     lates = [table("One rank late", _SLOWED, late, _LATE)] if late else []
     full = [(one, one.fullest, one.computed_memory) for one in judgement.steps if one.workload.slow_ns is None]
-    held = [(one, rank, computed) for one, rank, computed in full if rank is not None]
+    held = [(one, rank, computed) for one, rank, computed in full if rank is not None and computed is not None]
     memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []
     return Section("steps", "Training steps", (Paragraph(_HOW), rows, *places, *lates, *memories))

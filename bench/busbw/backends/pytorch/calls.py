@@ -14,8 +14,9 @@ import torch.distributed as dist
 from busbw.backends.base import Operation, Post, Wait, do_nothing
 from busbw.backends.pytorch import checkpoint
 from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER, Bound
-from busbw.backends.pytorch.training import WORKLOADS, step
+from busbw.backends.pytorch.training import WORKLOADS, descent, step
 from busbw.backends.scheduled import Messages, Messaging
+from busbw.ops.training import EXCHANGE
 
 
 def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Operation:  # noqa: ANN401 - torch's own
@@ -155,6 +156,7 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,
     "checkpoint_save": checkpoint.bind,
+    EXCHANGE: descent.bind,
     **{name: partial(step.bind, make=make) for name, make in WORKLOADS.items()},
 }
 

@@ -5,10 +5,12 @@ products waited for in place of being computed.
 """
 
 import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -33,6 +35,7 @@ POSTED: dict[str, tuple[str, int]] = {
     "c10d::alltoall_base_": ("all_to_all", 0),
     "c10d::send": ("send_recv", 0),
     "c10d::recv_": ("", 0),
+    "c10d::recv_any_source_": ("", 0),
 }
 """Collectives that return something to wait for → the op, and the argument whose bytes are S; "": the other half of one
 that is counted where it is sent."""
@@ -111,6 +114,23 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return _zeros(name, args)
         return func(*args, **given)
 
+    @contextmanager
+    def in_threads(self) -> Iterator[None]:
+        """Within it, it also sees what a hook of a library calls in another thread, once its first call has ended."""
+        here, reduce = threading.get_ident(), dist.all_reduce
+
+        def all_reduce(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as torch has it
+            if threading.get_ident() == here:
+                return reduce(*arguments, **options)
+            with replace(self):
+                return reduce(*arguments, **options)
+
+        setattr(dist, "all_reduce", all_reduce)  # noqa: B010 - mypy knows it as a function
+        try:
+            yield
+        finally:
+            setattr(dist, "all_reduce", reduce)  # noqa: B010
+
     def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
         ours = tree_map_only(torch.Tensor, torch.zeros_like, args)
         among = None
@@ -145,11 +165,14 @@ def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
             args[0].view(-1, args[1].numel()).copy_(args[1].clone().view(1, -1))
         if name == "c10d::alltoall_base_":
             args[0].zero_()
-        return done if name in {"c10d::send", "c10d::recv_", "c10d::alltoall_base_"} else (args[0], done)
+        return done if name in _WITHOUT_TENSORS else (args[0], done)
     tensor, op = args[0], AT_ONCE[name][0]
     ranks = args[1] if op == "all_gather" else args[2] if op == "reduce_scatter" else 1
     rows = tensor.shape[0] * ranks if op == "all_gather" else tensor.shape[0] // ranks
     return tensor.new_empty((rows, *tensor.shape[1:]))
+
+
+_WITHOUT_TENSORS = frozenset({"c10d::send", "c10d::recv_", "c10d::recv_any_source_", "c10d::alltoall_base_"})
 
 
 def replay(calls: list[Call]) -> None:

@@ -27,6 +27,7 @@ from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Split
+from busbw.ops.exchanges import parse_exchange
 from busbw.runs.records import Case
 from busbw.system.device import Device
 from busbw.workloads.model_rows import parameters
@@ -363,20 +364,8 @@ class BoundStep:
         return record(self.step.run, now, self.waits, self.device)
 
     def profile(self) -> str:
-        """A step as torch's profiler sees it, as a Chrome trace."""
-        # Else it writes two lines for each trace to stderr, whatever their level: they are no errors.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        kinds = [torch.profiler.ProfilerActivity.CPU]
-        if self.device is not None:
-            kinds.append(torch.profiler.ProfilerActivity.CUDA)
-        with torch.profiler.profile(activities=kinds, record_shapes=True) as seen:
-            self.call()
-            if self.device is not None:
-                self.device.synchronise()
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "trace.json"
-            seen.export_chrome_trace(str(file))
-            return file.read_text(encoding="utf-8")
+        """A step as torch's profiler sees it."""
+        return profiled(self.call, self.device)
 
     def compute(self) -> None:
         """The step without its collectives."""
@@ -386,6 +375,23 @@ class BoundStep:
     def communicate(self) -> None:
         """Its collectives without the rest."""
         replay(self.calls)
+
+
+def profiled(call: Callable[[], object], device: Device | None) -> str:
+    """What torch's profiler sees of ``call`` on ``device``, as a Chrome trace."""
+    # Else it writes two lines for each trace to stderr, whatever their level: they are no errors.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if device is not None:
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=kinds, record_shapes=True) as seen:
+        call()
+        if device is not None:
+            device.synchronise()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        seen.export_chrome_trace(str(file))
+        return file.read_text(encoding="utf-8")
 
 
 def refuse(case: Case) -> str | None:
@@ -401,10 +407,24 @@ def refuse(case: Case) -> str | None:
         (case.mode != "isolated", "a step is timed on its own, in mode isolated"),
         (case.group != "all", "all ranks train one model; groups want to be all"),
         (case.cache != "warm", "a step goes through more than caches hold; want cache warm"),
+        (
+            _method(case) == "powersgd" and case.device == "cpu" and torch.cuda.is_available(),
+            "torch's PowerSGD hook waits for a GPU wherever there is one; CUDA_VISIBLE_DEVICES= hides it",
+        ),
+        (
+            _method(case) == "server" and case.backend == "nccl",
+            "NCCL receives from named ranks only, and server from whoever comes first",
+        ),
         (_short(case), f"{case.op} wants as many micro-batches as stages or more"),
     )
     reason = next((words for applies, words in obstacles if applies), None)
     return reason if reason is not None or case.workload is None else StepShape(case.workload).refuse(case.op)
+
+
+def _method(case: Case) -> str | None:
+    """How ranks exchange, where that is what is tried."""
+    exchange = None if case.workload is None else case.workload.exchange
+    return None if exchange is None else parse_exchange(exchange)[0]
 
 
 def _short(case: Case) -> bool:

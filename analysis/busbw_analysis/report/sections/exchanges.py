@@ -1,0 +1,113 @@
+"""The part of a report about ways to exchange gradients: what each gains in a second, and loses in a step."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from busbw.ops.training import workload_in_words
+from busbw.units import format_size, format_time
+from busbw_analysis.diagnosis.exchanges import EXACT, TARGET, Exchanged, exchanged, gaps
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.report.document import (
+    Column,
+    Figure,
+    LegendEntry,
+    Paragraph,
+    Section,
+    percent,
+    table,
+    three_digits,
+)
+from busbw_analysis.report.plots import exchanges as plots
+from busbw_analysis.report.sections.labels import checked
+
+_HOW: Final = (
+    "Least squares by gradient descent, all with the same steps from weights of 0 on. The gap is the loss over the "
+    "least one, which is known, as a share of the first gap. Weights behind the last step are those of the same rule "
+    "in one process, which tells the gaps of the steps before; of a server it takes gradients in the order in which "
+    "they came."
+)
+_TICKS: Final = 4
+
+
+def _over(one: Exchanged) -> str:
+    return f"{'' if one.certain or one.name == EXACT else '≈ '}{three_digits(one.gained)} ×"
+
+
+_COLUMNS: Final[tuple[Column[Exchanged], ...]] = (
+    Column("Exchange", lambda one: one.name),
+    Column("Step", lambda one: one.step.time_ns, format_time),
+    Column("Sent a rank and step", lambda one: round(one.step.sent_bytes), format_size),
+    Column("all steps", lambda one: one.gap, percent, "%", group="Gap after"),
+    Column("the same time", lambda one: one.gap_in_budget, percent, "%", group="Gap after"),
+    Column("Steps", lambda one: one.needed, str, group="To the target"),
+    Column("Time", lambda one: one.needed_ns, format_time, group="To the target"),
+    Column("Steps a second", _over, group="Over exact"),
+    Column("Steps needed", lambda one: one.lost, three_digits, "×", group="Over exact"),
+    Column("Time needed", lambda one: one.slower, three_digits, "×", group="Over exact"),
+    Column("Data", lambda one: checked(one.step.check)),
+)
+
+
+def exchanges(judgement: Judgement) -> Section | None:
+    """Every group of trainings that differ in this alone; None where there is none."""
+    groups = exchanged(judgement.steps)
+    if not groups:
+        return None
+    blocks = [block for number, group in enumerate(groups) for block in _group(number, group)]
+    return Section("exchanges", "Exchange of gradients", (Paragraph(_HOW), *blocks))
+
+
+def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
+    one = group[0].step
+    what = workload_in_words(msgspec.structs.replace(one.workload, exchange=None))
+    notes = (
+        f"The same time: {format_time(group[0].budget_ns)}, in which the fastest took all {one.steps} steps.",
+        f"Target: {percent(TARGET)} % of the first gap.",
+        "≈: the intervals of the two times overlap, or one launch gives none. Sent: by the rank that sends most.",
+    )
+    rows = table(what, _COLUMNS, group, *notes)
+    longest = max(one.steps * row.step.time_ns for row in group)
+    pictures = tuple(
+        plots.draw(
+            {
+                row.name: [(x, gap) for step, gap in enumerate(gaps(row.step)) if (x := step * each(row)) <= end]
+                for row in group
+            },
+            [(end * tick / _TICKS, words(end * tick / _TICKS)) for tick in range(_TICKS + 1)],
+            f"exchange-{number}-{over}",
+            f"Gap over {over}",
+            f"How near each way to exchange comes to the optimum over {over}: {what}",
+        )
+        for over, end, each, words in _axes(one.steps, longest)
+    )
+    legend = tuple(LegendEntry(plots.swatch(slot), row.name) for slot, row in enumerate(group))
+    return Paragraph(in_words(group)), Figure(what, pictures, legend, rows)
+
+
+def _axes(
+    steps: int, longest: float
+) -> tuple[tuple[str, float, Callable[[Exchanged], float], Callable[[float], str]], ...]:
+    """Over what, how far, how much of it a step is, and how it is written."""
+    return (
+        ("steps", steps, lambda _: 1, lambda step: f"{step:.0f}"),
+        ("time", longest, lambda one: one.step.time_ns, format_time),
+    )
+
+
+def in_words(group: Sequence[Exchanged]) -> str:
+    """What is gained per second and lost per step, and what comes of both."""
+    others = [one for one in group if one.name != EXACT]
+    told = [f"{one.name} takes {_over(one)} the steps a second and {_needs(one)}" for one in others]
+    reached = [one for one in group if one.needed_ns is not None]
+    first = min(reached, key=lambda one: one.needed_ns or 0.0, default=None)
+    end = "none comes to the target" if first is None else f"{first.name} is there first"
+    target = f"{percent(TARGET)} % of the first gap"
+    return f"Gained per second, lost per step, to {target}: {'; '.join(told)}. Of all, {end}."
+
+
+def _needs(one: Exchanged) -> str:
+    if one.lost is None or one.slower is None:
+        return "does not come there"
+    return f"needs {three_digits(one.lost)} × the steps: {three_digits(one.slower)} × the time"

@@ -1,0 +1,103 @@
+"""Ways to exchange gradients on three real ranks: right, as large as the formulas, caught where they are not right."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import exchange_ranks
+import pytest
+from exchange_ranks import FAULTS, RANKS, SCALE
+
+from busbw.ops.exchanges import EVERY, STEPS
+from busbw.ops.training import problem_width
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+WORKER: Final = Path(exchange_ranks.__file__)
+WEIGHTS: Final = problem_width(SCALE) ** 2
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.alone]
+
+
+@pytest.fixture(scope="module")
+def told() -> list[dict[str, Any]]:
+    """What each rank says of every way, whole and with every fault planted."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        subprocess.Popen([sys.executable, WORKER, str(rank), port], stdout=subprocess.PIPE, text=True)
+        for rank in range(RANKS)
+    ]
+    return [json.loads(one.communicate(timeout=300)[0].splitlines()[-1]) for one in started]
+
+
+@pytest.mark.parametrize("exchange", EVERY)
+def test_weights_are_those_of_the_same_rule_in_one_process(told: list[dict[str, Any]], exchange: str) -> None:
+    """Before and after what takes a training apart."""
+    assert [rank[exchange]["wrong"] for rank in told] == [[0, 0, 0]] * RANKS
+
+
+SENT: Final[dict[str, tuple[str, int, int, int]]] = {
+    "exact": ("all_reduce", RANKS, 4 * WEIGHTS, STEPS),
+    "local_sgd:4": ("all_reduce", RANKS, 4 * WEIGHTS, STEPS // 4),
+    "late": ("all_reduce", RANKS, 4 * WEIGHTS, STEPS),
+    "server:2": ("send_recv", 2, 4 * WEIGHTS, STEPS),
+    "fp16": ("all_reduce", RANKS, 2 * WEIGHTS, STEPS),
+    "bf16": ("all_reduce", RANKS, 2 * WEIGHTS, STEPS),
+    "int8": ("all_gather", RANKS, RANKS * (WEIGHTS + 4), STEPS),
+    "powersgd:4": ("all_reduce", RANKS, 4 * 4 * problem_width(SCALE), 2 * STEPS),
+}
+"""By the formulas of docs/training.md: op, ranks of its group, S, calls."""
+
+
+@pytest.mark.parametrize("exchange", EVERY)
+def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, Any]], exchange: str) -> None:
+    op, group, size, calls = SENT[exchange]
+    of_a_server = calls * (RANKS - 1) if exchange.startswith("server") else calls
+    assert [rank[exchange]["sent"] for rank in told] == [
+        [[op, group, size, calls if number else of_a_server]] for number in range(RANKS)
+    ]
+
+
+@pytest.mark.parametrize("exchange", EVERY)
+def test_ranks_tell_the_same_record_which_comes_near_to_the_optimum(told: list[dict[str, Any]], exchange: str) -> None:
+    gaps = told[0][exchange]["gaps"]
+    assert all(rank[exchange]["gaps"] == gaps for rank in told)
+    assert len(gaps) == STEPS + 1
+    assert gaps[-1] < 0.01 * gaps[0]
+
+
+@pytest.mark.parametrize("exchange", EVERY)
+def test_a_timeline_has_calls_and_computation(told: list[dict[str, Any]], exchange: str) -> None:
+    op = SENT[exchange][0]
+    for rank in told:
+        names = [name for name, _, _ in rank[exchange]["spans"]]
+        assert op in names
+        assert "compute" in names
+
+
+@pytest.mark.parametrize(("exchange", "fault"), [(one, fault) for one, planted in FAULTS.items() for fault in planted])
+def test_a_fault_is_caught(told: list[dict[str, Any]], exchange: str, fault: str) -> None:
+    assert sum(rank["faults"][exchange][fault] for rank in told) > 0
+
+
+def test_a_run_is_verified_and_compared(commands: Commands) -> None:
+    exchange = ("--exchange", "exact,late", "--scale", "0.02", "--compute", "wait=1ms", "--slow-rank", "1=1ms")
+    options = (*exchange, "--max-seconds", "0.1", "--no-baseline")
+    finished = commands.run("run", "--op", "train_exchange", "--ranks", "2", *options)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    steps = [row.step for row in run.measurements if row.step is not None and row.check.state == "verified"]
+    assert {(step.steps, len(step.gaps)) for step in steps} == {(STEPS, STEPS + 1)}
+    assert {row.case for row in run.measurements if row.check.state == "verified"} == set(run.run.cases)
+    told = commands.run("report", "latest", "--json")
+    assert told.code == 0, told.told
+    compared = json.loads(told.out)["exchanges"]
+    assert [one["exchange"] for one in compared] == ["exact", "late"] * 2

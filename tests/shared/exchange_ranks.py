@@ -1,0 +1,146 @@
+"""One rank of several that train by every way to exchange, whole and with faults: what it found, as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from busbw.backends.pytorch.training.descent import BoundDescent, Int8
+from busbw.ops.exchanges import EVERY
+from busbw.ops.training import LEAST_SQUARES, Workload
+
+RANKS: Final = 3
+SCALE: Final = 1 / 32
+
+
+def bound(exchange: str, rank: int, **other: Any) -> BoundDescent:  # noqa: ANN401 - fields of a workload
+    one = Workload(
+        model=LEAST_SQUARES,
+        scale=SCALE,
+        dp=RANKS,
+        tp=1,
+        pp=1,
+        micro_batches=1,
+        interleave=1,
+        exchange=exchange,
+        **other,
+    )
+    return BoundDescent(one, rank, RANKS, None, None)
+
+
+def whole(exchange: str, rank: int) -> dict[str, Any]:
+    one = bound(exchange, rank)
+    wrong = []
+    for _ in range(2):  # libraries settle in the first
+        one.descent.begin()
+        one.call()
+        wrong.append(one.wrong())
+    parts = one.parts()
+    for call in (parts.compute, parts.communicate):
+        parts.prepare()
+        call()
+    parts.prepare()
+    spans = parts.timeline(time.perf_counter_ns)
+    parts.prepare()
+    parts.step()
+    wrong.append(one.wrong())
+    assert one._last is not None
+    off = (one.descent.weights.detach() - one._last.weights[rank]).abs().max()
+    return {
+        "wrong": wrong,
+        "sent": [(*kind, calls) for kind, calls in parts.sent.items()],
+        "gaps": parts.gaps,
+        "spans": spans,
+        "off": float(off) / one._last.off,
+    }
+
+
+def _no_error_feedback(one: BoundDescent) -> None:
+    descent: Any = one.descent
+    hook = descent.hook
+
+    def forgetful(bucket: Any) -> Any:  # noqa: ANN401 - torch's
+        if isinstance(descent, Int8):
+            descent._left = torch.zeros_like(descent._left)
+        else:
+            descent._state.error_dict.clear()
+        return hook(bucket)
+
+    descent.hook = forgetful
+
+
+def _wrong_scale(one: BoundDescent) -> None:
+    one.descent.share.factor *= 1.1
+
+
+def _never_averaged(one: BoundDescent) -> None:
+    descent: Any = one.descent
+    begin = descent.begin
+
+    def alone() -> None:
+        begin()
+        descent._averager.period = 1 << 30
+
+    descent.begin = alone
+
+
+def _stale_by_two(one: BoundDescent) -> None:
+    """Each gradient is that of the weights of the step before."""
+    gradient, seen = one.descent.share.gradient, list[torch.Tensor]()
+
+    def older(weights: torch.Tensor) -> torch.Tensor:
+        seen.append(weights.clone())
+        return gradient(seen[-2] if len(seen) > 1 else weights)
+
+    one.descent.share.gradient = older  # type: ignore[method-assign]
+
+
+def _unbounded(one: BoundDescent) -> None:
+    """The server lets workers go on as far as they like; the last one is slow."""
+    if one.descent.me == 0:
+        one.descent.number = 48
+    if one.descent.me == RANKS - 1:
+        one.descent.share.late_seconds = 0.002
+
+
+FAULTS: Final[dict[str, dict[str, Callable[[BoundDescent], None]]]] = {
+    "exact": {"wrong scale": _wrong_scale, "stale": _stale_by_two},
+    "fp16": {"wrong scale": _wrong_scale, "stale": _stale_by_two},
+    "bf16": {"wrong scale": _wrong_scale, "stale": _stale_by_two},
+    "int8": {"no error feedback": _no_error_feedback, "wrong scale": _wrong_scale},
+    "powersgd:4": {"no error feedback": _no_error_feedback, "wrong scale": _wrong_scale},
+    "local_sgd:4": {"never averaged": _never_averaged, "stale": _stale_by_two},
+    "late": {"stale by two": _stale_by_two, "wrong scale": _wrong_scale},
+    "server:2": {"stale": _stale_by_two, "unbounded": _unbounded},
+}
+"""Exchange → its planted faults."""
+
+
+def faulty(exchange: str, plant: Callable[[BoundDescent], None], rank: int) -> int:
+    one = bound(exchange, rank)
+    number = one.descent.number
+    plant(one)
+    one.descent.begin()
+    one.call()
+    one.descent.number = number
+    return one.wrong()
+
+
+def main() -> None:
+    rank = int(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=RANKS)
+    found: dict[str, Any] = {one: whole(one, rank) for one in EVERY}
+    found["faults"] = {
+        one: {name: faulty(one, plant, rank) for name, plant in planted.items()} for one, planted in FAULTS.items()
+    }
+    sys.stdout.write(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Ways to exchange gradients: how they are written, what they come to in one process, what is gained and lost."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw.backends.pytorch.training import step
+from busbw.backends.pytorch.training.descent import METHODS as CLASSES
+from busbw.backends.pytorch.training.descent_rules import Told, retell
+from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
+from busbw.errors import UsageError
+from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange
+from busbw.ops.training import EXCHANGE, Workload, workload_in_words
+from busbw.runs import cases
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Case, Sent
+from busbw_analysis.diagnosis.exchanges import exchanged
+from busbw_analysis.diagnosis.steps import Trained
+from busbw_analysis.report.document import Figure, Paragraph
+from busbw_analysis.report.sections.exchanges import exchanges, in_words
+
+WIDTH, RANKS = 16, 3
+PROBLEM = LeastSquares(WIDTH, RANKS, RANKS)
+
+
+def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares = PROBLEM) -> Told:
+    found = retell(problem, name, number, RANKS, steps, ())
+    assert found is not None
+    return found
+
+
+def expanded(**sweep: Any) -> tuple[Case, ...]:  # noqa: ANN401 - keys of a sweep
+    plan = Plan(sweep=(msgspec.convert({"ops": [EXCHANGE], **sweep}, Sweep),))
+    return cases.expand(plan, sweep.pop("ranks", 4), 1).cases
+
+
+# --- how they are written --------------------------------------------------------------------------------------------
+
+
+def test_every_method_has_a_class_and_is_a_case_of_its_own() -> None:
+    assert list(CLASSES) == list(METHODS)
+    assert [one.workload.exchange for one in expanded() if one.workload] == list(EVERY)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_written_is_read(name: str) -> None:
+    method = METHODS[name]
+    assert parse_exchange(name) == (name, method.number or 0)
+    for number in method.allowed:
+        assert parse_exchange(exchange_in_words(name, number)) == (name, number)
+
+
+@pytest.mark.parametrize(
+    "given_text", ["", "exakt", "exact:1", "local_sgd:5", "local_sgd:1", "server:49", "powersgd:0", "int8:", "late:-1"]
+)
+def test_what_is_no_exchange_is_refused(given_text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_exchange(given_text)
+    with pytest.raises((UsageError, msgspec.ValidationError)):
+        expanded(exchanges=["exact", given_text])
+
+
+def test_a_list_of_no_exchange_is_refused() -> None:
+    with pytest.raises((UsageError, msgspec.ValidationError)):
+        expanded(exchanges=[])
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        ({}, None),
+        ({"models": ["MLP 1024"]}, "least squares"),
+        ({"ops": ["train_ddp"], "models": ["least squares"]}, EXCHANGE),
+        ({"micro_batches": [2]}, "micro-batches"),
+        ({"exchanges": ["powersgd:8"], "scale": 1 / 32}, "rank 8"),
+        ({"exchanges": ["powersgd:7"], "scale": 1 / 32}, None),
+        ({"modes": ["pipelined"]}, "isolated"),
+    ],
+)
+def test_what_cannot_be_exchanged_is_refused(sweep: dict[str, Any], words: str | None) -> None:
+    reason = step.refuse(expanded(**sweep)[0])
+    assert (reason is None) if words is None else (reason is not None and words in reason)
+
+
+def test_one_rank_has_nobody_to_exchange_with() -> None:
+    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,)),))
+    assert "two ranks" in (step.refuse(cases.expand(plan, 1, 1).cases[0]) or "")
+
+
+def test_nobody_is_received_from_who_has_no_name_over_nccl() -> None:
+    (case,) = expanded(exchanges=["server"])
+    assert step.refuse(case) is None
+    assert "NCCL" in (step.refuse(msgspec.structs.replace(case, backend="nccl")) or "")
+
+
+# --- the problem -----------------------------------------------------------------------------------------------------
+
+
+def loss(weights: torch.Tensor) -> float:
+    rest = torch.cat(PROBLEM.given).double() @ weights.double() - torch.cat(PROBLEM.wanted).double()
+    return float(rest.square().sum() / (2 * PROBLEM.samples))
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=10, deadline=None)
+def test_the_gap_is_the_loss_above_the_least_one(seed: int) -> None:
+    weights = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(seed))
+    assert PROBLEM.gap(weights) == pytest.approx(loss(weights) - loss(PROBLEM._optimum), rel=1e-5)
+    assert PROBLEM.gap(weights) > PROBLEM.gap(PROBLEM._optimum) == 0.0
+
+
+@pytest.mark.parametrize("shares", [2, 3])
+def test_the_mean_of_all_shares_is_the_gradient_of_the_loss(shares: int) -> None:
+    problem = LeastSquares(WIDTH, RANKS, shares)
+    weights = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(1)).double()
+    mean = sum(a @ weights - b for a, b in problem.grams(torch.float64)) / shares
+    whole = problem._eigenvalues[:, None] * (weights - problem._optimum)
+    assert torch.allclose(torch.as_tensor(mean), whole, atol=1e-4 * float(whole.abs().max()))
+
+
+# --- what rules come to ----------------------------------------------------------------------------------------------
+
+
+def powers(exponent: int) -> torch.Tensor:
+    return (1 - LEARNING_RATE * PROBLEM._eigenvalues)[:, None] ** exponent
+
+
+def near(found: torch.Tensor, wanted: torch.Tensor, share: float = 1e-4) -> bool:
+    return float((found - wanted).abs().max()) <= share * float(PROBLEM._optimum.abs().max())
+
+
+def test_gradient_descent_is_that_of_the_formula() -> None:
+    found = told("exact", steps=20)
+    wanted = PROBLEM._optimum * (1 - powers(20))
+    assert all(near(weights, wanted) for weights in found.weights)
+    start = PROBLEM._eigenvalues[:, None] * PROBLEM._optimum.square() / 2
+    formula = [float((start * powers(2 * number)).sum()) for number in range(21)]
+    assert found.gaps == pytest.approx(formula, rel=1e-3)
+    assert found.off < 1e-4 * float(PROBLEM._optimum.abs().max())
+
+
+def test_a_late_gradient_is_that_of_the_step_before() -> None:
+    apart, before = -PROBLEM._optimum, torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
+    for _ in range(20):
+        gradient = PROBLEM._eigenvalues[:, None] * apart
+        apart, before = apart - LEARNING_RATE * before, gradient
+    assert near(told("late", steps=20).weights[0], apart + PROBLEM._optimum)
+
+
+def test_ranks_on_their_own_are_apart_until_they_average() -> None:
+    alone, together = told("local_sgd", 4, steps=3), told("local_sgd", 4, steps=4)
+    for rank, (one, (a, b)) in enumerate(zip(alone.weights, PROBLEM.grams(torch.float64), strict=True)):
+        weights = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
+        for _ in range(3):
+            weights = weights - LEARNING_RATE * (a @ weights - b)
+        assert near(one, weights), rank
+    assert not near(alone.weights[0], alone.weights[1])
+    assert all(bool((one == together.weights[0]).all()) for one in together.weights)
+
+
+@pytest.mark.parametrize(("name", "share"), [("fp16", 2e-3), ("bf16", 2e-2), ("int8", 2e-2)])
+def test_what_is_compressed_comes_near_to_what_is_exact(name: str, share: float) -> None:
+    exact, found = told("exact"), told(name)
+    assert near(found.weights[0], exact.weights[0], share)
+    assert not near(found.weights[0], exact.weights[0], 1e-6)
+    assert found.off > exact.off
+
+
+def test_a_matrix_of_full_rank_lacks_nothing() -> None:
+    assert near(told("powersgd", WIDTH).weights[0], told("exact").weights[0])
+    assert not near(told("powersgd", 1).weights[0], told("exact").weights[0], 1e-2)
+
+
+WORKERS = LeastSquares(WIDTH, RANKS, RANKS - 1)
+
+
+def served(bound: int, order: Sequence[int], steps: int) -> Told | None:
+    return retell(WORKERS, "server", bound, RANKS, steps, order)
+
+
+def test_a_server_that_waits_for_all_is_exact() -> None:
+    exact = retell(WORKERS, "exact", 0, RANKS - 1, 8, ())
+    found = served(0, [1, 2, 2, 1] * 4, 8)
+    assert exact is not None
+    assert found is not None
+    assert len(found.weights) == RANKS
+    assert found.gaps == pytest.approx(exact.gaps, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bound", "order", "allowed"),
+    [
+        (0, [1, 2, 1, 2], True),
+        (0, [1, 1, 2, 2], False),
+        (1, [1, 1, 2, 2], True),
+        (1, [1, 1, 1, 2, 2, 2], False),
+        (2, [1, 1, 1, 2, 2, 2], True),
+        (9, [1, 1, 2, 2, 2], False),
+        (9, [1, 1, 3, 3], False),
+        (9, [1, 2, 1], False),
+    ],
+)
+def test_an_order_that_the_bound_forbids_is_none(bound: int, order: list[int], allowed: bool) -> None:  # noqa: FBT001
+    assert (served(bound, order, len(order) // 2) is not None) == allowed
+
+
+def test_what_the_first_worker_brings_makes_the_second_stale() -> None:
+    """Both have seen weights of 0; with a bound of 1 the first goes on from its own step."""
+    (first, second), rate = WORKERS.grams(torch.float32), LEARNING_RATE / 2
+    once = rate * first[1]
+    wanted = once - rate * (first[0] @ once - first[1])
+    wanted = wanted + rate * second[1]
+    seen = once - rate * (first[0] @ once - first[1]) + rate * second[1]
+    wanted = wanted - rate * (second[0] @ seen - second[1])
+    found = served(1, [1, 1, 2, 2], 2)
+    assert found is not None
+    assert near(found.weights[0], wanted)
+
+
+# --- what is gained and lost -----------------------------------------------------------------------------------------
+
+
+def trained(exchange: str, time_ns: float, gaps: Sequence[float], spread: float = 0.0) -> Trained:
+    return Trained(
+        op=EXCHANGE,
+        case=0,
+        workload=Workload(
+            model="least squares", scale=0.25, dp=4, tp=1, pp=1, micro_batches=1, interleave=1, exchange=exchange
+        ),
+        ranks=4,
+        time_ns=time_ns,
+        low_ns=time_ns * (1 - spread),
+        high_ns=time_ns * (1 + spread),
+        step_ns=time_ns,
+        compute_ns=time_ns / 2,
+        communication_ns=time_ns / 2,
+        sent=(Sent(op="all_reduce", group=4, size_bytes=1000, calls=4, ranks=(0, 1, 2, 3)),),
+        parameters=10,
+        flop=6000,
+        tokens=20,
+        dropped=0,
+        product_rate=None,
+        check="verified",
+        steps=4,
+        gaps=tuple(gaps),
+    )
+
+
+EXACT = trained("exact", 100.0, [10, 1, 0.1, 0.01, 0.001])
+LATE = trained("late", 50.0, [10, 5, 1, 0.2, 0.1])
+NEVER = trained("int8", 110.0, [10, 9, 8, 7, 7], spread=0.2)
+
+
+def test_gain_and_loss_are_those_of_steps_and_seconds() -> None:
+    ((exact, late, never),) = exchanged([LATE, EXACT, NEVER])
+    assert (exact.needed, exact.needed_ns, exact.gained, exact.lost, exact.slower) == (2, 200.0, 1.0, 1.0, 1.0)
+    assert (late.needed, late.needed_ns, late.gained, late.lost, late.slower) == (4, 200.0, 2.0, 2.0, 1.0)
+    assert (never.needed, never.needed_ns, never.lost, never.slower) == (None, None, None, None)
+    assert exact.budget_ns == 200.0, "the fastest took all its steps"
+    assert [one.gap for one in (exact, late, never)] == [1e-4, 0.01, 0.7]
+    assert [one.gap_in_budget for one in (exact, late, never)] == [0.01, 0.01, 0.9]
+    assert (late.certain, never.certain) == (True, False)
+    assert LATE.sent_bytes == 1500.0, "of a step"
+
+
+def test_the_sentence_has_every_method_and_the_first_at_the_target() -> None:
+    (group,) = exchanged([EXACT, replace(LATE, time_ns=40.0, low_ns=40.0, high_ns=40.0), NEVER])
+    text = in_words(group)
+    assert "late takes 2.50 × the steps a second and needs 2.00 × the steps: 0.800 × the time" in text
+    assert "int8 takes ≈ 0.909 × the steps a second and does not come there" in text
+    assert text.endswith("late is there first.")
+
+
+def test_the_report_has_a_row_and_a_line_for_each() -> None:
+    judgement: Any = SimpleNamespace(steps=(EXACT, LATE, NEVER))
+    section = exchanges(judgement)
+    assert section is not None
+    _, sentence, figure = section.blocks
+    assert isinstance(sentence, Paragraph)
+    assert isinstance(figure, Figure)
+    assert [row[0].text for row in figure.table.rows] == ["exact", "late", "int8"]
+    assert len(figure.pictures) == 2
+    assert len(figure.legend) == 3
+    judgement.steps = (EXACT,)
+    assert exchanges(judgement) is None
+
+
+def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:
+    waits = replace(EXACT, workload=msgspec.structs.replace(EXACT.workload, wait_ns=1))
+    assert exchanged([LATE, NEVER]) == ()
+    assert exchanged([EXACT]) == ()
+    assert exchanged([LATE, waits, NEVER]) == ()
+
+
+def test_the_workload_says_how_ranks_exchange() -> None:
+    assert workload_in_words(EXACT.workload) == "least squares, exact, scale 0.25, dp 4"
