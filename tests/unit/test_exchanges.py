@@ -16,6 +16,7 @@ from busbw.backends.pytorch.training.descent import METHODS as CLASSES
 from busbw.backends.pytorch.training.descent_rules import Told, retell
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
 from busbw.errors import UsageError
+from busbw.launch.run_session import refuse_impossible
 from busbw.ops.exchanges import EVERY, METHODS, STEPS, exchange_in_words, parse_exchange
 from busbw.ops.training import EXCHANGE, Workload, workload_in_words
 from busbw.runs import cases
@@ -301,3 +302,10 @@ def test_what_has_no_exact_one_beside_it_is_not_compared() -> None:
 
 def test_the_workload_says_how_ranks_exchange() -> None:
     assert workload_in_words(EXACT.workload) == "least squares, exact, scale 0.25, dp 4"
+
+
+def test_what_no_host_can_hold_is_refused_before_anything_starts() -> None:
+    plan = Plan(sweep=(Sweep(ops=(EXCHANGE,), exchanges=("exact",), scale=1.0),))
+    refuse_impossible(plan, 2, on_one_host=True)
+    with pytest.raises(UsageError, match="scale"):
+        refuse_impossible(plan, 512, on_one_host=True)

@@ -129,6 +129,8 @@ OTHER_MODELS: Final = {
 SCALES: Final = {MODEL: 1.0, LEAST_SQUARES: 0.25}
 SCALE: Final = 0.01
 """Of these and of every other model unless told: a step of a moment."""
+SAMPLES: Final = 2
+"""Of a rank, for every row of these weights."""
 _WIDEST: Final = 1024
 
 

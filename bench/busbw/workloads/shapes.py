@@ -7,7 +7,7 @@ import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.exchanges import EVERY, parse_exchange
-from busbw.ops.training import EXCHANGE, LEAST_SQUARES, Workload, problem_width
+from busbw.ops.training import EXCHANGE, LEAST_SQUARES, SAMPLES, Workload, problem_width
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
@@ -34,8 +34,11 @@ class StepShape:
     @property
     def least_bytes(self) -> int:
         """What a rank needs at least: weights, gradients and outputs of the whole model, which it holds its step
-        against.
+        against; of least squares, samples and targets of all ranks.
         """
+        one = self.workload
+        if one.model == LEAST_SQUARES:
+            return 2 * DTYPE_BYTES["float64"] * SAMPLES * one.dp * problem_width(one.scale) ** 2
         outputs = self.tokens * (self.model.vocabulary or self.model.hidden)
         return DTYPE_BYTES["float32"] * (2 * model_rows.parameters(self.model) + outputs)
 

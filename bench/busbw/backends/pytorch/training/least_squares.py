@@ -9,6 +9,8 @@ from typing import Final
 
 import torch
 
+from busbw.ops.training import SAMPLES
+
 SEED: Final = 1
 CONDITION: Final = 8.0
 """The largest eigenvalue, 1, over the smallest."""
@@ -16,8 +18,6 @@ NOISE: Final = 0.05
 """Standard deviation of what the weights do not explain over that of what they do."""
 DECAY: Final = 0.6
 """Each singular value of the weights over the one before."""
-SAMPLES: Final = 2
-"""Of a rank, for every row of W."""
 LEARNING_RATE: Final = 0.4
 """Below 1, from where on gradients that are one step late would swing ever wider."""
 
