@@ -34,14 +34,15 @@ def plan_headline(found: Plan, machine: Machine, peak: float) -> str:
     best = found.layouts[0]
     ends, calls = best.ends(machine), len(best.time.prices)
     interval = "no interval" if ends is None else f"{_seconds(ends[0])} to {_seconds(ends[1])}, 95 %"
-    of_peak = _percent(best.share_of_peak(peak, causal=machine.causal))
+    share = _percent(best.share_of_peak(peak, causal=machine.causal))
+    of_peak = f"{share} % of the peak, " if peak != machine.flop_per_second else ""
     layout = short_words(best.step.layout, best.step.micro_batch)
     trust = []
     if best.not_validated:
         trust.append(f"{best.not_validated} of {calls} kinds of calls NOT VALIDATED")
     if best.extrapolated:
         trust.append("EXTRAPOLATED")
-    said = f"{layout}: {_seconds(best.time.total)} a step ({interval}), {of_peak} % of the peak, bound by"
+    said = f"{layout}: {_seconds(best.time.total)} a step ({interval}), {of_peak}bound by"
     return f"Fastest: {'; '.join([f'{said} {best.time.binds}', *trust])}"
 
 
