@@ -285,6 +285,13 @@ def test_what_nccl_writes_into_a_row_is_cut_out() -> None:
     assert (line.text.split(), line.nccl is not None) == (["8", "2", "float", "sum", "-1"], True)
 
 
+@pytest.mark.parametrize("label", ["", "[1,0]<stdout>:", "0: "])
+def test_the_last_word_of_a_row_is_no_part_of_the_host_that_nccl_begins_with(label: str) -> None:
+    said = "node7:12:34 [0] NCCL INFO AllReduce: opCount 0"
+    texts = [line.text for line in clean([f"{label}{said}", f"{label}  9.1  8.2  7.3      0{said}"])]
+    assert texts[1].split() == ["9.1", "8.2", "7.3", "0"]
+
+
 # --- rendered tables of random rows ---------------------------------------------------------------------------------
 
 POSITIVE = st.floats(0.01, 9e5).map(lambda value: float(f"{value:.4g}"))

@@ -65,6 +65,8 @@ _NCCL: Final = re.compile(
     r"(?:(?:(?:^|(?<=\s))(?!-1)\S{0,255}?|[A-Za-z][\w.-]{0,63}):\d+:\d+(?: \[-?\d+\])?(?: \S{1,255})? |^\s*)"
     r"NCCL (?:INFO|WARN|TRACE|DEBUG|CALL)\b.*$"
 )
+_HOST: Final = re.compile(r"(?:\S{0,255}:)?([^\s:]{1,255}):\d+:\d+\b")
+_MOST_HOSTS: Final = 1 << 12
 _SUFFIX: Final = re.compile(r"(?:perf(?:mpi)?|block|base)$")
 _QUOTED: Final = re.compile(r'\s*"([^"]*)(?:",?)?\s*')
 """A line in a list of JSON, as Ansible shows what a command printed."""
@@ -83,11 +85,13 @@ class Line(NamedTuple):
 
 def clean(lines: Iterable[str]) -> Iterator[Line]:
     """The lines of a log without colours, carriage returns, prefixes of launchers, and what NCCL wrote into them."""
+    hosts: set[str] = set()
     for number, raw in enumerate(lines, 1):
         text = raw[:_LONGEST_TEXT].rstrip("\r\n")
         nccl = None
         if "NCCL " in text and (found := _NCCL.search(text)) is not None:
-            text, nccl = text[: found.start()], found[0]
+            start = found.start() + _glued(text[: found.start()], found[0], hosts)
+            text, nccl = text[:start], text[start:]
         if "\x1b" in text or "\x00" in text or "\ufeff" in text:
             text = _NOISE.sub("", text)
         if "\r" in text:
@@ -101,6 +105,19 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
         if (quoted := _QUOTED.fullmatch(text)) is not None:
             text = quoted[1].replace("\\t", "\t")
         yield Line(number, text.strip(), label, nccl)
+
+
+def _glued(before: str, said: str, hosts: set[str]) -> int:
+    """How many characters of what NCCL ``said`` are the end of a row: ``0node7:12:34`` of ``node7``, which has begun a
+    line before and is one of ``hosts``.
+    """
+    host = _HOST.match(said)
+    if host is None or host[1] in hosts:
+        return 0
+    if len(before.split()) <= 1 and len(hosts) < _MOST_HOSTS:  # at most the label of a rank before it
+        hosts.add(host[1])
+        return 0
+    return min((len(host[1]) - len(known) for known in hosts if host[1].endswith(known)), default=0)
 
 
 def number(text: str) -> float | None:
