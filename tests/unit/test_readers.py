@@ -240,6 +240,21 @@ def test_a_row_keeps_its_numbers_before_a_comment_and_text_is_no_row(tmp_path: P
     assert [row.tool_size_bytes for row in read_log(path).rows] == [4, 8, 32]
 
 
+def test_osu_of_long_ago_has_its_version_in_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(
+        "# OSU MPI Bidirectional Bandwidth Test (Version 2.1)\n# Size\t\tBi-Bandwidth (MB/s) \n1024\t\t200.5\n"
+        "# OSU MPI Latency Test (Version 2.1)\n# Size\t\tLatency (us) \n1024\t\t5.05\n",
+        encoding="utf-8",
+    )
+    log = read_log(path)
+    assert [table.tool_version for table in log.tables] == ["2.1", "2.1"]
+    assert [(row.op, row.rate, row.time_seconds) for row in log.rows] == [
+        ("pair_bidir", 200.5e6, None),
+        ("ping_pong", None, 5.05e-6),
+    ]
+
+
 def test_superbench_runs_groups_of_nodes(tmp_path: Path) -> None:
     path = tmp_path / "results-summary.jsonl"
     names = [f"nccl-bw:mesh/allreduce_{group}:1024_{what}:0" for group in ("0_0", "0_1") for what in ("time", "busbw")]

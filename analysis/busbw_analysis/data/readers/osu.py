@@ -1,4 +1,4 @@
-"""What the OSU micro-benchmarks print, 3.x to 7.x: point-to-point, collectives, non-blocking with overlap.
+"""What the OSU micro-benchmarks print, 2.x to 7.x: point-to-point, collectives, non-blocking with overlap.
 
 Source: ``c/util/osu_util_mpi.c`` (``print_only_header``, ``print_stats``) and the benchmarks beside it. Sizes of
 collectives are those of one rank or peer; their number of ranks is nowhere but in the command line or in what MPI says.
@@ -13,12 +13,12 @@ from busbw_analysis.data.readers.lines import dtype_named, mpi_op_named, number,
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
-_TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+v(\d\S*))?\s*$")
+_TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+(?:v|\(Version )(\d[^\s)]*)\)?)?\s*$")
 _KIND: Final = re.compile(
     r"^(?:(?:MPI )?One Sided MPI|MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A-Z]+(?: MANAGED)?)?\s*"
 )
 _HEADING: Final = re.compile(
-    r"(?:(?:Avg|Min|Max) )?Lat(?:ency)? ?\(us\)|Bandwidth ?\(MB/s\)"
+    r"(?:(?:Avg|Min|Max) )?Lat(?:ency)? ?\(us\)|(?:Bi-)?Bandwidth ?\(MB/s\)"
     r"|(?:Coll\. Init|(?:Pure|Min|Max|Avg) Comm\.|\w+) ?\(us\)"
     r"|Overlap ?\(%\)|Size \([Bb]\w*\)|P\d+(?:\.\d+)? Tail (?:Lat|BW) ?\([^)]*\)|Transmit Size|\S+"
 )
@@ -43,7 +43,7 @@ _TAIL: Final = re.compile(r"(P\d+(?:\.\d+)?) Tail (?:Lat|BW)\((?:us|MB/s)\)")
 _TWO: Final = (
     (re.compile(r"(?:multi-?|multi-threaded |multi-process |partitioned )? ?latency(?: persistent)?"), "ping_pong", 1),
     (re.compile(r"(?:bandwidth(?: persistent)?|multiple bandwidth / message rate)"), "pair_uni", 1),
-    (re.compile(r"bi-directional bandwidth(?: persistent)?"), "pair_bidir", 2),
+    (re.compile(r"bi-?directional bandwidth(?: persistent)?"), "pair_bidir", 2),
     (re.compile(r"_?(?:put|get)(?:-\w+)?(?: latency| bandwidth)?"), "pair_uni", 1),
     (re.compile(r"_?(?:put|get)(?:-\w+)? bi-directional bandwidth"), "pair_bidir", 2),
 )
@@ -86,7 +86,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 def _column(heading: str) -> str:
     """A heading as the tables above have it."""
-    return "Size" if heading.startswith("Size") else heading.replace(" (", "(")
+    return "Size" if heading.startswith("Size") else heading.removeprefix("Bi-").replace(" (", "(")
 
 
 def _benchmark(title: str) -> dict[str, Any]:
