@@ -46,7 +46,7 @@ class Run:
         from busbw_analysis.report.plots.axes import SLOTS, canvas, dress  # noqa: PLC0415
         from busbw_analysis.report.plots.curves import LINE_STYLES, paint  # noqa: PLC0415
         from busbw_analysis.report.plots.svg import MARKERS, SERIES  # noqa: PLC0415
-        from busbw_analysis.report.sections.curves import rate_panel  # noqa: PLC0415
+        from busbw_analysis.report.sections.curves import panel_of  # noqa: PLC0415
         from busbw_analysis.report.sections.labels import curve_label, varying_fields  # noqa: PLC0415
 
         drawn = {
@@ -60,7 +60,7 @@ class Run:
         curves = [curve for curve in self.judgement.curves if curve.series.key.op == op]
         varying = varying_fields(curve.series.key for curve in curves)
         labels = [curve_label(curve.series.key, varying) for curve in curves]
-        panel = rate_panel(curves, labels)
+        panel = panel_of(curves, labels)
         with canvas((0.12, 0.1, 0.84, 0.8), width=560, height=360) as (figure, axes):
             paint(axes, panel)
             figure.patch.set_visible(True)

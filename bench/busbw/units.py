@@ -195,6 +195,11 @@ def format_time(nanoseconds: float) -> str:
     return _in_unit(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)))
 
 
+def format_seconds(seconds: float) -> str:
+    """``0.00123`` → ``1.23 ms``."""
+    return format_time(seconds * 1e9)
+
+
 def format_span(seconds: float) -> str:
     """How long a person waits: ``8 s``, ``3 min 5 s``, ``2 h 10 min``."""
     whole = max(0, round(seconds))

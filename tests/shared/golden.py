@@ -69,6 +69,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         "predict": [
             "predict --help",
             f"predict {_PREDICT} --ranks 256 --size 1KiB..1GiB*1024",
+            f"predict {_PREDICT} --ranks 4",
             f"predict {_PREDICT} --ranks 4 --size 100KiB",
             f"predict {_PREDICT} --ranks 1 --size 1MiB",
             f"predict {_PREDICT} --ranks 8 --size 0",

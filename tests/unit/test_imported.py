@@ -27,7 +27,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.sections.curves import rate_panel
+from busbw_analysis.report.sections.curves import panel_of
 
 LOGS = Path(__file__).parents[1] / "data/logs"
 EXPECTED: dict[str, Any] = json.loads((LOGS / "expected.json").read_text(encoding="utf-8"))
@@ -216,7 +216,7 @@ def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None
     assert published is not None
     assert float(published[1]) == pytest.approx(476.3 / 367.5, rel=0.05)
     assert len(judgement.curves) == 2
-    drawn = [line for line in rate_panel(judgement.curves, ["", ""]).lines if line.kind == "reference"]
+    drawn = [line for line in panel_of(judgement.curves, ["", ""]).lines if line.kind == "reference"]
     rates = sorted(dict(line.vertices)[8 << 30] for line in drawn)
     assert rates == pytest.approx([475.16e9, 477.45e9], rel=1e-4), "each once, though in place and out of place"
     path.write_text(nccl_log(gpu="NVIDIA H200", ranks=4), encoding="utf-8")

@@ -580,7 +580,8 @@ def test_the_text_says_all_that_the_rows_have() -> None:
         "Held out: validated on",
     ):
         assert words in text
-    assert re.search("β and γ cannot be told apart by these data, which know β \\+ 0.5 γ alone +add all_gather", text)
+    told = "β and γ cannot be told apart by these data, which know β + 0.5 γ alone What would tell it: add all_gather"
+    assert told in " ".join(text.replace("|", "").split())
     assert "no interval: 1 launch, 5 are needed" in text.replace("\n# ", " ")
     assert "Over send/recv, so that their algorithm is known: all_reduce by ring" in text
     assert json.loads(json.dumps(rows)) == rows

@@ -24,13 +24,26 @@ def test_every_list_has_every_row(tmp_path: Path) -> None:
         assert [row[what[:-1]] for row in rows] == list(names)
         assert json.loads(json.dumps(rows)) == rows
         table = listing.as_table(rows).splitlines()
-        assert len(table) == len(rows) + 1
-        assert all(line == line.rstrip() for line in table)
+        assert [line.split()[0] for line in table if not line.startswith(" ")][1:] == [
+            str(next(iter(row.values()))).split()[0] for row in rows
+        ]
+        assert all(line == line.rstrip() and len(line) <= 80 for line in table)
 
 
 def test_columns_of_a_list_are_aligned() -> None:
     table = listing.as_table([{"a": "x", "bee": None}, {"a": "longer", "bee": [1, "two"]}])
     assert table == "a       bee\nx       –\nlonger  1, two"
+
+
+def test_what_has_no_room_stands_below_its_row_and_what_is_the_same_once_above() -> None:
+    rows: list[listing.Row] = [
+        {"a": name, "of": "all", "none": None, "why": f"{name} " * 40, "b": number} for number, name in enumerate("xy")
+    ]
+    head, names, *lines = listing.as_table(rows).splitlines()
+    assert (head, names) == ("of: all", "a")
+    assert [line for line in lines if not line.startswith(" ")] == ["x", "y"]
+    below = " ".join(line.removeprefix("    | ") for line in lines if line.startswith("    | "))
+    assert below == f"why: {'x ' * 40}; b: 0 why: {'y ' * 40}; b: 1"
 
 
 def test_outside_of_torchrun_ranks_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

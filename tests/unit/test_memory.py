@@ -22,7 +22,7 @@ from busbw_analysis.diagnosis.plateaus import Plateaus
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
-from busbw_analysis.report.plots.hierarchy import Row, words_begin
+from busbw_analysis.report.plots.hierarchy import words_begin
 from busbw_analysis.report.sections.hierarchy import hierarchy as hierarchy_section
 from busbw_analysis.report.sections.memory import memory as memory_section
 from busbw_analysis.report.sections.storage import storage as storage_section
@@ -564,7 +564,8 @@ def test_what_was_not_measured_is_an_outline() -> None:
 def test_a_rate_in_words_stands_at_what_was_measured(
     measured: float | None, nominal: float | None, practical: float | None, begin: float
 ) -> None:
-    assert words_begin(Row("DRAM", measured, nominal, practical), 1e8, 3.0) == begin
+    row = HierarchyLevel("DRAM", "memory", measured, None, None, "", nominal, practical, "")
+    assert words_begin(row, 1e8, 3.0) == begin
 
 
 def test_hosts_reach_each_other_by_the_network() -> None:

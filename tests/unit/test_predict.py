@@ -586,7 +586,6 @@ def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
         (1, [MIB], {}, "one-rank"),
         (-4, [MIB], {}, "one-rank"),
         (8, [0], {}, "size"),
-        (8, [], {}, "size"),
         (8, [MIB], {"hosts": 9}, "hosts"),
         (8, [MIB], {"hosts": 0}, "hosts"),
         (8, [MIB], {"ranks_per_host": 0}, "ranks-per-host"),
@@ -596,6 +595,14 @@ def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
 def test_what_cannot_be_asked_is_refused(ranks: int, sizes: list[int], where: dict[str, int], code: str) -> None:
     with refused(UsageError, code):
         query(evidence(), ranks, sizes, **where)
+
+
+def test_without_a_size_a_few_that_were_measured_are_predicted() -> None:
+    known = evidence()
+    measured = sorted({point.size_bytes for one in known.of_op for point in one.points})
+    asked = query(known, 8, []).sizes_bytes
+    assert (asked[0], asked[-1], len(asked)) == (measured[0], measured[-1], min(5, len(measured)))
+    assert set(asked) <= set(measured)
 
 
 def test_a_pair_is_two_ranks() -> None:
@@ -836,7 +843,7 @@ def test_the_plot_is_a_file_that_says_what_is_extrapolated(kept: tuple[Path, ...
         (("--ranks", "8", "--size", "1MiB", "--hosts", "2"), 1),
         (("--ranks", "8", "--size", "1MiB", "--plot", "scaling.jpg"), 2),
         (("--ranks", "8", "--size", "1KiB,1MiB", "--plot", "scaling.svg"), 2),
-        (("--ranks", "8", "--size", "1MiB", "--plot", "/nowhere/scaling.svg"), 1),
+        (("--ranks", "8", "--size", "1MiB", "--plot", "/nowhere/scaling.svg"), 2),
         (
             (
                 "--size",

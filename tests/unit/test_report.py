@@ -18,7 +18,7 @@ from refused import refused
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.errors import StoreError, UsageError
+from busbw.errors import StoreError
 from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
@@ -237,7 +237,7 @@ def test_the_json_is_strict_and_says_what_was_found() -> None:
     assert document["pair_matrices"][0]["rate"][0][0] is None
     assert document["curves"][0]["points"][0]["size_bytes"] == 64
     assert document["curves"][1]["fit"]["code"] == "no-size"
-    assert "the slowest pair is 2 → 1" in written.html
+    assert "(2 → 1) to" in written.html
     assert 'class="number heat-8"' in written.html
 
 
@@ -466,11 +466,11 @@ def test_a_folder_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
         compose.write(composed(), blocker / "below")
 
 
-def test_a_report_on_several_runs_needs_a_place(tmp_path: Path) -> None:
-    assert compose.folder_for([tmp_path], None) == tmp_path
-    assert compose.folder_for([tmp_path, tmp_path / "b"], tmp_path / "c") == tmp_path / "c"
-    with refused(UsageError, "no-output"):
-        compose.folder_for([tmp_path, tmp_path / "b"], None)
+def test_a_report_on_several_runs_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    assert compose.folder_for([tmp_path], None, tmp_path) == tmp_path
+    assert compose.folder_for([tmp_path, tmp_path / "b"], tmp_path / "c", tmp_path) == tmp_path / "c"
+    two = [tmp_path / "20261121T081628.085Z-4ad500", tmp_path / "20261122T081628.085Z-4ad501"]
+    assert compose.folder_for(two, None, tmp_path) == tmp_path / "reports" / "4ad500+4ad501"
 
 
 def test_the_command_writes_into_the_run_and_says_where(tmp_path: Path) -> None:
@@ -484,7 +484,10 @@ def test_the_command_writes_into_the_run_and_says_where(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / "report.html").is_file()
 
 
-def test_the_command_wants_a_place_for_several_runs(tmp_path: Path) -> None:
+def test_the_command_has_a_place_for_several_runs(tmp_path: Path) -> None:
     folders = [str(write_synthetic(tmp_path, usual(seed))) for seed in (1, 2)]
-    result = CliRunner().invoke(main, ["report", *folders])
-    assert result.exit_code == 2
+    result = CliRunner().invoke(main, ["report", *folders, "--results-dir", str(tmp_path / "all")])
+    assert result.exit_code == 0, result.output
+    page = Path(result.stdout.strip())
+    assert page.parent.parent == tmp_path / "all" / "reports"
+    assert page.is_file()

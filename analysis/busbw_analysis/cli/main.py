@@ -261,7 +261,7 @@ def run_names(judgement: Judgement) -> list[str]:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the three files go; the run's own folder unless given. Several runs need it.",
+    help="Where the three files go.  [default: the run's own folder; of several reports/ in the results]",
 )
 @click.option(
     "--reference",
@@ -299,7 +299,7 @@ def report(
     # matplotlib takes as long to load as the whole of ``show``, which does not need it.
     from busbw_analysis.report import compose as writer  # noqa: PLC0415
 
-    folder = writer.folder_for([find(results_dir, run).folder for run in runs], output)
+    folder = writer.folder_for([find(results_dir, run).folder for run in runs], output, results_dir)
     rows = catalogue(peaks_file)
     stored = [read_run(results_dir, run) for run in runs]
     datasets = (pool(stored, force=True),) if force else pool_alike(stored)

@@ -32,7 +32,7 @@ from busbw_analysis.report.to_terminal import render
 )
 @click.option("--op", required=True, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
-@click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.")
+@click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.  [default: five of the measured]")
 @click.option("--hosts", type=int, help="On how many hosts.  [default: as many ranks on each as were measured]")
 @click.option("--ranks-per-host", type=int, help="The same the other way round.")
 @click.option(
@@ -47,7 +47,7 @@ from busbw_analysis.report.to_terminal import render
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg or .png.",
+    help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg, .png or .pdf.",
 )
 @log_options("reader")
 @results_dir_option

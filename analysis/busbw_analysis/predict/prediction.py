@@ -21,6 +21,9 @@ from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_s
 from busbw_analysis.predict.scaling_models import ScalingModel, Value, answering, from_joint, from_messages
 from busbw_analysis.predict.selection import LIBRARY, MeasuredCurves, shape_of
 
+_SIZES = 5
+"""So many sizes are predicted where none is given."""
+
 
 @dataclass(frozen=True, slots=True)
 class PredictionQuery:
@@ -42,9 +45,11 @@ def query(
     hosts: int | None = None,
     ranks_per_host: int | None = None,
 ) -> PredictionQuery:
-    """The question as it can be asked of ``data``. Unless ``hosts`` or ``ranks_per_host`` say it, ranks are on
-    hosts as in the measurement of as many, else with as many on each as were measured. Raises UsageError for what
-    cannot be asked, AnalysisError for hosts between which nothing was measured.
+    """The question as it can be asked of ``data``; without ``sizes_bytes`` it is of a few sizes that were measured.
+    Unless ``hosts`` or ``ranks_per_host`` say it, ranks are on hosts as in the measurement of as many, else with as
+    many on each as were measured.
+
+    Raises UsageError for what cannot be asked, AnalysisError for hosts between which nothing was measured.
     """
     op = data.op
     if ranks < 2:
@@ -57,12 +62,18 @@ def query(
     if unsized and sizes_bytes:
         message = f"{op} has no size; leave out --size"
         raise UsageError(message, code="no-size")
-    if not unsized and (not sizes_bytes or not all(sizes_bytes)):
-        given = "size 0" if sizes_bytes else "no size was given"
-        message = f"{given}: {op} needs a size above 0 (--size 1MiB)"
+    if not unsized and not all(sizes_bytes):
+        message = f"size 0: {op} needs a size above 0 (--size 1MiB)"
         raise UsageError(message, code="size")
     found = _hosts(data, ranks, hosts, ranks_per_host)
-    return PredictionQuery(op, ranks, found, tuple(sizes_bytes) or (0,))
+    return PredictionQuery(op, ranks, found, tuple(sizes_bytes) or ((0,) if unsized else _some_sizes(data)))
+
+
+def _some_sizes(data: MeasuredCurves) -> tuple[int, ...]:
+    """A few of the sizes that were measured, from the smallest to the largest."""
+    sizes = sorted({point.size_bytes for one in data.of_op for point in one.points} - {0})
+    places = {round((len(sizes) - 1) * step / (_SIZES - 1)) for step in range(_SIZES)}
+    return tuple(sizes[place] for place in sorted(places))
 
 
 def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: int | None) -> int:
@@ -202,7 +213,7 @@ def scaling(data: MeasuredCurves, asked: PredictionQuery) -> Scaling:
     as those that were asked for. Raises UsageError for several sizes, AnalysisError without any algorithm.
     """
     if len(asked.sizes_bytes) != 1:
-        message = f"--plot draws one size over ranks; --size has {len(asked.sizes_bytes)}"
+        message = "--plot draws one size over ranks: give one with --size 1MiB"
         raise UsageError(message, code="several-sizes")
     (size,) = asked.sizes_bytes
     each = -(-asked.ranks // asked.hosts)

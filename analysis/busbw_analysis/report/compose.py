@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from busbw.errors import StoreError, UsageError
+from busbw.errors import StoreError
 from busbw.runs.store import StoredRun
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.load import Dataset
@@ -14,19 +14,17 @@ from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.judge import Judgement, with_joint_fits
 from busbw_analysis.report import to_html, to_json, to_markdown
 from busbw_analysis.report.document import Block, Page, Section, clock_time
-from busbw_analysis.report.sections.composition import composition
 from busbw_analysis.report.sections.curves import Side, operations, overview
+from busbw_analysis.report.sections.equivalents import composition, one_call
 from busbw_analysis.report.sections.exchanges import exchanges
-from busbw_analysis.report.sections.fits import fits
 from busbw_analysis.report.sections.hierarchy import hierarchy
 from busbw_analysis.report.sections.memory import memory
-from busbw_analysis.report.sections.models import theory
+from busbw_analysis.report.sections.models import fits, theory
 from busbw_analysis.report.sections.pairs import pairs
 from busbw_analysis.report.sections.ranks import rank_views
 from busbw_analysis.report.sections.roofline import rooflines
 from busbw_analysis.report.sections.run import environment, glossary, missing_cases, timing
 from busbw_analysis.report.sections.selftest import overlaps, trust
-from busbw_analysis.report.sections.single_calls import one_call
 from busbw_analysis.report.sections.steps import steps
 from busbw_analysis.report.sections.storage import storage
 from busbw_analysis.report.sections.timelines import timelines
@@ -34,6 +32,7 @@ from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
 from busbw_analysis.report.tables.compare import answer_lines, bands_table, compare_blocks
 
+_LONGEST_NAME: Final = 100
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
 
@@ -93,18 +92,15 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
     )
 
 
-def folder_for(runs: Sequence[Path], output: Path | None) -> Path:
-    """Where a report goes: ``output``, else the folder of the only run.
-
-    Raises UsageError for several runs without ``output``: a report on three runs that lies in one of them would
-    replace that run's own and be taken for it.
+def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:
+    """Where a report goes: ``output``, else the folder of the only run. That of several is in ``results_dir``, under
+    the ends of their names: in the folder of one of them it would replace that run's own and be taken for it.
     """
     if output is not None:
         return output
     if len(runs) == 1:
         return runs[0]
-    message = f"a report on {len(runs)} runs belongs to none of their folders; say where it goes with --output DIR"
-    raise UsageError(message, code="no-output")
+    return results_dir / "reports" / "+".join(run.name.rpartition("-")[2] for run in runs)[:_LONGEST_NAME]
 
 
 def write(report: Report, folder: Path) -> Path:

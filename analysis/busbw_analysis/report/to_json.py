@@ -110,9 +110,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.comparisons),
-        "compositions": [
-            {**plain(one), "sum_ns": one.sum_ns, "ratio": one.ratio} for one in compositions_of(judgement.curves)
-        ],
+        "compositions": [_with(one, "sum_ns", "ratio") for one in compositions_of(judgement.curves)],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
@@ -123,13 +121,17 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "steps": [_step(one) for one in judgement.steps],
         "exchanges": [_exchanged(one) for group in exchanged(judgement.steps) for one in group],
         "single_calls": [
-            {**plain(one), "printed": one.printed, "unit": UNIT, "barrier": one.barrier, "one_call": one.one_call}
-            for one in single_calls(judgement.dataset)
+            {**_with(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in single_calls(judgement.dataset)
         ],
-        "storage": [{**plain(one), "peak": plain(one.peak)} for one in judgement.files],
-        "hierarchy": [{**plain(level), "share": level.share} for level in judgement.levels],
+        "storage": [_with(one, "peak") for one in judgement.files],
+        "hierarchy": [_with(level, "share") for level in judgement.levels],
         "cases": [_case(summary) for summary in judgement.cases],
     }
+
+
+def _with(one: object, *names: str) -> dict[str, JSON]:
+    """The fields of a record, and what follows from them under ``names``."""
+    return {**plain(one), **{name: plain(getattr(one, name)) for name in names}}
 
 
 def answer_fields(answer: Answer) -> JSON:
@@ -172,11 +174,8 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
         **plain(curve.series),
-        "fit": plain(curve.fit),
-        "model": plain(curve.model),
-        "alternatives": plain(curve.alternatives),
+        **{name: plain(getattr(curve, name)) for name in ("fit", "model", "alternatives", "peak")},
         "explanation": _explanation(curve, judgement),
-        "peak": plain(curve.peak),
     }
 
 
@@ -184,15 +183,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     found = curve.explanation
     if isinstance(found, Unavailable):
         return plain(found)
-    spent: list[JSON] = [
-        {
-            **plain(one),
-            "predicted_ns": one.predicted_ns,
-            "unexplained_ns": one.unexplained_ns,
-            "bound_share": one.bound_share,
-        }
-        for one in found.spent
-    ]
+    spent: list[JSON] = [_with(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
     words = in_words(curve, judgement.dataset, {case.index: case for case in judgement.cases})
     return {**plain(found), "spent": spent, "in_words": words}
 
@@ -278,12 +269,11 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
-    follows = {name: plain(getattr(one, name)) for name in _FOLLOWS}
     times = [
-        {"rank": time.rank, "compute_ns": time.compute_ns, "waiting_ns": time.waiting_ns, "late_ns": time.late_ns}
+        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "late_ns")}
         for time in rank_times(one.timeline, one.sent)
     ]
-    return {**plain(one), **follows, "waits_for": what, "waits_for_ns": ns, "timeline": times}
+    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times}
 
 
 def _exchanged(one: Exchanged) -> dict[str, JSON]:
@@ -293,8 +283,8 @@ def _exchanged(one: Exchanged) -> dict[str, JSON]:
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     found = curve.plateaus
-    told = plain(found) if isinstance(found, Unavailable) else {**plain(found), "outermost": found.outermost}
-    return {**plain(curve), "plateaus": told, "peak": plain(curve.peak), "nominal": curve.nominal}
+    plateaus = plain(found) if isinstance(found, Unavailable) else _with(found, "outermost")
+    return {**_with(curve, "peak", "nominal"), "plateaus": plateaus}
 
 
 def _runs(dataset: Dataset) -> list[JSON]:

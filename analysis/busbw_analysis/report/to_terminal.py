@@ -2,16 +2,18 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.report.document import Block, Paragraph, Section, Table, Tone
+from busbw_analysis.report.document import MISSING, Block, Cell, Paragraph, Section, Table, Tone
 
 Line: TypeAlias = tuple[tuple[str, Tone], ...]
 """Pieces of a line, each with its tone."""
 
 _WIDTH: Final = 80
+_BELOW: Final = "    | "
+"""Before what stands below a row: words from outside must not begin a line, where they could be taken for another."""
 
 
 def render_answer(answer: Answer, start: str = "") -> str:
@@ -74,7 +76,9 @@ def _quiet(text: str) -> Line:
 
 
 def _table(table: Table) -> Iterator[Line]:
-    """Words left, numbers right; a line for groups and one for units where there are any."""
+    """Words left, numbers right; a line for groups and one for units where there are any. Columns that have no room in
+    a line are said below each row, or once above all rows where these have the same.
+    """
     heads = [
         [
             "" if name == before else name
@@ -83,23 +87,46 @@ def _table(table: Table) -> Iterator[Line]:
         [column.name for column in table.columns],
         [f"({column.unit})" if column.unit else "" for column in table.columns],
     ]
-    heads = [head for head in heads if any(head)]
-    texts = [*heads, *([cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, cells)) for cells in zip(*texts, strict=True)]
+    every = [*heads, *([cell.text for cell in row] for row in table.rows)]
+    widths = [max(map(len, cells)) for cells in zip(*every, strict=True)]
+    ends = accumulate(width + 2 for width in widths)
+    shown = sum(end <= _WIDTH for end in ends)
+    rest = range(shown, len(widths))
+    alike = [place for place in rest if len(table.rows) > 1 and len({row[place].text for row in table.rows}) == 1]
+    below = [place for place in rest if place not in alike]
 
     def placed(cells: Sequence[str]) -> list[str]:
         return [
             text.rjust(width) if column.numeric else text.ljust(width)
-            for text, width, column in zip(cells, widths, table.columns, strict=True)
+            for text, width, column in zip(cells[:shown], widths, table.columns, strict=False)
         ]
 
     if table.caption:
-        yield _quiet(f"# {table.caption}")
+        yield from _notes([table.caption])
     for head in heads:
-        yield _quiet(f"# {'  '.join(placed(head))}".rstrip())
+        if any(head[:shown]):
+            yield _quiet(f"# {'  '.join(placed(head))}".rstrip())
+    if alike and (said := _said(table, table.rows[0], alike)):
+        yield from _notes([f"all rows: {said}"])
     for row in table.rows:
-        pieces = [("  " + text, cell.tone) for text, cell in zip(placed([cell.text for cell in row]), row, strict=True)]
+        pieces = [
+            ("  " + text, cell.tone) for text, cell in zip(placed([cell.text for cell in row]), row, strict=False)
+        ]
         while pieces and not pieces[-1][0].strip():
             pieces.pop()
-        yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1])) if pieces else ()
+        if pieces:
+            yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
+        begin, text = _BELOW if shown else "  | ", _said(table, row, below)
+        for line in textwrap.wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=_BELOW, break_on_hyphens=False):
+            yield ((line, "plain"),)
     yield from _notes(table.notes)
+
+
+def _said(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
+    """Cells of a row with the names of their columns, but for that of the first one, which names the row."""
+    found = [(place, table.columns[place], row[place].text) for place in places]
+    return "; ".join(
+        f"{column.group} {column.name}".strip() + f": {text} {column.unit}".rstrip() if place else text
+        for place, column, text in found
+        if text not in {"", MISSING}
+    )

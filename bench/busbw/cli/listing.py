@@ -1,6 +1,8 @@
 """What there is: the rows behind ``busbw list``. The list of runs loads nothing of what measures them."""
 
 import os
+import textwrap
+from itertools import accumulate
 from pathlib import Path
 
 from busbw.errors import BusbwError
@@ -14,6 +16,10 @@ from busbw.runs.records import JSON
 
 Row = dict[str, JSON]
 
+_WIDTH, _NOTHING = 80, "–"
+_INDENT = "    | "
+"""Before what stands below a row: words from outside must not begin a line, where they could be taken for another."""
+
 
 def rows(what: str, results_dir: Path) -> list[Row]:
     """The rows of one list: ``ops``, ``algorithms``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
@@ -25,19 +31,26 @@ def rows(what: str, results_dir: Path) -> list[Row]:
 
 
 def as_table(table: list[Row]) -> str:
-    """Aligned columns under their names."""
-    names = list(table[0])
-    cells = [[_cell(row[name]) for name in names] for row in table]
-    widths = [max(len(name), *(len(line[index]) for line in cells)) for index, name in enumerate(names)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [names, *cells]
-    )
+    """Aligned columns under their names, in lines of 80 columns: what has no room in them stands below its row. A value
+    that all rows have is said once, above them.
+    """
+    cells = [{name: _cell(value) for name, value in row.items()} for row in table]
+    same = [name for name in cells[0] if len(table) > 1 and len({row[name] for row in cells}) == 1]
+    widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0] if name not in same}
+    ends = accumulate(width + 2 for width in widths.values())
+    shown = [name for place, (name, end) in enumerate(zip(widths, ends, strict=True)) if not place or end <= _WIDTH + 2]
+    lines = [f"{name}: {cells[0][name]}" for name in same if cells[0][name] != _NOTHING]
+    for row in [dict(zip(widths, widths, strict=True)), *cells]:
+        lines.append("  ".join(row[name].ljust(widths[name]) for name in shown).rstrip())
+        below = {name: row[name] for name in widths if name not in shown and row[name] not in {_NOTHING, name}}
+        rest = [value if name == "what" else f"{name}: {value}" for name, value in below.items()]
+        lines += textwrap.wrap("; ".join(rest), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return "\n".join(lines)
 
 
 def _cell(value: JSON) -> str:
     if value is None:
-        return "–"
+        return _NOTHING
     return plain_text(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 

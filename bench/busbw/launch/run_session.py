@@ -201,6 +201,7 @@ def _named(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         if not (folder / store.RUN_FILE).exists():
+            say("interrupted before anything was measured: there is nothing to resume, start it again")
             raise
         raise Interrupted(folder) from interrupt
     except BusbwError as error:

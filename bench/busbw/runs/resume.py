@@ -76,7 +76,7 @@ class Lack:
         name = self.stored.run.id
         void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
         if not self.launches:
-            return f"nothing is missing in run {name}{void}"
+            return f"nothing is missing in run {name}{void}; it is complete, and nothing is measured"
         parts = [
             f"launch {self.first + one.number + 1} measures {len(one.blocks)} block(s) "
             + (

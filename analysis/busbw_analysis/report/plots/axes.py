@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import matplotlib as mpl
@@ -11,6 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
+from busbw.errors import UsageError
 from busbw.units import format_size
 from busbw_analysis.report.plots.svg import MARKERS, SERIES
 
@@ -23,6 +25,9 @@ DASHES: Final = ((0, ()), (0, (5, 2)), (0, (1.2, 1.8)), (0, (6, 2, 1, 2)))
 """Of the lines through points: the colours of a figure come again with the next of them."""
 BOX: Final = (0.148, 0.085, 0.838, 0.82)
 _MOST_TICKS = 8
+FORMATS: Final[dict[str, dict[str, None]]] = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}
+"""Of figures that are files of their own → what is left out, so that the same figure gives the same file."""
+_DPI: Final = 150
 
 
 @contextmanager
@@ -37,6 +42,22 @@ def canvas(
         axes.patch.set_visible(False)
         dress(axes)
         yield figure, axes
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write ``figure`` as what the name of the file ends in; the same figure gives the same file.
+
+    Raises UsageError for a name that ends in none of ``FORMATS``, and where the file cannot be written.
+    """
+    if path.suffix.lower() not in FORMATS:
+        message = f"--plot {path}: want a name that ends in {' or '.join(FORMATS)}"
+        raise UsageError(message)
+    try:
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
+            figure.savefig(path, dpi=_DPI, metadata=FORMATS[path.suffix.lower()])
+    except OSError as error:
+        message = f"--plot {path}: cannot write it: {error.strerror}"
+        raise UsageError(message) from error
 
 
 def dress(axes: Axes, *, pad: float = 6, muted: str = MUTED, hairline: str = HAIRLINE, linewidth: float = 0.8) -> None:

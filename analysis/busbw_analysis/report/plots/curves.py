@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from matplotlib.axes import Axes
-from matplotlib.typing import LineStyleType
 
 from busbw.units import format_rate, format_time
 from busbw_analysis.report.plots.axes import (
@@ -35,7 +34,7 @@ from busbw_analysis.report.plots.svg import SERIES, inline
 Quantity = Literal["time", "rate"]
 LineKind = Literal["fit", "model", "peak", "bound", "other", "reference"]
 
-LINE_STYLES: Final[dict[LineKind, tuple[LineStyleType, float]]] = {
+LINE_STYLES: Final[dict[LineKind, tuple[Literal["-"] | tuple[int, tuple[float, ...]], float]]] = {
     "fit": ("-", 1.1),
     "model": ((0, (1.2, 1.8)), 1.5),
     "peak": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
@@ -43,6 +42,7 @@ LINE_STYLES: Final[dict[LineKind, tuple[LineStyleType, float]]] = {
     "other": ("-", 0.5),
     "reference": ("-", 0.7),
 }
+"""Kind of a line → its dashes as matplotlib has them, and its width in points."""
 _USUAL: Final = (BOX, WIDTH, HEIGHT)
 _WIDE: Final = ((0.13, 0.085, 0.855, 0.83), 720, 340)
 """Box of the axes as shares of the drawing, its width and height in points."""
@@ -133,18 +133,12 @@ def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> st
         line = f'<path d="M1 7H27" stroke="{colour}" stroke-width="1.3" stroke-dasharray="{dashes}"/>'
         shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=paint)
     else:
-        shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" {_STROKES[kind]}/>'
+        style, width = LINE_STYLES[kind]
+        broken = "" if style == "-" else f' stroke-dasharray="{" ".join(map(str, style[1]))}"'
+        shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" stroke-width="{width}"{broken}/>'
     return sample(shape)
 
 
-_STROKES: Final[dict[LineKind, str]] = {
-    "fit": 'stroke-width="1.6"',
-    "model": 'stroke-width="1.6" stroke-dasharray="2 3"',
-    "peak": 'stroke-width="1.6" stroke-dasharray="9 3 2 3"',
-    "bound": 'stroke-width="1.4" stroke-dasharray="7 3"',
-    "other": 'stroke-width="0.6"',
-    "reference": 'stroke-width="0.8"',
-}
 _SHAPES: Final = {
     "o": '<circle cx="14" cy="7" r="4.2" {paint}/>',
     "s": '<path d="M10 3h8v8h-8z" {paint}/>',

@@ -5,13 +5,13 @@ Nothing from outside is drawn: the words of the picture are kinds of levels and 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
 from busbw.units import format_rate
+from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, sample
 from busbw_analysis.report.plots.svg import SERIES, inline
 
@@ -21,16 +21,6 @@ _AXIS = 0.715
 """Share of the width that the axis has."""
 _WORDS = 84
 """Room for a rate in words, in points."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One level: its label and rates in B/s, None where there is none."""
-
-    label: str
-    measured: float | None
-    nominal: float | None
-    practical: float | None
 
 
 SWATCHES: Final = {
@@ -45,8 +35,8 @@ def swatch(name: str) -> str:
     return sample(SWATCHES[name])
 
 
-def draw(rows: Sequence[Row], identity: str, title: str, description: str) -> str:
-    """The rows from top to bottom as an inline SVG. ``identity`` is unique on the page."""
+def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, title: str, description: str) -> str:
+    """The rows from top to bottom under ``labels`` as an inline SVG. ``identity`` is unique on the page."""
     rates = [rate for row in rows for rate in (row.measured, row.nominal, row.practical) if rate]
     low, high = 10 ** math.floor(math.log10(min(rates)) - 0.3), max(rates) * 3.0
     height = _MARGIN + _ROW * len(rows)
@@ -58,7 +48,7 @@ def draw(rows: Sequence[Row], identity: str, title: str, description: str) -> st
         ticks = [10.0**exponent for exponent in range(round(math.log10(low)), math.floor(math.log10(high)) + 1)]
         name_ticks(axes.xaxis, ticks, list(map(format_rate, ticks)))
         axes.yaxis.set_major_locator(FixedLocator(list(range(len(rows)))))
-        axes.set_yticklabels([row.label for row in rows], parse_math=False)
+        axes.set_yticklabels(labels, parse_math=False)
         axes.tick_params(axis="y", labelcolor=INK)
         axes.grid(visible=False, axis="y")
         axes.spines["bottom"].set_visible(False)
@@ -68,7 +58,7 @@ def draw(rows: Sequence[Row], identity: str, title: str, description: str) -> st
         return inline(figure, identity, title, description)
 
 
-def _draw_row(axes: Axes, place: int, row: Row, low: float, room: float) -> None:
+def _draw_row(axes: Axes, place: int, row: HierarchyLevel, low: float, room: float) -> None:
     if row.nominal:
         axes.barh(
             place,
@@ -97,7 +87,7 @@ def _draw_row(axes: Axes, place: int, row: Row, low: float, room: float) -> None
     )
 
 
-def words_begin(row: Row, low: float, room: float) -> float:
+def words_begin(row: HierarchyLevel, low: float, room: float) -> float:
     """The rate at which a row's words stand: at the end of what was measured, or behind a mark that would lie in them.
 
     ``room`` is the ratio of two rates that are as far apart as words are long.

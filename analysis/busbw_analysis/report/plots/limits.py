@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from busbw.errors import UsageError
+from busbw_analysis.report.plots.axes import save
 from busbw_analysis.training.limits import CLIFF, Constants, Limits, curve
 
 _DASHES = ("-", "--", ":")
@@ -33,12 +33,7 @@ def save_limits(path: Path, networks: Mapping[str, Constants], found: Sequence[L
     above.set(xscale="log", ylim=(0, 105), ylabel="best utilisation (%)")
     above.legend(fontsize="small")
     _limits(below, found)
-    try:
-        with mpl.rc_context({"svg.hashsalt": "limits"}):
-            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except (OSError, ValueError) as error:
-        message = f"--plot {path}: {error}"
-        raise UsageError(message) from error
+    save(figure, path)
 
 
 def _limits(axes: Axes, found: Sequence[Limits]) -> None:

@@ -3,13 +3,11 @@ algorithms are from the fastest of them.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal
 
-from matplotlib.axes import Axes
-
+from busbw_analysis.diagnosis.algorithms import Crossing
 from busbw_analysis.report.plots.axes import (
     HAIRLINE,
     INK,
@@ -22,7 +20,7 @@ from busbw_analysis.report.plots.axes import (
     size_axis,
 )
 from busbw_analysis.report.plots.curves import LINE_STYLES, Point, draw_bars
-from busbw_analysis.report.plots.svg import SERIES, inline
+from busbw_analysis.report.plots.svg import SERIES, VARIABLES, inline
 
 Part = Literal["messages", "bytes", "sums", "unexplained"]
 
@@ -34,12 +32,6 @@ COLOURS: Final[dict[Part, str]] = {
 }
 """The order is that of the stack, from the floor up."""
 
-_VARIABLES: Final[dict[Part, str]] = {
-    "messages": "var(--series-0)",
-    "bytes": "var(--series-1)",
-    "sums": "var(--series-2)",
-    "unexplained": "var(--hairline)",
-}
 _RATIOS: Final = (0.001, 0.01, 0.03, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
 _TIMES: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0, 1000.0, 10000.0)
 _LEAST_SPAN = 2.0
@@ -47,72 +39,40 @@ _HIGHEST_STACK = 2.0
 """A column is cut off at twice what was measured; its numbers stand in the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ratios:
-    """Predicted over measured time at each size (bytes), of the ``fit`` or the ``model``."""
-
-    kind: Literal["fit", "model"]
-    points: tuple[tuple[int, float], ...]
+Ratios = Mapping[Literal["fit", "model"], Sequence[tuple[int, float]]]
+"""Predicted over measured time at each size (bytes)."""
+Stack = Mapping[int, Mapping[Part, float]]
+"""Shares of the measured time, by size (bytes). Parts that come to more than 1 are a model too slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One size of the stack: shares of the measured time. Parts that come to more than 1 are a model too slow."""
-
-    size_bytes: int
-    shares: tuple[tuple[Part, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Relative:
-    """One algorithm in the colour and marker of ``slot``: its points are times over that of the fastest, and the
-    vertices of its ``line`` (bytes, ratio) what is between them.
-    """
-
-    slot: int
-    points: tuple[Point, ...]
-    line: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A crossing between ``low_bytes`` and ``high_bytes``, where they are known, and the S* that it is held against."""
-
-    at_bytes: float
-    low_bytes: float | None
-    high_bytes: float | None
-    expected_bytes: float | None
-
-
-def draw_ratios(ratios: Sequence[Ratios], identity: str, title: str, description: str) -> str:
+def draw_ratios(ratios: Ratios, identity: str, title: str, description: str) -> str:
     """Predicted / measured − 1 over size as an inline SVG, on an axis where twice and half are as far from nothing.
 
     ``identity`` is unique on the page; title and description are its alt text.
     """
     with canvas() as (figure, axes):
-        values = [ratio for one in ratios for _, ratio in one.points]
+        values = [ratio for points in ratios.values() for _, ratio in points]
         reach = max(_LEAST_SPAN, *(max(value, 1 / value) * 1.15 for value in values))
         axes.set_yscale("log")
         axes.set_ylim(1 / reach, reach)
         ticks = [ratio for ratio in _RATIOS if 1 / reach <= ratio <= reach]
         if len(ticks) > 7:
             ticks = [ratio for ratio in ticks if ratio not in {0.03, 0.2, 0.8, 1.25, 5.0, 30.0}]
-        size_axis(axes, [size for one in ratios for size, _ in one.points])
+        size_axis(axes, [size for points in ratios.values() for size, _ in points])
         head(axes, "Predicted / measured − 1")
         name_ticks(axes.yaxis, ticks, [_difference(ratio) for ratio in ticks])
         axes.axhline(1.0, color=INK, linewidth=0.9, zorder=2)
-        for one in ratios:
-            slot = 0 if one.kind == "model" else 1
-            draw_points(axes, slot, one.points, linewidth=0.8)
+        for kind, points in ratios.items():
+            draw_points(axes, 0 if kind == "model" else 1, points, linewidth=0.8)
         return inline(figure, identity, title, description)
 
 
-def draw_stack(columns: Sequence[Column], identity: str, title: str, description: str) -> str:
+def draw_stack(stack: Stack, identity: str, title: str, description: str) -> str:
     """Shares of the measured time over size as an inline SVG, one column for each size, with a line at all of it."""
     with canvas() as (figure, axes):
-        top = max(1.0, *(sum(share for _, share in column.shares) for column in columns))
+        top = max(1.0, *(sum(shares.values()) for shares in stack.values()))
         axes.set_ylim(0, min(top, _HIGHEST_STACK) * 1.04)
-        sizes = sorted(column.size_bytes for column in columns)
+        sizes = sorted(stack)
         nearest = min(two / one for one, two in pairwise(sizes))
         half = min(math.sqrt(nearest), 2.0) ** 0.84
         size_axis(axes, sizes, 1.15 * half)
@@ -120,11 +80,11 @@ def draw_stack(columns: Sequence[Column], identity: str, title: str, description
         ticks = [0.0, 0.25, 0.5, 0.75, 1.0, *((1.5, 2.0) if top > 1.3 else ())]
         ticks = [tick for tick in ticks if tick <= min(top, _HIGHEST_STACK) * 1.04]
         name_ticks(axes.yaxis, ticks, [f"{100 * tick:.0f} %" for tick in ticks])
-        for column in columns:
+        for size, shares in stack.items():
             floor = 0.0
-            for part, share in column.shares:
+            for part, share in shares.items():
                 axes.fill_between(
-                    [column.size_bytes / half, column.size_bytes * half],
+                    [size / half, size * half],
                     floor,
                     floor + share,
                     facecolor=COLOURS[part],
@@ -138,15 +98,21 @@ def draw_stack(columns: Sequence[Column], identity: str, title: str, description
 
 
 def draw_relative(
-    algorithms: Sequence[Relative], marks: Sequence[Mark], identity: str, title: str, description: str
+    algorithms: Sequence[tuple[Sequence[Point], Sequence[tuple[float, float]]]],
+    turns: Sequence[tuple[Crossing, float | None]],
+    identity: str,
+    title: str,
+    description: str,
 ) -> str:
-    """Times over that of the fastest as an inline SVG, over size, with a line at every crossing and at its S*."""
+    """Times over that of the fastest as an inline SVG, over size, with a line at every crossing and at its S*. Each of
+    ``algorithms`` has its points, and the vertices (bytes, ratio) of what is between them.
+    """
     with canvas() as (figure, axes):
-        points = [point for one in algorithms for point in one.points]
-        reach = max(_LEAST_SPAN, 1.15 * max(point.value for point in points))
+        every = [point for points, _ in algorithms for point in points]
+        reach = max(_LEAST_SPAN, 1.15 * max(point.value for point in every))
         axes.set_yscale("log")
         axes.set_ylim(1 / reach**0.06, reach)
-        size_axis(axes, [point.size_bytes for point in points])
+        size_axis(axes, [point.size_bytes for point in every])
         head(axes, "Time / that of the fastest")
         ticks = [tick for tick in _TIMES if tick <= reach]
         ticks = (
@@ -154,27 +120,22 @@ def draw_relative(
         )
         name_ticks(axes.yaxis, ticks, [f"{tick:g} ×" for tick in ticks])
         left, right = axes.get_xlim()
-        for mark in marks:
-            if mark.low_bytes is not None and mark.high_bytes is not None:
-                axes.axvspan(mark.low_bytes, mark.high_bytes, facecolor=HAIRLINE, alpha=0.45, linewidth=0, zorder=1)
-            for size, kind in ((mark.at_bytes, "bound"), (mark.expected_bytes, "model")):
+        for turn, expected in turns:
+            if turn.low_bytes is not None and turn.high_bytes is not None:
+                axes.axvspan(turn.low_bytes, turn.high_bytes, facecolor=HAIRLINE, alpha=0.45, linewidth=0, zorder=1)
+            for size, (style, width) in ((turn.at_bytes, LINE_STYLES["bound"]), (expected, LINE_STYLES["model"])):
                 if size is not None and left < size < right:
-                    style, width = LINE_STYLES["bound" if kind == "bound" else "model"]
                     axes.axvline(size, color=INK, linewidth=width, linestyle=style, zorder=2)
-        for one in algorithms:
-            _draw_relative(axes, one)
+        for slot, (points, line) in enumerate(algorithms):
+            draw_bars(axes, slot, points)
+            axes.plot(*zip(*line, strict=True), color=SERIES[slot], linewidth=0.8, zorder=3)
+            draw_points(axes, slot, [(point.size_bytes, point.value) for point in points])
         return inline(figure, identity, title, description)
-
-
-def _draw_relative(axes: Axes, one: Relative) -> None:
-    draw_bars(axes, one.slot, one.points)
-    axes.plot(*zip(*one.line, strict=True), color=SERIES[one.slot], linewidth=0.8, zorder=3)
-    draw_points(axes, one.slot, [(point.size_bytes, point.value) for point in one.points])
 
 
 def swatch(part: Part) -> str:
     """A legend's sample of a part, as a small SVG that readers of the text may skip."""
-    return sample(f'<path d="M7 1h14v12h-14z" fill="{_VARIABLES[part]}"/>')
+    return sample(f'<path d="M7 1h14v12h-14z" fill="{VARIABLES[COLOURS[part]]}"/>')
 
 
 def _difference(ratio: float) -> str:

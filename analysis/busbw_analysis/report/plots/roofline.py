@@ -1,12 +1,12 @@
 """Draws a roofline: FLOP/s over FLOP/byte, both logarithmic, with measured roofs solid and nominal ones broken."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
 
 from busbw.units import format_flop, format_rate
+from busbw_analysis.diagnosis.roofline import ComputeRoof, Kernel, MemoryRoof, Roofline
 from busbw_analysis.report.plots.axes import INK, MUTED, canvas, decade_ticks, draw_points, head, name_ticks, widen
 from busbw_analysis.report.plots.curves import LINE_STYLES
 from busbw_analysis.report.plots.svg import inline
@@ -14,68 +14,45 @@ from busbw_analysis.report.plots.svg import inline
 _LINE_OF: Final = {True: LINE_STYLES["fit"], False: LINE_STYLES["peak"]}
 
 
-@dataclass(frozen=True, slots=True)
-class Slope:
-    """A memory of so many bytes/s. ``inner``: a cache, drawn thin and only as far as the arithmetic above it."""
-
-    bytes_per_second: float
-    measured: bool
-    inner: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """Arithmetic of so many FLOP/s."""
-
-    flop_per_second: float
-    measured: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A kernel, in the colour and marker of ``slot``."""
-
-    slot: int
-    intensity: float
-    flop_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One roofline."""
-
-    heading: str
-    slopes: tuple[Slope, ...]
-    ceilings: tuple[Ceiling, ...]
-    dots: tuple[Dot, ...]
-
-
-def draw(picture: Picture, identity: str, title: str, description: str) -> str:
-    """The picture as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
+def draw(roofline: Roofline, dtype: str, slots: Mapping[str, int], identity: str, title: str, description: str) -> str:
+    """The roofs and kernels of a data type as an inline SVG; kernels have the colour and marker of ``slots`` by op, and
+    memories before the outermost one are thin lines. ``identity`` is unique on the page; title and description are its
+    alt text.
+    """
+    ceilings = [roof for roof in roofline.compute if roof.dtype == dtype]
+    kernels = [kernel for kernel in roofline.kernels if kernel.dtype == dtype]
+    outermost = {roof.measured: roof for roof in roofline.memory}
     with canvas((0.19, 0.14, 0.79, 0.765)) as (figure, axes):
-        left, right = _scale(axes, picture)
-        for slope in picture.slopes:
-            _draw_slope(axes, slope, picture.ceilings, left, right)
-        for ceiling in picture.ceilings:
-            _draw_ceiling(axes, ceiling, picture.slopes, left, right)
-        for dot in picture.dots:
-            draw_points(axes, dot.slot, [(dot.intensity, dot.flop_per_second)])
+        left, right = _scale(axes, roofline.memory, ceilings, kernels, outermost.values())
+        head(axes, dtype, -0.24)
+        for slope in roofline.memory:
+            _draw_slope(axes, slope, ceilings, left, right, inner=slope is not outermost[slope.measured])
+        for ceiling in ceilings:
+            _draw_ceiling(axes, ceiling, roofline.memory, left, right)
+        for kernel in kernels:
+            draw_points(axes, slots[kernel.op], [(kernel.intensity, kernel.flop_per_second)])
         return inline(figure, identity, title, description)
 
 
-def _scale(axes: Axes, picture: Picture) -> tuple[float, float]:
+def _scale(
+    axes: Axes,
+    slopes: Sequence[MemoryRoof],
+    ceilings: Sequence[ComputeRoof],
+    kernels: Sequence[Kernel],
+    outermost: Iterable[MemoryRoof],
+) -> tuple[float, float]:
     """Scales, limits and ticks; the ends of the horizontal axis."""
-    at = [dot.intensity for dot in picture.dots]
+    at = [kernel.intensity for kernel in kernels]
     at += [
         ceiling.flop_per_second / slope.bytes_per_second
-        for ceiling in picture.ceilings
-        for slope in picture.slopes
+        for ceiling in ceilings
+        for slope in slopes
         if ceiling.measured == slope.measured
     ]
     left, right = widen(min(at), max(at), 2.0, 100.0)
-    heights = [dot.flop_per_second for dot in picture.dots]
-    heights += [ceiling.flop_per_second for ceiling in picture.ceilings]
-    heights += [slope.bytes_per_second * left for slope in picture.slopes if not slope.inner]
+    heights = [kernel.flop_per_second for kernel in kernels]
+    heights += [ceiling.flop_per_second for ceiling in ceilings]
+    heights += [slope.bytes_per_second * left for slope in outermost]
     bottom, top = widen(min(heights), max(heights), 1.6, 10.0)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -85,11 +62,12 @@ def _scale(axes: Axes, picture: Picture) -> tuple[float, float]:
     name_ticks(axes.yaxis, vertical, list(map(format_flop, vertical)))
     name_ticks(axes.xaxis, horizontal, [f"{value:g}" for value in horizontal])
     axes.set_xlabel("FLOP for every byte that must move", color=MUTED, fontsize=10)
-    head(axes, picture.heading, -0.24)
     return left, right
 
 
-def _draw_slope(axes: Axes, slope: Slope, ceilings: Sequence[Ceiling], left: float, right: float) -> None:
+def _draw_slope(
+    axes: Axes, slope: MemoryRoof, ceilings: Sequence[ComputeRoof], left: float, right: float, *, inner: bool
+) -> None:
     above = [ceiling.flop_per_second for ceiling in ceilings if ceiling.measured == slope.measured]
     end = min(right, max(above) / slope.bytes_per_second) if above else right
     style, width = _LINE_OF[slope.measured]
@@ -98,18 +76,18 @@ def _draw_slope(axes: Axes, slope: Slope, ceilings: Sequence[Ceiling], left: flo
     axes.plot(
         [left, end],
         [slope.bytes_per_second * left, slope.bytes_per_second * end],
-        color=MUTED if slope.inner else INK,
-        linewidth=0.8 if slope.inner else width,
+        color=MUTED if inner else INK,
+        linewidth=0.8 if inner else width,
         linestyle=style,
         zorder=2,
     )
-    if slope.measured and not slope.inner:
+    if slope.measured and not inner:
         # In the middle of the line, below it, where no kernel can be: they are above only when caches help.
         middle = (left * end) ** 0.5
         _note(axes, format_rate(slope.bytes_per_second), middle, slope.bytes_per_second * middle, (6, -12), "left")
 
 
-def _draw_ceiling(axes: Axes, ceiling: Ceiling, slopes: Sequence[Slope], left: float, right: float) -> None:
+def _draw_ceiling(axes: Axes, ceiling: ComputeRoof, slopes: Sequence[MemoryRoof], left: float, right: float) -> None:
     alike = [slope.bytes_per_second for slope in slopes if slope.measured == ceiling.measured]
     start = max(left, ceiling.flop_per_second / max(alike)) if alike else left
     style, width = _LINE_OF[ceiling.measured]

@@ -10,19 +10,17 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from busbw.errors import AnalysisError, UsageError
 from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_time
 from busbw_analysis.predict.prediction import Line, PredictionQuery, Scaling, scaling
 from busbw_analysis.predict.scaling_models import Value
 from busbw_analysis.predict.selection import MeasuredCurves
-from busbw_analysis.report.plots.axes import decade_ticks, dress, name_ticks, widen
+from busbw_analysis.report.plots.axes import decade_ticks, dress, name_ticks, save, widen
 from busbw_analysis.report.plots.svg import SERIES
 
-FORMATS: Final = (".svg", ".png")
 _INK, _MUTED, _HAIRLINE, _SHADE = "#1a1a1a", "#5a5a5a", "#d9d9d9", "#f1efe6"
 _STYLES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-_WIDTH, _HEIGHT, _DPI = 7.6, 4.0, 150
+_WIDTH, _HEIGHT = 7.6, 4.0
 _MOST_LINES = len(SERIES)
 _MOST_AT_ONCE: Final = 8
 """A formula takes all messages of a round to cost one α. What it leaves out is their number times o of LogP, which for
@@ -34,20 +32,10 @@ Scale = Callable[[int, float], float | None]
 
 
 def write(evidence: MeasuredCurves, asked: PredictionQuery, path: Path) -> None:
-    """Draw ``asked`` over ranks into ``path``. Raises UsageError for a format that is none of ``FORMATS``,
-    AnalysisError for a file that cannot be written or when there is nothing to draw.
+    """Draw ``asked`` over ranks into ``path``. Raises UsageError as ``save``, AnalysisError when there is nothing to
+    draw.
     """
-    if path.suffix.lower() not in FORMATS:
-        message = f"--plot {path}: want a name that ends in {' or '.join(FORMATS)}"
-        raise UsageError(message)
-    figure = draw(scaling(evidence, asked), f"{asked.op} over {evidence.backend}")
-    try:
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "scaling"}):
-            # The same data give the same file: no date is written into it.
-            figure.savefig(path, dpi=_DPI, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-    except OSError as error:
-        message = f"cannot write {path}: {error.strerror}"
-        raise AnalysisError(message) from error
+    save(draw(scaling(evidence, asked), f"{asked.op} over {evidence.backend}"), path)
 
 
 def draw(shown: Scaling, what: str) -> Figure:

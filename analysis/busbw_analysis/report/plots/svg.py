@@ -30,7 +30,8 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _FONT = re.compile(r"font:\s*(?P<weight>bold |[1-9]00 )?(?P<size>[\d.]+)px [^;]*")
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
-_VARIABLES = {**INK, **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)}}
+VARIABLES: Final = {**INK, **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)}}
+"""Colours of a drawing → those of the page's style sheet."""
 _GEOMETRY = ("d", "x", "y", "width", "height", "points", "transform", "viewBox")
 
 
@@ -127,7 +128,7 @@ def _restyle(element: ET.Element) -> None:
             element.attrib["style"],
         )
         style = _FAMILY.sub("", style)
-        element.attrib["style"] = _COLOUR.sub(lambda match: _VARIABLES.get(match[0], match[0]), style)
+        element.attrib["style"] = _COLOUR.sub(lambda match: VARIABLES.get(match[0], match[0]), style)
     if element.tag == "text":
         # A rotation by nothing only makes the page longer.
         element.attrib["transform"] = element.attrib.get("transform", "").removeprefix("rotate(-0 ")

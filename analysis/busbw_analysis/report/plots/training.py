@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from busbw.errors import UsageError
+from busbw_analysis.report.plots.axes import save
 from busbw_analysis.report.tables.training_plan import short_words
 from busbw_analysis.training.plan import MOST_SCALED, Planned, Scaled
 from busbw_analysis.training.step_time import StepTime
@@ -20,12 +19,7 @@ def save_plan(path: Path, planned: Sequence[Planned], grown: Sequence[Scaled]) -
     _layouts(figure.add_subplot(rows[0, :]), planned)
     for place, one in enumerate(grown):
         _over_gpus(figure.add_subplot(rows[1, place]), one)
-    try:
-        with mpl.rc_context({"svg.hashsalt": "plan", "svg.fonttype": "none"}):
-            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except (OSError, ValueError) as error:
-        message = f"--plot {path}: {error}"
-        raise UsageError(message) from error
+    save(figure, path)
 
 
 def _colours(times: Sequence[StepTime]) -> dict[str, str]:

@@ -25,7 +25,6 @@ from busbw_analysis.report.document import (
 )
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.axes import SLOTS
-from busbw_analysis.report.plots.models import Mark, Relative
 from busbw_analysis.report.tables.crossovers import crossing_table
 
 _LEAST_SIZES: Final = 3
@@ -44,21 +43,12 @@ def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Po
     names = _drawn(comparison, sizes)
     lines = _lines(sizes)
     least = {size: min(point.time_ns for point in points.values()) for size, points in sizes.items()}
-    drawn = [
-        Relative(
-            slot,
-            tuple(_relative(points[name], least[size]) for size, points in sizes.items()),
-            lines[name],
-        )
-        for slot, name in enumerate(names)
-    ]
-    marks = [Mark(one.at_bytes, one.low_bytes, one.high_bytes, expected) for one, expected in comparison.turns]
+    drawn = [([_relative(points[name], least[size]) for size, points in sizes.items()], lines[name]) for name in names]
     caption = _caption(comparison)
     label = comparison.key.label
-    picture = models.draw_relative(
-        drawn, marks, f"{anchor}-algorithms", f"{label}: time over that of the fastest", caption
-    )
-    return Figure(caption, (picture,), tuple(_legend(names, marks)), _numbers(comparison, names, sizes, least))
+    title = f"{label}: time over that of the fastest"
+    picture = models.draw_relative(drawn, comparison.turns, f"{anchor}-algorithms", title, caption)
+    return Figure(caption, (picture,), tuple(_legend(names, comparison)), _numbers(comparison, names, sizes, least))
 
 
 def _relative(point: Point, least_ns: float) -> curves.Point:
@@ -109,12 +99,12 @@ def _caption(comparison: AlgorithmComparison) -> str:
     return f"{sentence('; '.join(told))}"
 
 
-def _legend(names: Sequence[str], marks: Sequence[Mark]) -> Iterator[LegendEntry]:
+def _legend(names: Sequence[str], comparison: AlgorithmComparison) -> Iterator[LegendEntry]:
     yield from (LegendEntry(curves.swatch(slot, "points"), name) for slot, name in enumerate(names))
-    if marks:
-        ranged = any(mark.low_bytes is not None for mark in marks)
+    if comparison.turns:
+        ranged = any(turn.low_bytes is not None for turn, _ in comparison.turns)
         yield LegendEntry(curves.swatch(None, "bound"), f"measured crossing{', with its range' if ranged else ''}")
-    if any(mark.expected_bytes is not None for mark in marks):
+    if any(expected is not None for _, expected in comparison.turns):
         yield LegendEntry(curves.swatch(None, "model"), "S* of their formulas")
 
 

@@ -1,6 +1,6 @@
 """The part of a report about operations: time and rate over size with fit, model and peak, and their numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
@@ -159,7 +159,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     peaks: dict[float, str] = {}
     for slot, op, one in sorted(chosen, key=lambda entry: entry[0]):
         label = " · ".join(text for text in (one.side.name, op) if text)
-        series.append(plots.Series(slot, tuple(_rate_points(one.curve, label))))
+        series.append(plots.Series(slot, tuple(points_of(one.curve, "rate", label))))
         legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(op)))
         if isinstance(one.curve.peak, Peak) and one.curve.peak.busbw:
             what = one.curve.peak.denominator.partition(",")[0]
@@ -242,11 +242,11 @@ def _figure(
     peaks = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
     description = " ".join((finding, *(f"The peak is {denominator}." for denominator in peaks)))
     pictures: list[str] = []
-    panels = (_time_panel(curves, labels, references), rate_panel(curves, labels, references))
-    for panel, what in zip(panels, ("time of one call", "rate"), strict=True):
+    quantities: dict[plots.Quantity, str] = {"time": "time of one call", "rate": "rate"}
+    for quantity, what in quantities.items():
+        panel = panel_of(curves, labels, quantity, references)
         if plots.drawable(panel.series):
-            title = f"{op}: {what} over size"
-            pictures.append(plots.draw(panel, f"{identity}-{panel.quantity}", title, description))
+            pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", description))
     # Nothing is hidden behind a picture that is not there.
     table = _numbers(op, drawn, labels, folded=bool(pictures))
     return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), table)
@@ -303,34 +303,26 @@ def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
     return f"{label} · {format_size(point.size_bytes)}\n{value}\n{spread}"
 
 
-def time_points(curve: Curve, label: str = "") -> Iterator[plots.Point]:
-    """The times of ``curve`` with their ends, and what is said of each to who points at it."""
+def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterator[plots.Point]:
+    """The times or rates of ``curve`` with their ends, and what is said of each to who points at it."""
+    rate, peak = _rate_of(curve), _peak_of(curve)
     for point in curve.series.points:
-        low, high = point.interval.low_ns, point.interval.high_ns
-        ends = [format_time(end) for end in (low, high) if end is not None]
-        tip = _tip(label, point, format_time(point.time_ns), ends)
-        yield plots.Point(point.size_bytes, point.time_ns, low, high, tip)
-
-
-def _rate_points(curve: Curve, label: str = "") -> Iterator[plots.Point]:
-    rate = _rate_of(curve)
-    peak = _peak_of(curve)
-    for point in curve.series.points:
-        if point.size_bytes:
-            value = rate.at(point.size_bytes, point.time_ns)
-            low, high = (
-                rate.at(point.size_bytes, end) if end else None
-                for end in (point.interval.high_ns, point.interval.low_ns)
-            )
-            ends = [format_rate(end) for end in (low, high) if end is not None]
-            of_peak = f", {percent(value / peak)} % of peak" if peak else ""
-            tip = _tip(label, point, f"{format_rate(value)}{of_peak}", ends)
-            yield plots.Point(point.size_bytes, value, low, high, tip)
+        values = (point.time_ns, point.interval.low_ns, point.interval.high_ns)
+        text: Callable[[float], str] = format_time
+        of_peak = ""
+        if quantity == "rate":
+            if not point.size_bytes:
+                continue
+            value, high, low = (rate.at(point.size_bytes, one) if one else None for one in values)
+            values, text = (value or 0.0, low, high), format_rate
+            of_peak = f", {percent(values[0] / peak)} % of peak" if peak else ""
+        ends = [text(end) for end in values[1:] if end is not None]
+        yield plots.Point(point.size_bytes, *values, _tip(label, point, f"{text(values[0])}{of_peak}", ends))
 
 
 def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity) -> Iterator[Line]:
     for slot, one in references:
-        points = time_points(one.curve) if quantity == "time" else _rate_points(one.curve)
+        points = points_of(one.curve, quantity)
         yield Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
 
 
@@ -354,48 +346,49 @@ def _reference_entries(references: Sequence[_Reference], slot: int | None) -> It
         yield LegendEntry(plots.swatch(slot, "reference"), f"reference: {name}")
 
 
-def _time_panel(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Reference]) -> Panel:
-    series: list[plots.Series] = []
-    lines = list(_reference_lines(references, "time"))
-    breaks: set[float] = set()
-    for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
-        series.append(plots.Series(slot, tuple(time_points(curve, label))))
-        if isinstance(curve.fit, Fit):
-            lines += [Line("fit", tuple(_vertices(segment)), slot) for segment in curve.fit.segments]
-            breaks.update(curve.fit.breaks_bytes)
-        if not isinstance(curve.model, Unavailable):
-            lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in curve.model), slot))
-    lines += _published_lines(enumerate(curves), "time")
-    return Panel("time", "Time of one call over size", tuple(series), tuple(lines), tuple(sorted(breaks)))
-
-
-def rate_panel(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Reference] = ()) -> Panel:
-    """busbw over size with fits, models and peaks, curve i in slot i; algbw where none has a wire."""
+def panel_of(
+    curves: Sequence[Curve],
+    labels: Sequence[str],
+    quantity: plots.Quantity = "rate",
+    references: Sequence[_Reference] = (),
+) -> Panel:
+    """Time or rate over size with fits and models, curve i in slot i. Rates are busbw with peaks, or algbw where no
+    curve has a wire; times have a line where a fit changes.
+    """
     wired = any(curve.series.bus_factor is not None for curve in curves)
     series: list[plots.Series] = []
-    lines = list(_reference_lines(references, "rate"))
+    lines = list(_reference_lines(references, quantity))
+    breaks: set[float] = set()
     peaks: dict[float, list[int]] = {}
     for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
-        rate = _rate_of(curve)
-        if curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None):
+        rate = _rate_of(curve) if quantity == "rate" else None
+        if rate and (curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None)):
             continue
-        series.append(plots.Series(slot, tuple(_rate_points(curve, label))))
+        series.append(plots.Series(slot, tuple(points_of(curve, quantity, label))))
         if isinstance(curve.fit, Fit):
-            lines += [
-                Line("fit", tuple((size, rate.at(size, time)) for size, time in _vertices(segment)), slot)
-                for segment in curve.fit.segments
-            ]
+            lines += [_line("fit", _vertices(segment), slot, rate) for segment in curve.fit.segments]
+            breaks.update(curve.fit.breaks_bytes)
         if not isinstance(curve.model, Unavailable):
-            model = tuple((float(p.size_bytes), rate.at(p.size_bytes, p.time_ns)) for p in curve.model if p.size_bytes)
-            lines.append(Line("model", model, slot))
-        if (peak := _peak_of(curve)) is not None:
+            lines.append(_line("model", ((one.size_bytes, one.time_ns) for one in curve.model), slot, rate))
+        if rate and (peak := _peak_of(curve)) is not None:
             peaks.setdefault(peak, []).append(slot)
-    lines += _published_lines(enumerate(curves), "rate")
+    lines += _published_lines(enumerate(curves), quantity)
     sizes = [float(point.size_bytes) for one in series for point in one.points]
     for peak, slots in peaks.items():
         ends = ((min(sizes, default=1.0), peak), (max(sizes, default=1.0), peak))
         lines.append(Line("peak", ends, None if len(peaks) == 1 else slots[0], f"peak {format_rate(peak)}"))
-    return Panel("rate", f"{'busbw' if wired else 'algbw'} over size", tuple(series), tuple(lines))
+    heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
+    marks = tuple(sorted(breaks)) if quantity == "time" else ()
+    return Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
+
+
+def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None) -> Line:
+    """A line of times, or of rates where there is a ``rate``."""
+    return Line(
+        kind,
+        tuple((float(size), rate.at(size, time) if rate else time) for size, time in vertices if size or not rate),
+        slot,
+    )
 
 
 def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:

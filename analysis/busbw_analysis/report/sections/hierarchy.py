@@ -38,8 +38,8 @@ def hierarchy(judgement: Judgement) -> Section | None:
     caption = _caption(levels)
     pictures: tuple[str, ...] = ()
     if len(levels) >= _LEAST_TO_DRAW:
-        rows = [hierarchy_plot.Row(_label(level), level.measured, level.nominal, level.practical) for level in levels]
-        pictures = (hierarchy_plot.draw(rows, "hierarchy-plot", "The hierarchy of memories and links", caption),)
+        title = "The hierarchy of memories and links"
+        pictures = (hierarchy_plot.draw(levels, list(map(_label, levels)), "hierarchy-plot", title, caption),)
     legend = tuple(
         LegendEntry(hierarchy_plot.swatch(name), label)
         for name, label, there in (

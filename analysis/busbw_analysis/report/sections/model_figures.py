@@ -1,7 +1,7 @@
 """The figure of a curve that has a model: measured beside predicted, as three pictures, a legend and some numbers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from busbw.units import format_size
@@ -13,8 +13,8 @@ from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, micro, percent, table
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.curves import Line, Panel
-from busbw_analysis.report.plots.models import Part, Ratios
-from busbw_analysis.report.sections.curves import time_points
+from busbw_analysis.report.plots.models import Part, Ratios, Stack
+from busbw_analysis.report.sections.curves import points_of
 from busbw_analysis.report.sections.labels import ends_in_words
 
 _MOST_OTHERS: Final = 6
@@ -24,7 +24,7 @@ _SIZES_IN_TABLE: Final = 4
 def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
     """Pictures, legend and numbers of one curve; the numbers alone where nothing is to be or can be drawn."""
     curve = one.curve
-    series = (curves.Series(0, tuple(time_points(curve, "measured"))),)
+    series = (curves.Series(0, tuple(points_of(curve, "time", "measured"))),)
     if not draw or not curves.drawable(series):
         return Figure(words, (), (), _numbers(one))
     others = _distinct(one)
@@ -33,15 +33,15 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
     lines += [Line("bound", tuple(bound), None)] if bound else []
     lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
     panel = Panel("time", "Measured, predicted and bound", series, tuple(lines))
-    ratios = list(_ratios(one))
-    columns = list(_columns(one))
+    ratios = _ratios(one)
+    stack = {spent.size_bytes: _parts(spent) for spent in one.explanation.spent if spent.size_bytes}
     name = curve.series.key.label
     pictures = (
         curves.draw(panel, f"{identity}-time", f"{name}: measured and predicted time over size", words),
         models.draw_ratios(ratios, f"{identity}-ratio", f"{name}: predicted over measured time", words),
-        models.draw_stack(columns, f"{identity}-parts", f"{name}: where the time goes", words),
+        models.draw_stack(stack, f"{identity}-parts", f"{name}: where the time goes", words),
     )
-    return Figure(words, pictures, tuple(_legend(one, [label for label, _ in others], ratios, columns)), _numbers(one))
+    return Figure(words, pictures, tuple(_legend(one, [label for label, _ in others], ratios, stack)), _numbers(one))
 
 
 def size_in_words(size_bytes: int) -> str:
@@ -74,38 +74,31 @@ def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]
     ]
 
 
-def _ratios(one: Modelled) -> Iterator[Ratios]:
-    measured = [(point.size_bytes, point.time_ns) for point in one.curve.series.points if point.size_bytes]
+def _ratios(one: Modelled) -> Ratios:
+    """Of the model, and of the fit where there is one."""
+    model = [(p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes]
     fit = one.curve.fit
-    if isinstance(fit, Fit):
-        of_fit = []
-        for size, time_ns in measured:
+    if not isinstance(fit, Fit):
+        return {"model": model}
+    of_fit: list[tuple[int, float]] = []
+    for point in one.curve.series.points:
+        if size := point.size_bytes:
             segment = next(
                 part for part in reversed(fit.segments) if size >= part.first_bytes or part is fit.segments[0]
             )
             predicted = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
-            of_fit.append((size, predicted / time_ns))
-        yield Ratios("fit", tuple(of_fit))
-    yield Ratios(
-        "model",
-        tuple((p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes),
-    )
+            of_fit.append((size, predicted / point.time_ns))
+    return {"fit": of_fit, "model": model}
 
 
-def _parts(spent: Spent) -> Iterator[tuple[Part, float]]:
+def _parts(spent: Spent) -> dict[Part, float]:
     """The shares of the measured time, from the floor up; what is unexplained only where there is some."""
-    yield "messages", spent.messages_ns / spent.measured_ns
-    yield "bytes", spent.bytes_ns / spent.measured_ns
+    parts: dict[Part, float] = {"messages": spent.messages_ns, "bytes": spent.bytes_ns}
     if spent.sums_ns is not None:
-        yield "sums", spent.sums_ns / spent.measured_ns
+        parts["sums"] = spent.sums_ns
     if spent.unexplained_ns > 0:
-        yield "unexplained", spent.unexplained_ns / spent.measured_ns
-
-
-def _columns(one: Modelled) -> Iterator[models.Column]:
-    for spent in one.explanation.spent:
-        if spent.size_bytes:
-            yield models.Column(spent.size_bytes, tuple(_parts(spent)))
+        parts["unexplained"] = spent.unexplained_ns
+    return {part: ns / spent.measured_ns for part, ns in parts.items()}
 
 
 _NAMES: Final[dict[Part, str]] = {
@@ -116,19 +109,16 @@ _NAMES: Final[dict[Part, str]] = {
 }
 
 
-def _legend(
-    one: Modelled, others: Iterable[str], ratios: Iterable[Ratios], columns: Iterable[models.Column]
-) -> Iterator[LegendEntry]:
+def _legend(one: Modelled, others: Sequence[str], ratios: Ratios, stack: Stack) -> Iterator[LegendEntry]:
     yield LegendEntry(curves.swatch(0, "points"), "measured; in the second picture: the model")
-    if any(ratio.kind == "fit" for ratio in ratios):
+    if "fit" in ratios:
         yield LegendEntry(curves.swatch(1, "points"), "in the second picture: the fit of this curve")
     yield LegendEntry(curves.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
     if one.explanation.bound:
         yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
-    names = list(others)
-    if names:
-        yield LegendEntry(curves.swatch(None, "other"), f"other algorithms: {', '.join(names)}")
-    shown = {part for column in columns for part, _ in column.shares}
+    if others:
+        yield LegendEntry(curves.swatch(None, "other"), f"other algorithms: {', '.join(others)}")
+    shown = {part for shares in stack.values() for part in shares}
     yield from (LegendEntry(models.swatch(part), name) for part, name in _NAMES.items() if part in shown)
 
 

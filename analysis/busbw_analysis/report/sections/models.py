@@ -1,26 +1,30 @@
-"""The part of a report about theory: each modelled curve beside its model, its lower bound and other algorithms."""
+"""The parts of a report about models: each modelled curve beside theory and other algorithms; and fits."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.judge import Curve, Judgement
-from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve, times_in_words
-from busbw_analysis.models.bounds import Fastest, Spent
+from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve
+from busbw_analysis.fitting.curve import Fit
+from busbw_analysis.models.bounds import Fastest
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
 from busbw_analysis.report.sections.curves import predictions_of
 from busbw_analysis.report.sections.labels import curve_label, varying_fields
-from busbw_analysis.report.sections.model_figures import model_figure, size_in_words
+from busbw_analysis.report.sections.model_figures import model_figure
+from busbw_analysis.report.tables.fits import fits_table
+from busbw_analysis.report.tables.joint_fits import joint_sections
 
 _LIMITED = (
     "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
     "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
 )
 _OPEN: Final = 6
-"""So many curves are shown unfolded; where there are more, a table says what each comes to, and each can be opened."""
+"""So many curves are shown unfolded; where there are more, each can be opened."""
 _MOST_DRAWN: Final = 30
 """Drawing is most of the work of a report; beyond so many curves there are the tables alone."""
 _NAMED: Final = 3
@@ -103,38 +107,10 @@ def _operation(
     if not several:
         return Section(anchor, op, (*figures, *blocks))
     parts = tuple(
-        Section(f"{anchor}-curve-{number}", label, (figure,), folded=folded)
+        Section(f"{anchor}-curve-{number}", label, (replace(figure, caption=""),), folded=folded, gist=figure.caption)
         for number, (label, figure) in enumerate(zip(labels, figures, strict=True), start=1)
     )
-    return Section(anchor, op, (_overview(op, members, labels), *blocks), parts)
-
-
-def _overview(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Table:
-    """What each of several curves comes to, so that one can see which to open."""
-
-    def sizes(one: Modelled) -> list[int]:
-        return [point.size_bytes for point in one.curve.series.points]
-
-    def farthest(one: Modelled) -> int:
-        return max(range(len(one.ratios)), key=lambda place: max(one.ratios[place], 1 / one.ratios[place]))
-
-    def best(one: Modelled) -> Spent:
-        return max(one.explanation.spent, key=lambda spent: spent.bound_share or 0.0)
-
-    def best_at(row: tuple[Modelled, str]) -> int | None:
-        return None if best(row[0]).bound_share is None else best(row[0]).size_bytes
-
-    columns: tuple[Column[tuple[Modelled, str]], ...] = (
-        Column("Curve", lambda row: row[1]),
-        Column("farthest", lambda row: row[0].ratios[farthest(row[0])], times_in_words, group="Time / model"),
-        Column("at", lambda row: sizes(row[0])[farthest(row[0])], size_in_words, group="Time / model"),
-        Column("largest size", lambda row: row[0].ratios[-1], times_in_words, group="Time / model"),
-        Column("at ", lambda row: sizes(row[0])[-1], size_in_words, group="Time / model"),
-        Column("best", lambda row: best(row[0]).bound_share, percent, "%", "Bound / time"),
-        Column("at", best_at, size_in_words, group="Bound / time"),
-    )
-    note = "As unsure as the times, whose ends stand with each curve."
-    return table(f"{op}: what each curve comes to", columns, list(zip(members, labels, strict=True)), note)
+    return Section(anchor, op, tuple(blocks), parts)
 
 
 def _efficiency(one: Modelled) -> str:
@@ -231,3 +207,12 @@ def _alternatives(curve: Curve, label: str) -> Table:
         f"{format_time(point.time_ns)} was measured"
     )
     return table(caption, columns, [*own, *curve.alternatives], _LIMITED, folded=True)
+
+
+def fits(judgement: Judgement) -> Section:
+    """Every fit in its few numbers, and every refusal in words; the joint fits beside them."""
+    named = [(curve.series.key.label, curve) for curve in judgement.curves]
+    block = fits_table(named) if named else Paragraph("There is no curve to fit.")
+    fitted = [curve.fit for curve in judgement.curves if isinstance(curve.fit, Fit)]
+    gist = f"Latency and bandwidth of {len(fitted)} of {len(named)} curves, and of all of them together."
+    return Section("fits", "Fits", (block,), joint_sections(judgement.regimes), gist=gist)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.sections.labels import ends_in_words
 
 Floats = npt.NDArray[np.float64]
+Quantity = Literal["rate", "time"]
 
 _NARROW = 0.5
 """A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
@@ -81,15 +82,15 @@ def pairs(
     of_peaks = {id(matrix): share for matrix, share in zip(matrices, shares, strict=False)}
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
-        blocks += _rates(ordered[-1], label, placements, folded=False)
+        blocks += _every_pair(ordered[-1], label, placements, "rate")
         blocks += _of_their_peaks(of_peaks.get(id(ordered[-1])))
         blocks += _slow(ordered[-1])
-        blocks += _times(ordered[0], label, placements, folded=False)
+        blocks += _every_pair(ordered[0], label, placements, "time")
         if len(ordered) > 1:
             blocks += _slow(ordered[0])
         blocks += _unknown(ordered)
         for matrix in reversed(ordered[1:-1]):
-            blocks += _rates(matrix, label, placements, folded=True)
+            blocks += _every_pair(matrix, label, placements, "rate", folded=True)
     return Section("pairs", "Pairs of ranks", tuple(blocks)) if blocks else None
 
 
@@ -140,9 +141,10 @@ def _finding(label: str, splits: Sequence[PairSplit]) -> Iterator[str]:
     both = [split for split in splits if split.classes[-1].times_within is not None]
     if both:
         small, large = both[0], both[-1]
-        parts = [f"{format_size(small.size_bytes)} take {_against(small, _time)}"]
+        parts = [f"{format_size(small.size_bytes)} take {_against(small, lambda kind: format_time(kind.time_ns))}"]
         if large.size_bytes:
-            parts.append(f"{format_size(large.size_bytes)} move at {_against(large, _rate)}")
+            at = _against(large, lambda kind: format_rate(kind.rate))
+            parts.append(f"{format_size(large.size_bytes)} move at {at}")
         yield f"{label}: {'; '.join(parts)}."
 
 
@@ -153,14 +155,6 @@ def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
     more = f": {', '.join(parts)}" if parts else ""
     longer = f"{times} times as long in the middle launch"
     return f"{words(within)} within a host and {words(between)} between hosts ({longer}){more}"
-
-
-def _time(kind: PairClass) -> str:
-    return format_time(kind.time_ns)
-
-
-def _rate(kind: PairClass) -> str:
-    return format_rate(kind.rate)
 
 
 # --- heatmaps ------------------------------------------------------------------------------------------------------
@@ -178,62 +172,52 @@ def _unknown(matrices: Sequence[PairMatrix]) -> list[Block]:
     return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
 
 
-def _rates(matrix: PairMatrix, label: str, placements: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
-    what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
-    if not np.isfinite(matrix.rate).any():
-        return [_heatmap(f"{what}: none was measured", matrix, placements, matrix.rate, "GB/s", folded=folded)]
-    slowest, fastest = np.nanargmin(matrix.rate), np.nanargmax(matrix.rate)
-    most = float(matrix.rate.flat[fastest])
-    finding = (
-        f"{what}: the slowest pair is {_named(matrix, slowest)} with {format_rate(float(matrix.rate.flat[slowest]))}, "
-        f"the fastest {_named(matrix, fastest)} with {format_rate(most)}, "
-        f"the median {format_rate(float(np.nanmedian(matrix.rate)))}"
-    )
-    unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
-    return _shown(finding, matrix, placements, matrix.rate / factor, unit, folded=folded)
-
-
-def _times(matrix: PairMatrix, label: str, placements: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
+def _every_pair(
+    matrix: PairMatrix, label: str, placements: Sequence[RankPlacement], quantity: Quantity, *, folded: bool = False
+) -> list[Block]:
+    """Every pair as a cell; where there are too many, the slowest by name and the others by their hosts."""
+    size = format_size(matrix.size_bytes)
     call = "message of {} with its answer" if matrix.op == _MESSAGES else "copy of {}"
-    what = f"Time of a {call.format(format_size(matrix.size_bytes))} · {label}"
-    times = matrix.time_ns
-    if not np.isfinite(times).any():
-        return [_heatmap(f"{what}: none was measured", matrix, placements, times, "µs", folded=folded)]
-    slowest, fastest = np.nanargmax(times), np.nanargmin(times)
-    finding = (
-        f"{what}: from {format_time(float(times.flat[fastest]))} ({_named(matrix, fastest)}) "
-        f"to {format_time(float(times.flat[slowest]))} ({_named(matrix, slowest)})"
-    )
-    return _shown(finding, matrix, placements, times / 1e3, "µs", folded=folded)
+    text: Callable[[float], str] = format_time
+    values, unit, factor = matrix.time_ns, "µs", 1e3
+    what = f"Time of a {call.format(size)} · {label}"
+    if quantity == "rate":
+        values, text, what = matrix.rate, format_rate, f"Rate from rank to rank at {size} · {label}"
+        unit, factor = ("GB/s", 1e9) if np.nanmax(values, initial=0.0) >= 1e9 else ("MB/s", 1e6)
+    if not np.isfinite(values).any():
+        return [_heatmap(f"{what}: none was measured", matrix, placements, values, unit, folded=folded)]
+    ends = [
+        f"{text(float(values.flat[cell]))} ({_named(matrix, cell)})"
+        for cell in (np.nanargmin(values), np.nanargmax(values))
+    ]
+    caption = f"{what}: {' to '.join(ends)}, median {text(float(np.nanmedian(values)))}"
+    if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
+        return [_heatmap(caption, matrix, placements, values / factor, unit, folded=folded)]
+    return [_slowest(caption, matrix, folded=folded), *_by_hosts(matrix, values / factor, unit, folded=folded)]
 
 
-def _named(matrix: PairMatrix, cell: np.integer) -> str:
+def _named(matrix: PairMatrix, cell: int | np.integer) -> str:
     source, target = divmod(int(cell), len(matrix.ranks))
     return f"{matrix.ranks[source]} → {matrix.ranks[target]}"
 
 
-def _shown(
-    caption: str, matrix: PairMatrix, placements: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
-) -> list[Block]:
-    """Every pair as a cell; where there are too many, the slowest by name and the others by their hosts."""
-    if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
-        return [_heatmap(caption, matrix, placements, values, unit, folded=folded)]
-    blocks: list[Block] = [_slowest(caption, matrix, folded=folded)]
+def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) -> Iterator[Table]:
+    """The median over the pairs of every two hosts, where there is room for it."""
     hosts = list(dict.fromkeys(matrix.hosts))
-    if 1 < len(hosts) <= _MOST_IN_A_HEATMAP:
-        number = np.asarray([hosts.index(host) for host in matrix.hosts])
-        of_hosts = np.full((len(hosts), len(hosts)), np.nan)
-        for one, to in np.ndindex(of_hosts.shape):
-            cells = values[np.ix_(number == one, number == to)]
-            of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
-        shade = _shades_by_ratio(of_hosts[np.isfinite(of_hosts)].tolist())
-        columns: tuple[Column[tuple[str, list[Cell]]], ...] = (
-            Column("from \\ to", lambda row: row[0], None, unit),
-            *(_cell_column(place, host) for place, host in enumerate(hosts)),
-        )
-        rows = [(host, list(_cells(row, shade))) for host, row in zip(hosts, of_hosts.tolist(), strict=True)]
-        blocks.append(table("Median over the pairs of two hosts", columns, rows, folded=folded))
-    return blocks
+    if not 1 < len(hosts) <= _MOST_IN_A_HEATMAP:
+        return
+    number = np.asarray([hosts.index(host) for host in matrix.hosts])
+    of_hosts = np.full((len(hosts), len(hosts)), np.nan)
+    for one, to in np.ndindex(of_hosts.shape):
+        cells = values[np.ix_(number == one, number == to)]
+        of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
+    shade = _shades_by_ratio(of_hosts[np.isfinite(of_hosts)].tolist())
+    columns: tuple[Column[tuple[str, list[Cell]]], ...] = (
+        Column("from \\ to", lambda row: row[0], None, unit),
+        *(_cell_column(place, host) for place, host in enumerate(hosts)),
+    )
+    rows = [(host, list(_cells(row, shade))) for host, row in zip(hosts, of_hosts.tolist(), strict=True)]
+    yield table("Median over the pairs of two hosts", columns, rows, folded=folded)
 
 
 def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
@@ -244,7 +228,7 @@ def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
     more = int(np.isfinite(flat).sum()) - len(worst)
     ranks = len(matrix.ranks)
     columns: tuple[Column[int], ...] = (
-        Column("Pair", lambda cell: f"{matrix.ranks[cell // ranks]} → {matrix.ranks[cell % ranks]}"),
+        Column("Pair", lambda cell: _named(matrix, cell)),
         Column("Hosts", lambda cell: f"{matrix.hosts[cell // ranks]} → {matrix.hosts[cell % ranks]}"),
         Column("Time of a call", lambda cell: matrix.time_ns.flat[cell], format_time),
         Column("low", lambda cell: matrix.low_ns.flat[cell], format_time),

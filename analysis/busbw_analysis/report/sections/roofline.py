@@ -23,7 +23,7 @@ from busbw_analysis.report.document import (
     three_digits,
 )
 from busbw_analysis.report.plots.curves import swatch
-from busbw_analysis.report.plots.roofline import Ceiling, Dot, Picture, Slope, draw
+from busbw_analysis.report.plots.roofline import draw
 
 _SLOTS: Final = {
     op: slot
@@ -113,7 +113,9 @@ def _figure(roofline: Roofline, number: int) -> Figure:
     dtypes = list(dict.fromkeys(kernel.dtype for kernel in roofline.kernels))
     pictures = tuple(
         draw(
-            _picture(roofline, dtype),
+            roofline,
+            dtype,
+            _SLOTS,
             f"roofline-{number}-{dtype}",
             f"Roofline of {roofline.holder} in {dtype}",
             _description(roofline, dtype),
@@ -129,23 +131,6 @@ def _figure(roofline: Roofline, number: int) -> Figure:
     if sum(roof.measured for roof in roofline.memory) > 1:
         caption += "; thin lines are caches that a sweep of a kernel in memory showed"
     return Figure(caption, pictures, tuple(legend), _kernels(roofline))
-
-
-def _picture(roofline: Roofline, dtype: str) -> Picture:
-    last = {roof.measured: roof.name for roof in roofline.memory}
-    return Picture(
-        dtype,
-        tuple(
-            Slope(roof.bytes_per_second, roof.measured, inner=roof.name != last[roof.measured])
-            for roof in roofline.memory
-        ),
-        tuple(Ceiling(roof.flop_per_second, roof.measured) for roof in roofline.compute if roof.dtype == dtype),
-        tuple(
-            Dot(_SLOTS[kernel.op], kernel.intensity, kernel.flop_per_second)
-            for kernel in roofline.kernels
-            if kernel.dtype == dtype
-        ),
-    )
 
 
 def _description(roofline: Roofline, dtype: str) -> str:

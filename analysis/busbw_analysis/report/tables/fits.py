@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import about_size, format_rate, format_size, format_time, significant
+from busbw.units import about_size, format_rate, format_seconds, format_size, significant
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
@@ -70,25 +70,21 @@ def _algbw(fit: Fit) -> Bounds | None:
     return None if fit.intervals is None else fit.intervals.algbw
 
 
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
-
-
 _COLUMNS: Final[tuple[Column[_Line], ...]] = (
     Column("Curve", lambda line: "  +" if line.number else line.name),
-    Column("Validated", _first(_verdict)),
+    Column("α", lambda line: line.segment and line.segment.alpha_seconds, format_seconds),
+    Column("algbw", _last(lambda fit: fit.algbw), format_rate),
+    Column("n½", _last(lambda fit: fit.half_size_bytes), about_size),
+    Column("Verdict", _first(_verdict)),
     Column("Sizes", _first(lambda fit: len(fit.sizes_bytes)), str),
     Column("From", lambda line: line.segment and line.segment.first_bytes, format_size),
     Column("To", lambda line: line.segment and line.segment.last_bytes, format_size),
     Column("Breakpoint", lambda line: line.breakpoint, about_size),
-    Column("α", lambda line: line.segment and line.segment.alpha_seconds, _seconds),
-    Column("α low", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.low), _seconds),
-    Column("α high", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.high), _seconds),
-    Column("algbw", _last(lambda fit: fit.algbw), format_rate),
+    Column("α low", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.low), format_seconds),
+    Column("α high", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.high), format_seconds),
     Column("algbw low", _last(lambda fit: (ends := _algbw(fit)) and ends.low), format_rate),
     Column("algbw high", _last(lambda fit: (ends := _algbw(fit)) and ends.high), format_rate),
     Column("busbw", _last(lambda fit: fit.busbw), format_rate),
-    Column("n½", _last(lambda fit: fit.half_size_bytes), about_size),
     Column("mean", _first(lambda fit: fit.mean_residual), percent, "%", "Residual"),
     Column("worst", _first(lambda fit: fit.max_residual), percent, "%", "Residual"),
     Column("median", _first(lambda fit: fit.held_out_sizes.median_error), percent, "%", "Held-out sizes"),

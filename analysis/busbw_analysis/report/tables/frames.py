@@ -95,39 +95,27 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
 def _of_block(block: Block) -> pd.DataFrame:
     """The samples of one block of a group, with what ``Run.samples`` is made of."""
     one = block.samples
-    unknown = np.full(len(one.slowest_ns), np.nan)
-    return pd.DataFrame(
-        {
-            "run": block.run,
-            "launch": block.launch,
-            "block": block.number,
-            "case": block.case,
-            "group": rank_list(one.ranks),
-            "sample": np.arange(len(unknown)),
-            "calls": block.measurement.calls,
-            "slowest_ns": one.slowest_ns,
-            "fastest_ns": one.fastest_ns,
-            "last_rank": one.last_rank or one.late_rank,
-            "arrival_skew_ns": unknown if one.arrival_skew_ns is None else one.arrival_skew_ns,
-            "exit_span_ns": unknown if one.exit_span_ns is None else one.exit_span_ns,
-        }
+    return _frame(
+        (block.run, block.launch, block.number, block.case),
+        group=rank_list(one.ranks),
+        sample=np.arange(len(one.slowest_ns)),
+        calls=block.measurement.calls,
+        slowest_ns=one.slowest_ns,
+        fastest_ns=one.fastest_ns,
+        last_rank=one.last_rank or one.late_rank,
+        arrival_skew_ns=one.arrival_skew_ns,
+        exit_span_ns=one.exit_span_ns,
     )
 
 
 def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
     """The samples that another tool kept of a case: one call each, of the slowest process."""
-    return pd.DataFrame(
-        {
-            "run": run,
-            "launch": row.launch,
-            "block": row.block,
-            "case": case,
-            "group": rank_list(row.ranks),
-            "sample": np.arange(len(row.samples_ns)),
-            "calls": 1,
-            "slowest_ns": np.array(row.samples_ns),
-            **dict.fromkeys(("fastest_ns", "last_rank", "arrival_skew_ns", "exit_span_ns"), np.nan),
-        }
+    return _frame(
+        (run, row.launch, row.block, case),
+        group=rank_list(row.ranks),
+        sample=np.arange(len(row.samples_ns)),
+        calls=1,
+        slowest_ns=np.array(row.samples_ns),
     )
 
 
@@ -137,21 +125,21 @@ def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
     lengths = np.diff(columns.starts)
     pairs = np.repeat(columns.ranks, lengths, axis=0)
     total = np.arange(len(pairs))
-    unknown = np.full(len(pairs), np.nan)
-    last = columns.last if len(columns.last) else columns.late
-    return pd.DataFrame(
-        {
-            "run": run,
-            "launch": block.launch,
-            "block": block.block,
-            "case": case,
-            "group": np.repeat([rank_list(pair) for pair in columns.ranks.tolist()], lengths),
-            "sample": total - np.repeat(columns.starts[:-1], lengths),
-            "calls": block.calls,
-            "slowest_ns": columns.slowest,
-            "fastest_ns": columns.fastest,
-            "last_rank": pairs[total, last],
-            "arrival_skew_ns": columns.skew if len(columns.skew) else unknown,
-            "exit_span_ns": columns.span if len(columns.span) else unknown,
-        }
+    return _frame(
+        (run, block.launch, block.block, case),
+        group=np.repeat([rank_list(pair) for pair in columns.ranks.tolist()], lengths),
+        sample=total - np.repeat(columns.starts[:-1], lengths),
+        calls=block.calls,
+        slowest_ns=columns.slowest,
+        fastest_ns=columns.fastest,
+        last_rank=pairs[total, columns.last if len(columns.last) else columns.late],
+        arrival_skew_ns=columns.skew if len(columns.skew) else None,
+        exit_span_ns=columns.span if len(columns.span) else None,
     )
+
+
+def _frame(where: tuple[int, int, int, int], **columns: object) -> pd.DataFrame:
+    """``columns`` of the samples of the run, launch, block and case ``where``; NaN where there is nothing."""
+    known = {name: value for name, value in columns.items() if value is not None}
+    unknown = dict.fromkeys(("fastest_ns", "last_rank", "arrival_skew_ns", "exit_span_ns"), np.nan)
+    return pd.DataFrame({**dict(zip(("run", "launch", "block", "case"), where, strict=True)), **unknown, **known})

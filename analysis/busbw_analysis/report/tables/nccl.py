@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final
 
 from busbw.system.catalog import Catalogue
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import format_rate, format_seconds, format_size
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
@@ -44,10 +44,6 @@ class NcclChoice:
     source: str = SOURCE
 
 
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
-
-
 def _note(one: NcclChoice) -> str:
     return f"no model of NCCL: {one.refused}" if one.bus_rate is None else f"{format_rate(one.bus_rate)} a GPU"
 
@@ -58,8 +54,8 @@ _COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (
     Column("protocol", lambda one: one.protocol),
     Column("from", lambda one: one.first_bytes, format_size),
     Column("to", lambda one: one.last_bytes, format_size),
-    Column("expected", lambda one: one.expected_seconds, _seconds, "at to"),
-    Column("measured", lambda one: one.measured_seconds, _seconds, "at to"),
+    Column("expected", lambda one: one.expected_seconds, format_seconds, "at to"),
+    Column("measured", lambda one: one.measured_seconds, format_seconds, "at to"),
     Column("note", _note),
 )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from busbw.runs.records import JSON, settings_in_words
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import format_rate, format_seconds, format_size, format_time
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.prediction import Prediction, sized
 from busbw_analysis.predict.scaling_models import BY_MESSAGES
@@ -117,15 +117,11 @@ def _of(value: Callable[[Forecast], object]) -> Callable[[tuple[int, Forecast | 
     return lambda row: None if row[1] is None else value(row[1])
 
 
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
-
-
 _COLUMNS: Final[tuple[Column[tuple[int, Forecast | None]], ...]] = (
     Column("size", lambda row: row[0] or None, format_size),
-    Column("predicted", _of(lambda one: one.seconds.value), _seconds),
-    Column("low", _of(lambda one: one.seconds.low), _seconds),
-    Column("high", _of(lambda one: one.seconds.high), _seconds),
+    Column("predicted", _of(lambda one: one.seconds.value), format_seconds),
+    Column("low", _of(lambda one: one.seconds.low), format_seconds),
+    Column("high", _of(lambda one: one.seconds.high), format_seconds),
     Column("busbw", _of(lambda one: one.busbw), format_rate),
     Column("measured", _of(lambda one: one.measured and one.measured.time_ns), format_time),
     Column("error", _of(lambda one: one.error), "{:+.1%}".format),

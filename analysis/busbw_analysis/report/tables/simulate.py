@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.ops import bus_factor
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import format_rate, format_seconds, format_size
 from busbw_analysis.models.network_specs import kind_of
 from busbw_analysis.models.simulate import Simulation
 from busbw_analysis.report.document import Column, Table, table
@@ -110,10 +110,6 @@ def _kinds(simulation: Simulation) -> Iterator[LinkUse]:
             )
 
 
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
-
-
 def _percent(share: float) -> str:
     return f"{share * 100:.1f}"
 
@@ -121,13 +117,13 @@ def _percent(share: float) -> str:
 _COLUMNS: Final[tuple[Column[Simulated], ...]] = (
     Column("algorithm", lambda one: one.algorithm),
     Column("size", lambda one: one.size_bytes or None, format_size),
-    Column("time", lambda one: one.seconds, _seconds),
-    Column("algbw", lambda one: one.algbw, format_rate),
+    Column("time", lambda one: one.seconds, format_seconds),
     Column("busbw", lambda one: one.busbw, format_rate),
-    Column("formula", lambda one: one.formula_seconds, _seconds),
     Column("ratio", lambda one: one.ratio, "{:.2f}".format),
     Column("used", lambda one: one.links[0].utilisation if one.links else None, _percent, "%"),
     Column("busiest", lambda one: one.links[0].name if one.links else None),
+    Column("algbw", lambda one: one.algbw, format_rate),
+    Column("formula", lambda one: one.formula_seconds, format_seconds),
 )
 _LINK_COLUMNS: Final[tuple[Column[LinkUse], ...]] = (
     Column("links", lambda one: one.kind),
