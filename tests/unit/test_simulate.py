@@ -470,7 +470,7 @@ class TestCommand:
         seconds = 30 * (64 * MIB / 16 / 1e9 + 5e-6)
         assert row.split()[1:3] == ["64", "MiB"]
         assert f"{seconds * 1e3:.3g} ms" in row
-        assert row.endswith("host 3 out")
+        assert "host 3 out" in row
         assert any(line.startswith("  host # out") and "1 GB/s" in line for line in done.stdout.splitlines())
 
     def test_json_has_the_same_in_base_units(self) -> None:
