@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,8 @@ from busbw.runs.records import DTYPE_BYTES, REDOPS, Failed
 from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.integration.conftest import Commands, Finished
 
     from busbw.runs.store import StoredRun
@@ -38,6 +42,20 @@ def _verified(run: StoredRun) -> None:
     assert not run.not_reached
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified"), row.case
+
+
+@pytest.fixture(autouse=True)
+def no_shared_memory_left() -> Iterator[None]:
+    """A file of a world that has ended takes memory until the machine is started anew."""
+    folder = Path("/dev/shm")  # noqa: S108 - what is tested is there
+    before = set(folder.glob("mpich_shm_*"))
+    yield
+    new = set(folder.glob("mpich_shm_*")) - before
+    maps = ""
+    for process in Path("/proc").glob("[0-9]*/maps") if new else ():  # of tests that run beside this one
+        with suppress(OSError):
+            maps += process.read_text(encoding="utf-8", errors="replace")
+    assert [path for path in new if path.exists() and str(path) not in maps] == []
 
 
 # --- what it measures ------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
+from busbw.errors import AnalysisError
+
 Count = Callable[[int, int, float], float]
 """n ranks on k hosts and S bytes → a number."""
 
@@ -136,6 +138,12 @@ class Parameters:
     host_bytes_per_second: float | None
     origin: str
     gamma_seconds_per_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise AnalysisError for a host that moves nothing."""
+        if self.host_bytes_per_second is not None and not self.host_bytes_per_second > 0:
+            message = f"R of a host is {self.host_bytes_per_second} B/s; want above 0, or none"
+            raise AnalysisError(message)
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """What one call should take by ``model``."""

@@ -15,6 +15,7 @@ import msgspec
 
 from busbw.backends import BACKENDS, backend_named
 from busbw.backends.base import no_longer_than
+from busbw.backends.mpi.segments import LATE, remove_segments
 from busbw.backends.signing import key_of, new_secret, printable, secret_in, signed, verified
 from busbw.errors import LaunchError
 from busbw.escape import say
@@ -322,6 +323,7 @@ def _no_longer_than(seconds: float, otherwise: str) -> AbstractContextManager[No
 
     def end() -> None:
         say(f"{otherwise} within {seconds:g} s")
+        remove_segments("self", LATE)  # nobody finalises MPI any more
         os._exit(1)
 
     return no_longer_than(seconds, end)

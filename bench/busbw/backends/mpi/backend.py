@@ -23,7 +23,6 @@ from busbw.backends.mpi.calls import CALLS, IN_ONE_PIECE, MOVED_ONLY, PREPARED, 
 from busbw.backends.mpi.info import first_words, library
 from busbw.backends.mpi.init import in_words, initialise, meet_at_store, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
-from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.side_channel import answers, wait_warily
 from busbw.errors import BackendError, LaunchError
@@ -65,7 +64,6 @@ class MpiBackend:
             for comm in (everyone, MPI.COMM_SELF):
                 comm.Set_errhandler(MPI.ERRORS_RETURN)
             refuse_mixed_levels(everyone)
-            remove_segments("self", EARLY)  # every rank has them: it was heard after MPI_Init
             self._control = everyone.Dup()
             self._measured = everyone.Dup()
             self._store = _store(world, self._control)

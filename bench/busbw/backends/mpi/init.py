@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from busbw.backends.mpi.info import THREADS, first_words, library
 from busbw.backends.mpi.native import MPI, function
+from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.side_channel import first_line, serve_store
 from busbw.errors import LaunchError
 from busbw.system.environment import cores_of_launcher
@@ -23,7 +24,11 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
         refuse_another_manager(launcher, os.environ, library())
         _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
     everyone = MPI.COMM_WORLD
-    refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
+    try:
+        refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
+    except LaunchError:
+        remove_segments("self", EARLY)  # of a world that is nobody's
+        raise
 
 
 def _init(threads: int) -> None:
@@ -118,6 +123,7 @@ def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
     so that ranks of different levels would take each other's messages for others.
 
     Messages between two ranks are the same at every level: each round tells ever more ranks the least and the highest.
+    All have been heard then, behind MPI_Init, and files that it alone needs are removed.
     """
     mine = MPI.Query_thread()
     seen, heard = np.asarray([mine, -mine], dtype=np.int64), np.empty(2, dtype=np.int64)
@@ -125,6 +131,7 @@ def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
     while step < size:
         everyone.Sendrecv(seen, (rank + step) % size, 0, heard, (rank - step) % size, 0)
         seen, step = np.maximum(seen, heard), 2 * step
+    remove_segments("self", EARLY)
     highest, least = int(seen[0]), -int(seen[1])
     if highest != least:
         names = {level: name for name, level in THREADS.items()}
