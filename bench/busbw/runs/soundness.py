@@ -25,6 +25,7 @@ from busbw.runs.records import (
     Measurement,
     OverlapSamples,
     RankClock,
+    RankTimeline,
     Row,
     Run,
     Skipped,
@@ -199,6 +200,9 @@ def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
     yield from _vector("step_ns", step.step_ns, 1)
     for name in ("compute_ns", "communication_ns"):
         yield from _vector(name, getattr(step, name))
+    yield from _out_of(1, _MOST, steps=step.steps)
+    if step.gaps and (len(step.gaps) != step.steps + 1 or not step.gaps[0] > 0):
+        yield f"gaps are {len(step.gaps)} from {step.gaps[0]:g} on; want one above 0, and one behind each of the steps"
     yield from _out_of(1, _MOST_BYTES, parameters=step.parameters, tokens=step.tokens)
     yield from _out_of(0, _MOST_FLOP, flop=step.flop, dropped=step.dropped)
     for sent in step.sent:
@@ -213,7 +217,7 @@ def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
     for one in step.memory:
         yield from _out_of(0, _MOST_BYTES, weights_bytes=one.weights_bytes, gradients_bytes=one.gradients_bytes)
         yield from _out_of(one.weights_bytes, _MOST_BYTES, peak_bytes=one.peak_bytes)
-    for row in step.timeline:
+    for row in timeline:
         if any(not 0 <= begin <= end <= LONGEST_NS for _, begin, end in row.spans):
             yield f"timeline of rank {row.rank} has a span that ends before it begins, or is out of range"
 
