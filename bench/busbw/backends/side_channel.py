@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
 
 import torch.distributed as dist
 
@@ -78,22 +77,12 @@ def _addresses(host: str, *, one_host: bool) -> list[tuple[socket.AddressFamily,
     )
 
 
-class Pending(Protocol):
-    """An operation under way, as torch.distributed has it."""
+def wait_warily(is_completed: Callable[[], bool], store: dist.Store, size: int, key: bytes = b"") -> None:
+    """Wait until an operation that is under way ``is_completed``, no longer than until a rank of the world gives up.
 
-    def is_completed(self) -> bool:
-        """Whether it is finished here."""
-
-    def wait(self) -> object:
-        """Finish it."""
-
-
-def wait_warily(work: Pending, store: dist.Store, size: int, key: bytes = b"") -> None:
-    """Wait for ``work``, but no longer than until a rank of the world gives up.
-
-    Raises BackendError then, and RuntimeError when the work itself fails. A rank whose operation has just run into the
-    timeout would wait for a second one here, while the others have long heard each other out and gone. The store is
-    asked by a thread: it may be out of reach, and its calls then end after a quarter of an hour.
+    Raises BackendError then. A rank whose operation has just run into the timeout would wait for a second one here,
+    while the others have long heard each other out and gone. The store is asked by a thread: it may be out of reach,
+    and its calls then end after a quarter of an hour.
     """
     gone: list[int] = []
     over = threading.Event()
@@ -105,13 +94,12 @@ def wait_warily(work: Pending, store: dist.Store, size: int, key: bytes = b"") -
 
     threading.Thread(target=ask, name="busbw-ask", daemon=True).start()
     try:
-        while not work.is_completed():
+        while not is_completed():
             if gone:
                 raise BackendError(f"rank {gone[0]} has given up")
             time.sleep(_ANSWER_POLL_SECONDS)
     finally:
         over.set()
-    work.wait()
 
 
 def _failure(store: dist.Store, rank: int, key: bytes) -> str | None:

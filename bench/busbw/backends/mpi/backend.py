@@ -160,9 +160,8 @@ class MpiBackend:
         with explained(self):
             request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), _COMBINE[how])
             if wary:
-                wait_warily(_Pending(request), self._store, self.size, self._key)
-            else:
-                request.Wait()
+                wait_warily(request.Test, self._store, self.size, self._key)
+            request.Wait()
         return result
 
     def send(self, to: int, values: Sequence[int]) -> None:
@@ -226,14 +225,6 @@ class MpiBackend:
                 MPI.Finalize()
         finally:
             self._watch.end()
-
-
-class _Pending:
-    """A request, as ``wait_warily`` wants it."""
-
-    def __init__(self, request: MPI.Request) -> None:
-        self.is_completed = request.Test
-        self.wait = request.Wait
 
 
 class _Watch:

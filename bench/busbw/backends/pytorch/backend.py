@@ -158,7 +158,8 @@ class TorchBackend:
         with explained(self):
             work = dist.all_reduce(buffer, REDUCTIONS[how], group=self._control, async_op=wary)
             if work is not None:
-                wait_warily(work, self._store, self.size, self._world.key)
+                wait_warily(work.is_completed, self._store, self.size, self._world.key)
+                work.wait()
         result: Vector = buffer.numpy()
         return result
 
