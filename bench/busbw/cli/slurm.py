@@ -137,11 +137,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     )
     if wait:
         tasks = order.shape.node_counts
-        _wait(
-            Follower(
-                number, results_dir, lambda text: echo(plain_text(text), err=True), log, order.resumed, tasks=tasks
-            )
-        )
+        _wait(Follower(number, results_dir, _say, log, order.resumed, tasks=tasks))
 
 
 def _order(
@@ -197,7 +193,7 @@ def _wait(follower: Follower) -> None:
         )
         click.get_current_context().exit(1)
     for sentence in verdict.sentences:
-        echo(plain_text(sentence), err=True)
+        _say(sentence)
     click.get_current_context().exit(verdict.status)
 
 

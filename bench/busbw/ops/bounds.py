@@ -93,10 +93,6 @@ OF_A_ROOT = LowerBound(_share, _nothing, _share, _NEARLY_ALL, "", _NEARLY_ALL)
 OF_A_BARRIER = LowerBound(_nothing, _nothing, _nothing)
 
 
-def _most(placement: Sequence[str]) -> int:
-    return max(Counter(placement).values())
-
-
 def through_root(placement: Sequence[str], root: int) -> float:
     """Blocks of all ranks that are not on the root's host, S / n each."""
     return sum(host != placement[root] for host in placement) / len(placement)
