@@ -76,7 +76,7 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
     if modelled is None:
         return ""
     points, ratios = curve.series.points, modelled.ratios
-    outside = [index for index, ratio in enumerate(ratios) if not _inside(ratio)]
+    outside = [index for index, ratio in enumerate(ratios) if not 1 / MODEL_TOLERANCE <= ratio <= MODEL_TOLERANCE]
     if not outside:
         some = (
             f"From {format_size(points[0].size_bytes)} to {format_size(points[-1].size_bytes)} a" if points[1:] else "A"
@@ -102,10 +102,6 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
         text += f"; {inside or 'none'} of {len(points)} sizes {'is' if inside == 1 else 'are'} within a factor of "
         text += f"{MODEL_TOLERANCE:g}"
     return f"{text}."
-
-
-def _inside(ratio: float) -> bool:
-    return 1 / MODEL_TOLERANCE <= ratio <= MODEL_TOLERANCE
 
 
 def _on_one_side(ends: Sequence[float]) -> bool:

@@ -123,10 +123,6 @@ def _all_gather(ranks: int, size: int, _elements: int) -> str:
     return "brucks" if size < _SHORT_GATHER else "ring"
 
 
-def _reduce_scatter(_ranks: int, size: int, _elements: int) -> str:
-    return "recursive_halving" if size < LONG else "pairwise"
-
-
 def _all_to_all(ranks: int, size: int, _elements: int) -> str:
     block = size / ranks
     if ranks >= MANY and block <= _SHORT_BLOCK:
@@ -140,7 +136,7 @@ MPICH: Final[dict[str, Callable[[int, int, int], str]]] = {
     "all_to_all": _all_to_all,
     "broadcast": _broadcast,
     "reduce": _reduce,
-    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter": lambda _ranks, size, _elements: "recursive_halving" if size < LONG else "pairwise",
     "gather": lambda _ranks, _size, _elements: "binomial",
     "scatter": lambda _ranks, _size, _elements: "binomial",
     "barrier": lambda _ranks, _size, _elements: "k_dissemination",
@@ -291,14 +287,12 @@ def choose(library: Library, call: Call) -> Choice | Unavailable:
     row = _cost(library, call, name)
     if row is None:
         return Unavailable(
-            "formula-not-known", f"{library.called} chooses {name} for {_where(call)}, of which no formula is known"
+            "formula-not-known",
+            f"{library.called} chooses {name} for {call.op} of {call.size_bytes} B on {call.ranks} ranks, of which no "
+            "formula is known",
         )
     named = f"{row.algorithm} ({name} of {library.called})"
     return Choice(name, row, replace(row, algorithm=named, source=f"{library.source}; {row.source}"))
-
-
-def _where(call: Call) -> str:
-    return f"{call.op} of {call.size_bytes} B on {call.ranks} ranks"
 
 
 def _cost(library: Library, call: Call, name: str) -> CostModel | None:

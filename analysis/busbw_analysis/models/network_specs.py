@@ -35,13 +35,9 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
-
-
 _RATE, _TIME, _RATIO, _COUNT = (
     (parse_rate, format_rate),
-    (parse_time, _seconds),
+    (parse_time, lambda seconds: format_time(seconds * 1e9)),
     (_number, "{:g}".format),
     (_whole, str),
 )

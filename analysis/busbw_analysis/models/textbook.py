@@ -174,15 +174,11 @@ that there are with many.
 """
 
 
-def _one_host(ranks: int, hosts: int, _size_bytes: float) -> bool:
-    return ranks > 1 and hosts == 1
-
-
 _nvls = partial(
     CostModel,
     algorithm="nvls",
     source="NVLink SHARP; counted, the (n+1)/n as in pull request 239 of NVIDIA/nccl-tests",
-    possible=_one_host,
+    possible=lambda n, k, _: n > 1 and k == 1,
 )
 
 SWITCHED: tuple[CostModel, ...] = (
