@@ -104,6 +104,7 @@ def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     one = replace(ONE, memory=(small, large))
     assert (one.fullest, ONE.fullest) == (large, None)
     computed = one.computed_memory
+    assert computed is not None
     assert (computed.weights, computed.gradients, computed.optimizer) == (4 * 2**23, 4 * 2**23, 0)
     judgement = replace(judge(load([GOLDEN])), steps=(one,))
     section = steps(judgement)

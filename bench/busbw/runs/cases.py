@@ -236,10 +236,8 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     exchanges = [exchange_in_words(*parse_exchange(one)) for one in sweep.exchanges] if op.name == EXCHANGE else [None]
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     replicated = dividing if op.splits != ("dp",) else [ranks]
-    if (
-        len(models) * len(replicated) * len(sweep.micro_batches or (0,)) * len(exchanges) * (1 + len(slow))
-        > limits.MOST_CASES
-    ):
+    trained = len(models) * len(replicated) * len(exchanges)
+    if trained * len(sweep.micro_batches or (0,)) * (1 + len(slow)) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
     for model, replicas in product(models, replicated):
         sharing = ranks // replicas
