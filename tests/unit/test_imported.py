@@ -294,6 +294,24 @@ def test_where_buffers_of_osu_are_and_what_sends_them(title: str, backend: str, 
     assert (case.op, case.backend, case.device) == ("all_reduce", backend, device)
 
 
+@pytest.mark.parametrize(("split", "level", "busbw"), [("mod", "network", 50e9), ("div", "links of GPUs", 450e9)])
+def test_groups_at_once_are_where_the_log_says_and_share_the_network(
+    split: str, level: str, busbw: float, tmp_path: Path
+) -> None:
+    text = nccl_log(hosts=2, ranks=16, op="sendrecv")
+    for rank in range(16):
+        group = rank % 8 if split == "mod" else rank // 2
+        text = text.replace(f"#  Rank {rank:2} Group  0", f"#  Rank {rank:2} Group {group:2}")
+    path = tmp_path / "log"
+    path.write_text(text, encoding="utf-8")
+    judgement = judged(path, LogFacts(nics="8x400Gb/s"))
+    curve = judgement.curves[0]
+    assert curve.series.key.ranks == ((0, 8) if split == "mod" else (0, 1))
+    assert curve.series.key.group == "8 at once"
+    assert isinstance(curve.peak, Peak)
+    assert (curve.peak.level, curve.peak.busbw) == (level, pytest.approx(busbw))
+
+
 def test_links_of_a_mesh_are_those_to_the_others(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(nccl_log(gpu="AMD Instinct MI300X", ranks=4), encoding="utf-8")

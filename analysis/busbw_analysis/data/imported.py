@@ -239,6 +239,8 @@ class _World:
         best = max(tables, key=lambda table: len(table.places))
         ranks = max([1, *(_last_rank(row) + 1 for table in tables for row in table.rows)])
         ranks = max(ranks, len(best.places)) if tool.one_host else ranks
+        if any(_first_group(table) is not None for table in tables):
+            ranks = max([ranks, *((place.rank or 0) + 1 for table in tables for place in table.places)])
         if ranks > limits.MOST_RANKS:
             message = f"{log.source}: {ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}"
             raise LogError(message, code="too-large")
@@ -262,6 +264,15 @@ class _World:
 def _last_rank(row: Aggregate) -> int:
     local = row.op is not None and (OPS[row.op].local or row.op in PAIRED)
     return max([(row.ranks or 1) - 1, *((_group(row) or ()) if local else ())])
+
+
+def _first_group(table: Table) -> tuple[int, ...] | None:
+    """The ranks of the first of several groups that ran at once, whose numbers a table has; None: there is one."""
+    members: dict[int, list[int]] = {}
+    for place in table.places:
+        if place.group is not None and place.rank is not None:
+            members.setdefault(place.group, []).append(place.rank)
+    return tuple(sorted(members[min(members)])) if len(members) > 1 else None
 
 
 def _hosts(log: ForeignLog, table: Table, ranks: int, tool: _Tool, facts: LogFacts) -> tuple[str, ...] | None:
@@ -442,10 +453,13 @@ def _case(row: Aggregate, size: int, table: Table, tool: _Tool, world: _World) -
     op = OPS[row.op or ""]
     ranks = _group(row) or (0,)
     local = op.local or op.name in PAIRED
+    first = None if local else _first_group(table)
+    split = first is not None and len(first) == len(ranks)
+    ranks = first if first is not None and split else ranks
     gpus = tool.backend == "mpi" and _ON_GPUS.search(row.tool_op or "") is not None
     named = tool.names is not None and tool.names.search(row.tool_op or "") is not None
     words = [row.tool_op, *([row.part] if row.part else []), *([f"{table.groups} groups"] if table.groups else [])]
-    world_of_case = world.of_cases if local else len(ranks)
+    world_of_case = world.of_cases if local or split else len(ranks)
     case = Case(
         op=op.name,
         backend="mpi-cuda" if gpus else tool.backend,
@@ -455,14 +469,14 @@ def _case(row: Aggregate, size: int, table: Table, tool: _Tool, world: _World) -
         size_bytes=size if op.sized else 0,
         ranks=world_of_case,
         nodes=max(1, len(set(world.hosts[:world_of_case]))),
-        group=str(ranks[0]) if op.local else "all",
+        group=str(ranks[0]) if op.local else f"{table.groups} at once" if split else "all",
         mode=tool.mode,
         sync="none",
         in_place=bool(row.in_place),
         root=row.root if op.rooted and row.root is not None and row.root < world_of_case else None,
         pairs="alone" if op.name in PAIRED else None,
         pinning="pinned" if op.host_memory else None,
-        tool_op=" ".join(str(word) for word in words) if named or (table.groups or 1) > 1 else None,
+        tool_op=" ".join(str(word) for word in words) if named or ((table.groups or 1) > 1 and not split) else None,
     )
     return case, ranks
 

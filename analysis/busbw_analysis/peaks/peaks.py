@@ -395,7 +395,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
         found = host_network(dataset.environment(host), dataset.backend.transport, rows)
         if isinstance(found, str):
             return Unavailable("network-not-known", f"the speed of the network is unknown: {host} {found}")
-        networks[host] = found
+        networks[host] = _shared(dataset, series, host, found)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
     placement = [dataset.runs[0].run.hosts[rank] for rank in key.ranks]
@@ -423,6 +423,19 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
         peak = peak if peak.algbw <= links.algbw else replace(links, denominator=f"{links.denominator}{beside}")
         peak = replace(peak, practical=min(known) if len(known) == 2 else peak.practical)
     return _as_sent_by_gpus(peak, network, (multiple, of_a_rank), placement.count(slowest), key.op)
+
+
+def _shared(dataset: Dataset, series: Series, host: str, network: Network) -> Network:
+    """The part of a host's network that a group of a log has, whose other groups ran at the same time."""
+    if dataset.runs[0].run.imported is None or series.key.group == "all":
+        return network
+    placement = dataset.runs[0].run.hosts
+    part = sum(placement[rank] == host for rank in series.key.ranks) / placement.count(host)
+    practical = None if network.peak.practical is None else network.peak.practical * part
+    what = f"{part:.3g} of {network.peak.what}"
+    return replace(
+        network, peak=replace(network.peak, nominal=network.peak.nominal * part, practical=practical, what=what)
+    )
 
 
 def _ways_out(
