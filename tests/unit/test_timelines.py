@@ -18,7 +18,7 @@ from busbw.measure.clock_sync import CommonClock
 from busbw.runs.records import RankTimeline, Sent
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.timelines import RankTime, rank_times
+from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, rank_times
 from busbw_analysis.export import trace
 from busbw_analysis.report.sections.timelines import timelines
 
@@ -38,6 +38,13 @@ def test_waiting_is_where_a_call_is_under_way_and_nothing_is_computed() -> None:
     assert early == RankTime(0, 40, 15, ((10, 20), (25, 40)), 15)
     assert late == RankTime(1, 40, 30, ((30, 40),), 0)
     assert early.waiting_ns == 25
+
+
+def test_what_is_hidden_of_a_call_is_what_the_rank_computes_beside_it() -> None:
+    assert call_times((EARLY, LATE)) == (CallTime("all_reduce", 40, 5 / 40),)
+    sent = RankTimeline(rank=0, spans=(("compute", 0, 10), ("send_recv", 4, 4), ("receive", 2, 6), ("receive", 4, 12)))
+    assert call_times((sent,)) == (CallTime("receive", 10, 0.8),)
+    assert call_times(()) == ()
 
 
 def test_nobody_is_last_where_ranks_call_in_several_groups() -> None:

@@ -41,6 +41,38 @@ def rank_times(timelines: tuple[RankTimeline, ...], sent: tuple[Sent, ...]) -> t
     return tuple(_rank_time(row, calls, last) for row, calls in zip(timelines, together, strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class CallTime:
+    """Calls of one name in a step, all ranks together: how long one was under way or more, ns, and the share of that in
+    which the same rank computed.
+    """
+
+    name: str
+    under_way_ns: int
+    hidden: float
+
+
+def call_times(timelines: tuple[RankTimeline, ...]) -> tuple[CallTime, ...]:
+    """Of every name, in the order of the first call; a name whose calls took no time is left out."""
+    names = dict.fromkeys(name for row in timelines for name, _, _ in row.spans if name != COMPUTE)
+    return tuple(one for name in names if (one := _call_time(name, timelines)) is not None)
+
+
+def _call_time(name: str, timelines: tuple[RankTimeline, ...]) -> CallTime | None:
+    whole = exposed = 0
+    for row in timelines:
+        under_way, computed = (
+            _union([(begin, end) for known, begin, end in row.spans if known == wanted]) for wanted in (name, COMPUTE)
+        )
+        whole += _length(under_way)
+        exposed += _length(_without(under_way, computed))
+    return CallTime(name, whole, 1 - exposed / whole) if whole else None
+
+
+def _length(intervals: list[Interval]) -> int:
+    return sum(end - begin for begin, end in intervals)
+
+
 def _rank_time(row: RankTimeline, calls: list[tuple[str, int, int]], last: list[int]) -> RankTime:
     computed = _union([(begin, end) for name, begin, end in row.spans if name == COMPUTE])
     under_way = _union([(begin, end) for name, begin, end in row.spans if name != COMPUTE])
@@ -50,9 +82,9 @@ def _rank_time(row: RankTimeline, calls: list[tuple[str, int, int]], last: list[
     return RankTime(
         rank=row.rank,
         span_ns=max(ends) - min(begin for _, begin, _ in row.spans) if ends else 0,
-        compute_ns=sum(end - begin for begin, end in computed),
+        compute_ns=_length(computed),
         waiting=tuple(waiting),
-        late_ns=sum(end - begin for begin, end in _without(late, computed)) if last else None,
+        late_ns=_length(_without(late, computed)) if last else None,
     )
 
 

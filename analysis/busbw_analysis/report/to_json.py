@@ -41,7 +41,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``storage``: every case on storage, as ``storage.Stored``
 - ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
   bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes,
-  computed_memory; of its ``timeline`` what each rank computed and waited
+  computed_memory; of its ``timeline`` what each rank computed and waited, and ``calls``: what of each kind is hidden
 - ``exchanges``: every way to exchange gradients beside the exact one, as ``exchanges.Exchanged``: their cases, and what
   is gained and lost
 - ``single_calls``: what was measured in modes isolated and barriers, as ``single_calls.SingleCall``, with ``printed``
@@ -76,7 +76,7 @@ from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.diagnosis.single_calls import UNIT, single_calls
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import rank_times
+from busbw_analysis.diagnosis.timelines import call_times, rank_times
 from busbw_analysis.fitting.joint import OneRegime
 
 LAYOUT: Final = 6
@@ -273,7 +273,8 @@ def _step(one: Trained) -> dict[str, JSON]:
         {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "late_ns")}
         for time in rank_times(one.timeline, one.sent)
     ]
-    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times}
+    calls = plain(call_times(one.timeline))
+    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times, "calls": calls}
 
 
 def _exchanged(one: Exchanged) -> dict[str, JSON]:

@@ -7,7 +7,7 @@ from busbw.ops.training import workload_in_words
 from busbw.units import format_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import RankTime, rank_times
+from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, rank_times
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table
 from busbw_analysis.report.plots import timelines as plots
 
@@ -27,6 +27,19 @@ _COLUMNS: Final[tuple[Column[RankTime], ...]] = (
 )
 
 
+_CALLS: Final[tuple[Column[tuple[Trained, CallTime]], ...]] = (
+    Column("Step", lambda row: row[0].op),
+    Column("Of", lambda row: workload_in_words(row[0].workload)),
+    Column("Call", lambda row: row[1].name),
+    Column("Under way", lambda row: row[1].under_way_ns / len(row[0].timeline), format_time),
+    Column("Hidden", lambda row: row[1].hidden, percent, "%"),
+)
+_HIDDEN: Final = (
+    "Under way: mean of ranks, of the time in which one such call or more is handed over and has not ended. Hidden: "
+    "the share of it in which the same rank computes."
+)
+
+
 def _share(one: RankTime, part_ns: int | None) -> float | None:
     """Of what was watched of a rank; None where that is nothing."""
     return None if part_ns is None or not one.span_ns else part_ns / one.span_ns
@@ -36,7 +49,11 @@ def timelines(judgement: Judgement) -> Section | None:
     """Every step whose timeline was recorded; None where none was."""
     figures = tuple(_figures(judgement))
     gist = "What every rank computed, called and waited for in one step of each kind."
-    return Section("timelines", "Timelines of steps", (Paragraph(_HOW), *figures), gist=gist) if figures else None
+    if not figures:
+        return None
+    calls = [(one, call) for one in judgement.steps for call in call_times(one.timeline)]
+    tables = [table("How much of each call is hidden", _CALLS, calls, _HIDDEN)] if calls else []
+    return Section("timelines", "Timelines of steps", (Paragraph(_HOW), *figures, *tables), gist=gist)
 
 
 def _figures(judgement: Judgement) -> Iterator[Figure]:
