@@ -128,3 +128,11 @@ def test_a_late_rank_delays_all_but_a_stage_that_others_come_before(pp: int, ran
     late = msgspec.structs.replace(usual.workload, slow_rank=rank, slow_ns=50)
     (one,) = slowed([usual, replace(usual, workload=late, time_ns=145.0), replace(ONE, workload=late, op="train_fsdp")])
     assert (one.longer_ns, one.expected_ns) == (45.0, expected)
+    assert (one.longer_low_ns, one.longer_high_ns) == (None, None)
+
+
+def test_how_much_longer_a_step_takes_is_no_better_known_than_both_times() -> None:
+    usual = replace(ONE, time_ns=100.0, low_ns=90.0, high_ns=110.0)
+    late = msgspec.structs.replace(usual.workload, slow_rank=1, slow_ns=50)
+    (one,) = slowed([usual, replace(usual, workload=late, time_ns=150.0, low_ns=140.0, high_ns=170.0)])
+    assert (one.longer_low_ns, one.longer_ns, one.longer_high_ns) == (30.0, 50.0, 80.0)

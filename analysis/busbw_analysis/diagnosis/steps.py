@@ -225,6 +225,16 @@ class Slowed:
         return self.step.time_ns - self.usual.time_ns
 
     @property
+    def longer_low_ns(self) -> float | None:
+        """By the ends of the intervals of both that are nearest; None where one has none."""
+        return _less(self.step.low_ns, self.usual.high_ns)
+
+    @property
+    def longer_high_ns(self) -> float | None:
+        """By those that are farthest."""
+        return _less(self.step.high_ns, self.usual.low_ns)
+
+    @property
     def expected_ns(self) -> float:
         """By the simplest reckoning: a rank that all others wait for delays the step by all of its delay; a stage of a
         pipeline has as long as the forward passes before it take, of computation 1/(3 m v) each on every stage, during
@@ -234,6 +244,10 @@ class Slowed:
         stage = (one.slow_rank or 0) % (self.step.ranks // one.dp) // one.tp if one.pp > 1 else 0
         forward_ns = self.usual.compute_ns / (3 * one.micro_batches * one.interleave)
         return max(0.0, (one.slow_ns or 0) - stage * forward_ns)
+
+
+def _less(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
 
 
 def slowed(steps: Iterable[Trained]) -> tuple[Slowed, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from busbw.runs.records import RankTimeline
 from busbw.units import format_time
@@ -39,7 +39,7 @@ def draw(
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xlim(0, longest)
         axes.set_ylim(len(timelines) - 0.5, -0.5)
-        ticks = [longest * number / _TICKS for number in range(_TICKS + 1)]
+        ticks = [one for one in MaxNLocator(_TICKS).tick_values(0, longest) if one <= longest]
         name_ticks(axes.xaxis, ticks, list(map(format_time, ticks)))
         axes.yaxis.set_major_locator(FixedLocator(list(range(len(timelines)))))
         axes.set_yticklabels([f"rank {row.rank}" for row in timelines], parse_math=False)

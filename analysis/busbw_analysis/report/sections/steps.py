@@ -4,7 +4,7 @@ from typing import Final
 
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
-from busbw.units import format_flop, format_size, format_time
+from busbw.units import about_size, format_flop, format_size, format_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.steps import Ranked, Slowed, Trained, ranked, slowed
 from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
@@ -69,11 +69,14 @@ _SLOWED: Final[tuple[Column[Slowed], ...]] = (
     Column("Time", lambda one: one.step.time_ns, format_time),
     Column("without", lambda one: one.usual.time_ns, format_time),
     Column("Longer by", lambda one: one.longer_ns, _signed),
+    Column("low", lambda one: one.longer_low_ns, _signed),
+    Column("high", lambda one: one.longer_high_ns, _signed),
     Column("Expected", lambda one: one.expected_ns, format_time),
     Column("Of the delay", lambda one: one.longer_ns / (one.step.workload.slow_ns or 1), percent, "%"),
 )
 _LATE: Final = (
-    "Expected: all of the delay, but in a pipeline less the forward passes before the stage, which begins later anyway."
+    "Expected: all of the delay, but in a pipeline less the forward passes before the stage, which begins later "
+    "anyway. Low and high: from the ends of the intervals of both times."
 )
 
 
@@ -81,15 +84,15 @@ _MEMORY: Final[tuple[Column[tuple[Trained, RankMemory, Memory]], ...]] = (
     Column("Step", lambda row: row[0].op),
     Column("Of", lambda row: workload_in_words(row[0].workload)),
     Column("Rank", lambda row: row[1].rank, str),
-    Column("Peak", lambda row: row[1].peak_bytes, format_size, group="Measured"),
-    Column("Weights", lambda row: row[1].weights_bytes, format_size, group="Measured"),
-    Column("Gradients", lambda row: row[1].gradients_bytes, format_size, group="Measured"),
-    Column("Sum", lambda row: round(row[2].total), format_size, group="Computed"),
-    Column("Weights", lambda row: round(row[2].weights), format_size, group="Computed"),
-    Column("Gradients", lambda row: round(row[2].gradients), format_size, group="Computed"),
-    Column("Activations", lambda row: round(row[2].activations), format_size, group="Computed"),
-    Column("Buffers", lambda row: round(row[2].buffers), format_size, group="Computed"),
-    Column("Peak over sum", lambda row: row[1].peak_bytes / row[2].total, three_digits),
+    Column("Measured", lambda row: row[1].peak_bytes, about_size, group="Peak"),
+    Column("Computed", lambda row: round(row[2].total), about_size, group="Peak"),
+    Column("Over it", lambda row: row[1].peak_bytes / row[2].total, three_digits, group="Peak"),
+    Column("Measured", lambda row: row[1].weights_bytes, about_size, group="Weights"),
+    Column("Computed", lambda row: round(row[2].weights), about_size, group="Weights"),
+    Column("Measured", lambda row: row[1].gradients_bytes, about_size, group="Gradients"),
+    Column("Computed", lambda row: round(row[2].gradients), about_size, group="Gradients"),
+    Column("Computed", lambda row: round(row[2].activations), about_size, group="Activations"),
+    Column("Computed", lambda row: round(row[2].buffers), about_size, group="Buffers"),
 )
 _REMEMBERED: Final = (
     "Of the rank that needs most. Measured: tensors that are alive at once, and on the processor without what an "
