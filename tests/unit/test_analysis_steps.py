@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.pipelines import play
 
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent
@@ -129,6 +130,23 @@ def test_a_late_rank_delays_all_but_a_stage_that_others_come_before(pp: int, ran
     (one,) = slowed([usual, replace(usual, workload=late, time_ns=145.0), replace(ONE, workload=late, op="train_fsdp")])
     assert (one.longer_ns, one.expected_ns) == (45.0, expected)
     assert (one.longer_low_ns, one.longer_high_ns) == (None, None)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(
+    ("pp", "v", "m"), [(2, 1, 4), (4, 1, 8), (4, 1, 2), (8, 1, 16), (2, 2, 4), (4, 2, 8), (4, 3, 12)]
+)
+def test_a_late_stage_delays_a_played_pipeline_by_what_is_expected(pp: int, v: int, m: int, schedule: str) -> None:
+    if schedule == "gpipe" and v > 1:
+        return
+    usual = replace(ONE, ranks=pp, workload=workload(pp, m, v), compute_ns=3000.0 * m)
+    without, _ = play(pp, v, m, schedule)
+    for stage in range(pp):
+        for late_ns in (500, 1000, 2500, 30_000):
+            one = msgspec.structs.replace(usual.workload, slow_rank=stage, slow_ns=late_ns)
+            (found,) = slowed([usual, replace(usual, workload=one)])
+            seconds, _ = play(pp, v, m, schedule, late={stage: late_ns / 1000})
+            assert found.expected_ns == pytest.approx(1000 * (seconds - without))
 
 
 def test_how_much_longer_a_step_takes_is_no_better_known_than_both_times() -> None:

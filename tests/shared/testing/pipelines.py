@@ -1,0 +1,46 @@
+"""Pipelines of training, played pass by pass."""
+
+from collections.abc import Mapping
+
+
+def order(p: int, v: int, m: int, stage: int, schedule: str) -> list[tuple[str, int, int]]:
+    """What a stage does in a row: forward or backward, part, micro-batch (Megatron's order)."""
+    groups = range(0, m, p) if v > 1 else range(m)
+    size = p if v > 1 else 1
+    ahead = [("f", part, g + i) for g in groups for part in range(v) for i in range(size)]
+    back = [("b", v - 1 - part, g + i) for g in groups for part in range(v) for i in range(size)]
+    first = len(ahead) if schedule == "gpipe" else (p - stage - 1) * 2 + (v - 1) * p if v > 1 else p - stage - 1
+    first = min(first, len(ahead))
+    found = ahead[:first]
+    for number, one in enumerate(ahead[first:]):
+        found += [one, back[number]]
+    return found + back[len(ahead) - first :]
+
+
+def play(
+    p: int, v: int, m: int, schedule: str, lengths: list[int] | None = None, late: Mapping[int, float] | None = None
+) -> tuple[float, list[float]]:
+    """The time of a step, forward 1/v and backward 2/v of a part or as ``lengths`` says of each, and how many parts
+    each stage kept at most. ``late``: stage → when it begins, if not at once.
+    """
+    queues = [order(p, v, m, stage, schedule) for stage in range(p)]
+    ended: dict[tuple[str, int, int], float] = {}
+    clock, kept, most = [(late or {}).get(stage, 0.0) for stage in range(p)], [0] * p, [0] * p
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            if not queue:
+                continue
+            kind, part, number = queue[0]
+            here = part * p + stage
+            needs = ("f", here - 1, number) if kind == "f" else ("b", here + 1, number)
+            last = here == p * v - 1
+            if (kind == "f" and here) or (kind == "b" and not last):
+                if needs not in ended:
+                    continue
+                clock[stage] = max(clock[stage], ended[needs])
+            clock[stage] += (1 if kind == "f" else 2) * (lengths[here] if lengths else 1 / v)
+            ended[kind, here, number] = clock[stage]
+            kept[stage] += 1 if kind == "f" else -1
+            most[stage] = max(most[stage], kept[stage])
+            queue.pop(0)
+    return max(clock), [one / v for one in most]
