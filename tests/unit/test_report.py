@@ -103,6 +103,7 @@ def test_the_page_is_well_formed_and_in_the_promised_order() -> None:
         "How it was timed",
         "Machine and software",
         "Words and units",
+        "What this means for training",
     ]
     assert len(outline.every("h1")) == 1
     anchors = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]

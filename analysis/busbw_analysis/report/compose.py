@@ -185,10 +185,13 @@ def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> I
     failed = any(row.state == "failed" for row in judgement.dataset.cases)
     shown = {"always": True, "alone": not sent, "failed": failed, "folded": False}
     yield operations(sides, reasons(answer))
-    yield training(judgement, models)
+    of_training = training(judgement, models)
+    asked = bool(models or judgement.steps)
+    yield from [of_training] if asked else ()
     for when, write_section in _SECTIONS:
         if (section := write_section(judgement)) is not None:
             yield replace(section, folded=not shown[when])
+    yield from () if asked else [of_training]
 
 
 def _title(dataset: Dataset) -> str:

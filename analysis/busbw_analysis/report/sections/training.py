@@ -26,9 +26,11 @@ def training(judgement: Judgement, models: Sequence[Model]) -> Section:
     """Of the ``models`` that were asked for, and of steps that were measured; folded where no model was named."""
     questions = Questions([judgement.dataset])
     blocks = [*_measured(questions), *(block for model in models for block in _planned(questions, model))]
+    gist = "The time of steps by the measurements of this run, its parts, and what would change it."
+    if not blocks:
+        gist = "A plan of a model on these ranks, where one is named with --model."
     if not models:
         blocks.append(Paragraph("To plan a model on these ranks: busbw report RUN --model 'Llama 3 8B'."))
-    gist = "The time of steps by the measurements of this run, its parts, and what would change it."
     return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
 
 
