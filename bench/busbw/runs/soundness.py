@@ -25,7 +25,6 @@ from busbw.runs.records import (
     Measurement,
     OverlapSamples,
     RankClock,
-    RankTimeline,
     Row,
     Run,
     Skipped,
@@ -210,7 +209,11 @@ def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
         yield from _out_of(0, _MOST_BYTES, size_bytes=sent.size_bytes, calls=sent.calls)
         if not set(sent.ranks) <= set(range(ranks)):
             yield f"calls of {sent.op!r:.40} are of the ranks {sent.ranks!s:.60}; there are {ranks}"
-    yield from _of_timeline(step.timeline)
+    yield from _of_step_ranks(step, ranks)
+
+
+def _of_step_ranks(step: StepParts, ranks: int) -> Iterator[str]:
+    """Of what each rank did by itself."""
     for name, told in (("timeline", step.timeline), ("memory", step.memory)):
         of = [row.rank for row in told]
         if len(set(of)) != len(of) or not set(of) <= set(range(ranks)):
@@ -218,10 +221,7 @@ def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
     for one in step.memory:
         yield from _out_of(0, _MOST_BYTES, weights_bytes=one.weights_bytes, gradients_bytes=one.gradients_bytes)
         yield from _out_of(one.weights_bytes, _MOST_BYTES, peak_bytes=one.peak_bytes)
-
-
-def _of_timeline(timeline: Iterable[RankTimeline]) -> Iterator[str]:
-    for row in timeline:
+    for row in step.timeline:
         if any(not 0 <= begin <= end <= LONGEST_NS for _, begin, end in row.spans):
             yield f"timeline of rank {row.rank} has a span that ends before it begins, or is out of range"
 
