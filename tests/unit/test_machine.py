@@ -1,6 +1,7 @@
 """The commands about machines, and a user's own peaks in all that print percentages."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,16 +48,16 @@ def mine(tmp_path: Path) -> str:
 
 
 def test_the_catalogue_is_listed_with_sources(mine: str) -> None:
-    table = busbw("peaks", "--peaks", mine).stdout
+    table = re.sub(r"\n +\| ", " ", busbw("peaks", "--peaks", mine).stdout)
     assert "H200 SXM" in table
     assert "NVLink 4    " in table
     assert "\nFast 9000: air-cooled\n" in table
-    assert "  6.5 GB/s of reads  " in table
+    assert "6.5 GB/s of reads" in table
     for gpu, host in (("GH200 96 GB", "NVLink-C2C of Grace Hopper"), ("H200 SXM", "PCIe 5 x16")):
-        assert any(line.startswith(f"{gpu} ") and f"  {host}  " in line for line in table.splitlines())
+        assert any(line.startswith(f"{gpu} ") and f"host: {host};" in line for line in table.splitlines())
     assert "\nNVLink 5: practical: what NCCL plans with, which is no measurement\n" in table
     (own,) = [line for line in table.splitlines() if line.startswith("Fast 9000 ")]
-    assert own.endswith(f" 2026-11 {mine}")
+    assert f" 2026-11 {mine}" in own
     number = own.partition("[")[2].partition("]")[0]
     assert f"\n[{number}] https://example.org/fast\n" in table
     pages = [line.partition("] ")[2] for line in table.splitlines() if line.startswith("[")]
@@ -80,9 +81,9 @@ def test_what_applies_here_is_said_with_its_reason(monkeypatch: pytest.MonkeyPat
     assert memory["why"] == "memory of Fast 9000 (HBM9, 1 TB)"
     assert memory["source"] == "https://example.org/fast"
     assert memory["practical_source"] == "https://example.org/stream"
-    (line,) = [line for line in busbw("peaks", "--here", "--peaks", mine).stdout.splitlines() if line.startswith("HBM")]
-    assert " 18 TB/s " in line
-    assert "https://example.org/fast  https://example.org/stream" in line
+    here = re.sub(r"\n +\| ", " ", busbw("peaks", "--here", "--peaks", mine).stdout)
+    (line,) = [line for line in here.splitlines() if line.startswith("HBM")]
+    assert all(word in line for word in (" 18 TB/s ", "https://example.org/fast", "https://example.org/stream"))
     assert "20 TB/s nominal" in busbw("doctor", "--peaks", mine).stdout
 
 

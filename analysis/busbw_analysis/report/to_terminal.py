@@ -117,7 +117,14 @@ def _table(table: Table) -> Iterator[Line]:
         if pieces:
             yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
         begin, text = _BELOW if shown else "  | ", _said(table, row, below)
-        for line in textwrap.wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=_BELOW, break_on_hyphens=False):
+        for line in textwrap.wrap(
+            text,
+            _WIDTH,
+            initial_indent=begin,
+            subsequent_indent=_BELOW,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
             yield ((line, "plain"),)
     yield from _notes(table.notes)
 

@@ -44,7 +44,15 @@ def as_table(table: list[Row]) -> str:
         lines.append("  ".join(row[name].ljust(widths[name]) for name in shown).rstrip())
         below = {name: row[name] for name in widths if name not in shown and row[name] not in {_NOTHING, name}}
         rest = [value if name == "what" else f"{name}: {value}" for name, value in below.items()]
-        lines += textwrap.wrap("; ".join(rest), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+        # Paths and addresses stay in one piece, to be copied.
+        lines += textwrap.wrap(
+            "; ".join(rest),
+            _WIDTH,
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return "\n".join(lines)
 
 
