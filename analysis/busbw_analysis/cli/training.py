@@ -16,7 +16,7 @@ from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
 from busbw_analysis.cli.training_machines import gpu_found, gpu_row, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
-from busbw_analysis.cli.training_plan import plan_
+from busbw_analysis.cli.training_plan import kernels_option, plan_
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.document import Paragraph, Table
@@ -28,7 +28,7 @@ from busbw_analysis.training.gpus import memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
 from busbw_analysis.training.memory import (
     CHECKPOINT_BYTES,
-    Attention,
+    Kernels,
     Optimizer,
     checkpoint_bytes,
     per_parameter,
@@ -202,7 +202,7 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
 @training.command()
 @_step_options
 @click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default="adam", show_default=True)
-@click.option("--attention", type=click.Choice(get_args(Attention)), help="Scores are kept, or not (flash).")
+@kernels_option
 @click.option(
     "--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.  [default: this machine's, if any]"
 )
@@ -214,7 +214,7 @@ def memory(
     *,
     step: Step,
     optimizer: Optimizer,
-    attention: Attention | None,
+    kernels: Kernels | None,
     gpu: str | None,
     gpu_memory: str | None,
     run: str | None,
@@ -222,10 +222,10 @@ def memory(
     as_json: bool,
 ) -> None:
     """Say what a rank keeps: weights, gradients, optimizer, activations, buffers; whether it fits; checkpoints."""
-    found = memory_of(step, optimizer, attention)
+    found = memory_of(step, optimizer, kernels)
     room, what = _room(gpu, gpu_memory, run, results_dir)
     fits = None if room is None else found.total <= room
-    other = None if fits is not False or room is None else refuse_what_never_fits(step, room, optimizer, attention)
+    other = None if fits is not False or room is None else refuse_what_never_fits(step, room, optimizer, kernels)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
     by_zero = [per_parameter(step.model.width_bytes, gradient, optimizer, zero, group).total for zero in range(4)]
     saved = {per: checkpoint_bytes(step, per) for per in CHECKPOINT_BYTES}

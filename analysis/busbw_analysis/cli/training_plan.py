@@ -23,7 +23,7 @@ from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule
-from busbw_analysis.training.memory import Attention
+from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.plan import (
     Planned,
     Scaled,
@@ -56,6 +56,13 @@ def _degree_options(command: _Command) -> _Command:
             made
         )
     return cast("_Command", made)
+
+
+kernels_option = click.option(
+    "--kernels",
+    type=click.Choice(get_args(Kernels)),
+    help="Attention keeps its scores, or not (flash); with single operations, as torch without a compiler (eager).",
+)
 
 
 @click.command("plan")
@@ -95,7 +102,7 @@ def _degree_options(command: _Command) -> _Command:
 @click.option("--schedule", type=click.Choice(get_args(Schedule)), default="1f1b", show_default=True)
 @click.option("--context", type=click.Choice(get_args(Context)), default="ring", show_default=True)
 @click.option("--sequence-parallel/--no-sequence-parallel", default=True, show_default=True)
-@click.option("--attention", type=click.Choice(get_args(Attention)), help="Scores are kept, or not (flash).")
+@kernels_option
 @click.option("--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']")
 @click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
 @click.option("--top", type=click.IntRange(1, MOST_GPUS), default=10, show_default=True, help="Layouts that are shown.")
@@ -130,12 +137,12 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         fixed={name: given[name] for name in _FIXED if given[name] is not None},
         sequence_parallel=given["sequence_parallel"],
         room=room,
-        attention=given["attention"],
+        kernels=given["kernels"],
         gradients=given["gradients"],
     )
     found = plan(wanted, machine)
     best, kept = found.layouts[0], found.layouts[:top]
-    grown = scaling(best, machine, room, given["attention"])
+    grown = scaling(best, machine, room, given["kernels"])
     orders = compare_rules(compared := with_most_dimensions(found), machine) if rules else ()
     changes = sensitivity(best, machine)
     if plot is not None:

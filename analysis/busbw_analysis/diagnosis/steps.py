@@ -59,8 +59,10 @@ class Trained:
 
     @property
     def computed_memory(self) -> Memory | None:
-        """By formula, of the rank that needs most; gradient descent keeps nothing of its own. None without a model."""
-        return None if self.workload.exchange is not None else memory(step_of(self.op, self.workload), "sgd")
+        """By formula, of the rank that needs most; gradient descent keeps nothing of its own, and torch runs norms and
+        gates as single operations. None without a model.
+        """
+        return None if self.workload.exchange is not None else memory(step_of(self.op, self.workload), "sgd", "eager")
 
     @property
     def exposed_ns(self) -> float:

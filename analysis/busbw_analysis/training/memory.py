@@ -15,7 +15,7 @@ from busbw.workloads.model_rows import parameters
 from busbw_analysis.training.layout import Layout, Step, Unit, layouts
 
 Optimizer = Literal["adam", "momentum", "sgd"]
-Attention = Literal["scores", "flash"]
+Kernels = Literal["scores", "flash", "eager"]
 
 _STATES: Final[dict[str, int]] = {"adam": 2, "momentum": 1, "sgd": 0}
 """Numbers in float32 that an optimizer keeps of each parameter, beside a float32 copy of narrower weights."""
@@ -67,16 +67,17 @@ class Memory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
-def memory(step: Step, optimizer: Optimizer = "adam", attention: Attention | None = None) -> Memory:
-    """Of the rank that needs most; of stages of a kind the first has most under way. ``attention``: scores are kept, or
-    recomputed block by block (flash); by default kept for models with dropout, whose training was described so, and not
-    for others.
+def memory(step: Step, optimizer: Optimizer = "adam", kernels: Kernels | None = None) -> Memory:
+    """Of the rank that needs most; of stages of a kind the first has most under way. ``kernels``: attention keeps its
+    scores, or recomputes them block by block (flash), or does so while norms and gates are single operations, as in
+    torch without a compiler (eager). By default scores for models with dropout, whose training was described so, and
+    flash for others.
     """
-    kept: Attention = ("scores" if step.model.dropout else "flash") if attention is None else attention
-    return max((_of_stage(step, stage, optimizer, kept) for stage in step.kinds), key=lambda one: one.total)
+    chosen: Kernels = ("scores" if step.model.dropout else "flash") if kernels is None else kernels
+    return max((_of_stage(step, stage, optimizer, chosen) for stage in step.kinds), key=lambda one: one.total)
 
 
-def _of_stage(step: Step, stage: int, optimizer: Optimizer, attention: Attention) -> Memory:
+def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) -> Memory:
     """Without resharding a rank has whole weights beside its part of them; where only the last micro-batch reduces
     gradients, they are whole until then.
     """
@@ -89,8 +90,8 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, attention: Attention
         for index, bytes_ in enumerate((weights, gradients, each.optimizer)):
             sums[index] += bytes_ * unit.total
     count = under_way(layout, stage)
-    kept = count * sum(_kept_layers(step, stage, attention)) + _ends(step, stage, count)
-    return Memory(stage, sums[0], sums[1], sums[2], kept, _buffers(step, stage, attention), count)
+    kept = count * sum(_kept_layers(step, stage, kernels)) + _ends(step, stage, count)
+    return Memory(stage, sums[0], sums[1], sums[2], kept, _buffers(step, stage, kernels), count)
 
 
 def _late(layout: Layout) -> bool:
@@ -111,7 +112,7 @@ def under_way(layout: Layout, stage: int) -> float:
     return min(m * v, 2 * (p - stage - 1) + (v - 1) * p + 1) / v
 
 
-def _kept_layers(step: Step, stage: int, attention: Attention) -> Iterator[float]:
+def _kept_layers(step: Step, stage: int, kernels: Kernels) -> Iterator[float]:
     """Bytes of one micro-batch in all layers of a stage: with everything recomputed only the input of a layer, 2 s b h
     (arXiv:2205.05198, table 2), which sequence parallelism divides by t.
     """
@@ -120,17 +121,19 @@ def _kept_layers(step: Step, stage: int, attention: Attention) -> Iterator[float
         if step.layout.recompute == "full":
             yield count * step.own_tokens * step.model.hidden * step.model.width_bytes
         else:
-            yield count * layer_bytes(step, attention, experts=experts)
+            yield count * layer_bytes(step, kernels, experts=experts)
 
 
-def layer_bytes(step: Step, attention: Attention, *, experts: bool) -> float:
+def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     """Bytes that one layer keeps of one micro-batch on one rank for its backward pass.
 
     Split over tensor ranks: queries, keys, values, what attention gives, scores, and the inside of the feed-forward
     network. Whole on each, unless sequence parallelism splits them: the inputs of norms, of attention and of the
     feed-forward network, masks of dropout: s b h (10 + 24/t + 5 a s/(h t)) without, (34 + 5 a s/h)/t with it (sections
     4.1, 4.2). Selective recomputation leaves the scores out (section 5). A gated network keeps two inner tensors
-    and their product.
+    and their product. Single operations keep as well, each as what its derivative needs: the gate's activation, what
+    an RMS norm gives before its weight, keys and values repeated for all heads, and attention's output in order of
+    tokens.
     """
     layout, model = step.layout, step.model
     width, tokens, h = model.width_bytes, step.tokens, model.hidden
@@ -142,11 +145,16 @@ def layer_bytes(step: Step, attention: Attention, *, experts: bool) -> float:
         whole += width * tokens * (h * (1 + (model.norm != "none")) + model.q_rank + model.kv_rank)
         whole += tokens * h * model.dropout
         pairs = float(tokens) * step.sequence * model.heads
-        if attention == "scores" and layout.recompute != "selective":
+        if kernels == "scores" and layout.recompute != "selective":
             split += pairs * (2 * width + 1 if model.dropout else width)
-        elif attention == "flash":
+        elif kernels != "scores":
             split += 4.0 * tokens * model.heads
-    inner = 3 if model.gated else 2
+        if kernels == "eager":
+            repeated = (model.heads - keys) * (model.key_dim + model.head_value_dim)
+            split += width * tokens * (repeated + v)
+            whole += width * tokens * h * (model.norm == "rms")
+    inner = 2 + model.gated * (2 if kernels == "eager" else 1)
+    whole += width * tokens * h * (kernels == "eager" and model.norm == "rms")
     whole += width * tokens * h * (1 + (model.norm != "none")) + tokens * h * model.dropout
     if experts:
         routed = tokens * model.top_k * step.imbalance
@@ -171,7 +179,7 @@ def _ends(step: Step, stage: int, count: float) -> float:
     return first + ends + _WIDE * step.tokens * -(-model.vocabulary // layout.tp)
 
 
-def _buffers(step: Step, stage: int, attention: Attention) -> float:
+def _buffers(step: Step, stage: int, kernels: Kernels) -> float:
     """What lives for a moment: with zero 3 the weights of two units, one at work and one on its way, and the gradients
     of one before they are divided (arXiv:2304.11277, section 3.4), where they are not kept whole; with everything
     recomputed the activations of a layer.
@@ -185,7 +193,7 @@ def _buffers(step: Step, stage: int, attention: Attention) -> float:
     if layout.recompute == "full":
         dense, expert = step.layers_of(stage)
         kinds = [experts for count, experts in ((dense, False), (expert, True)) if count]
-        total += max(layer_bytes(step, attention, experts=experts) for experts in kinds)
+        total += max(layer_bytes(step, kernels, experts=experts) for experts in kinds)
     return total
 
 
@@ -207,12 +215,12 @@ def checkpoint_bytes(step: Step, per: int = CHECKPOINT_BYTES[0]) -> int:
 # --- what fits -----------------------------------------------------------------------------------------------------
 
 
-def what_fits(step: Step, room: float, optimizer: Optimizer, attention: Attention | None) -> Step | None:
+def what_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step | None:
     """The same step in another layout on as many GPUs that needs at most ``room`` bytes; the least change first: zero,
     then recomputation, then degrees up to 64 with sequence parallelism. None: no layout on so many GPUs.
     """
     for changed in _changes(step):
-        if memory(changed, optimizer, attention).total <= room:
+        if memory(changed, optimizer, kernels).total <= room:
             return changed
     return None
 
@@ -234,9 +242,9 @@ def _changes(step: Step) -> Iterator[Step]:
             yield replace(step, layout=made, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
 
 
-def refuse_what_never_fits(step: Step, room: float, optimizer: Optimizer, attention: Attention | None) -> Step:
+def refuse_what_never_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step:
     """The step of ``what_fits``. Raises AnalysisError (never-fits) with how many GPUs hold parameters alone."""
-    found = what_fits(step, room, optimizer, attention)
+    found = what_fits(step, room, optimizer, kernels)
     if found is None:
         message = (
             f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "

@@ -14,7 +14,7 @@ import msgspec
 from busbw.errors import AnalysisError, UsageError
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.training.layout import Layout, Step, divisors, layouts
-from busbw_analysis.training.memory import Attention, Memory, least_gpus, memory
+from busbw_analysis.training.memory import Kernels, Memory, least_gpus, memory
 from busbw_analysis.training.step_time import Machine, Scenario, StepTime, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 
@@ -43,7 +43,7 @@ class Wanted:
     fixed: Mapping[str, int]
     sequence_parallel: bool = True
     room: float | None = None
-    attention: Attention | None = None
+    kernels: Kernels | None = None
     gradients: str | None = None
 
 
@@ -107,14 +107,14 @@ class _Search:
 
     def among(self, choices: Sequence[Step]) -> None:
         """Time steps that need less and less memory, and more and more time: nearly always the first that fits."""
-        least = memory(choices[-1], attention=self.wanted.attention)
+        least = memory(choices[-1], kernels=self.wanted.kernels)
         if self.least is None or least.total < self.least.total:
             self.least, self.smallest = least, choices[-1]
         if self.wanted.room is not None and least.total - least.buffers > self.wanted.room:
             self.too_large += len(choices)
             return
         for step in choices:
-            needs = memory(step, attention=self.wanted.attention)
+            needs = memory(step, kernels=self.wanted.kernels)
             if self.wanted.room is not None and needs.total > self.wanted.room:
                 self.too_large += 1
                 continue
@@ -324,7 +324,7 @@ class Scaled:
 
 
 def scaling(
-    planned: Planned, machine: Machine, room: float | None = None, attention: Attention | None = None
+    planned: Planned, machine: Machine, room: float | None = None, kernels: Kernels | None = None
 ) -> tuple[Scaled, Scaled]:
     """Weak scaling, where the batch grows with the GPUs, and strong scaling, where it stays and micro-batches get fewer
     until there is one, and then each sequence is split over more ranks (cp); up to 65,536 GPUs, by doubling from one
@@ -341,7 +341,7 @@ def scaling(
         for made, batch in steps:
             with suppress(UsageError, AnalysisError):
                 scaled = replace(step, layout=made, batch=batch)
-                if room is None or memory(scaled, attention=attention).total <= room:
+                if room is None or memory(scaled, kernels=kernels).total <= room:
                     yield made.gpus, step_time(scaled, machine)
 
     return Scaled("weak", tuple(timed(weak))), Scaled("strong", tuple(timed(strong)))
