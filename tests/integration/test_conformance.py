@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.backends import BACKENDS
-from busbw.ops import OPS
+from busbw.ops import OPS, TRAINED
 from busbw.system.environment import versions
 
 if TYPE_CHECKING:
@@ -38,14 +38,8 @@ def test_a_backend_keeps_the_promises_of_the_protocol(commands: Commands, backen
 
 
 def test_every_op_and_dtype_of_a_backend_is_verified_or_skipped_with_a_reason(commands: Commands, backend: str) -> None:
-    plan = commands.sweep(
-        ",".join(OPS),
-        "96",
-        dtypes=str(["float32", "int8"]),
-        redops=str(["sum", "max"]),
-        in_place='"both"',
-        exchanges='["exact"]',
-    )
+    ops = ",".join(name for name in OPS if name not in TRAINED)  # steps of training have tests of their own
+    plan = commands.sweep(ops, "96", dtypes=str(["float32", "int8"]), redops=str(["sum", "max"]), in_place='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "3", "--backend", backend)
     assert finished.code == 0, finished.told
     run = commands.read()
