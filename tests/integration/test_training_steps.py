@@ -152,7 +152,8 @@ def test_a_fault_is_caught(told: list[dict[str, Any]], op: str, fault: str) -> N
 
 
 def test_every_step_has_a_fault_that_is_planted(told: list[dict[str, Any]], replicated: list[dict[str, Any]]) -> None:
-    assert set(told[0]["faults"]) | set(replicated[0]["faults"]) == TRAINED - {EXCHANGE}, "test_exchanges.py has its own"
+    """But ``train_exchange``, whose faults test_exchanges.py plants."""
+    assert set(told[0]["faults"]) | set(replicated[0]["faults"]) == TRAINED - {EXCHANGE}
 
 
 @pytest.mark.parametrize(
