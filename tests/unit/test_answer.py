@@ -94,6 +94,7 @@ def test_a_slow_run_without_a_cause_says_how_slow_and_that_none_was_found() -> N
     [
         (run_of(3.0, machine=Machine(usable_cores=2)), "oversubscribed"),
         (disturbed(run_of(3.0), 0.3), "disturbed"),
+        (run_of(3.0, machine=Machine(usable_cores=4)), "no-spare-core"),
     ],
 )
 def test_a_cause_explains_what_is_slower(stored: StoredRun, code: str) -> None:
@@ -101,8 +102,13 @@ def test_a_cause_explains_what_is_slower(stored: StoredRun, code: str) -> None:
     assert found.status == "explained"
     assert codes(found) == [code]
     assert {one.explained_by for one in found.verdicts if one.status == "slower"} == {code}
-    assert code in {one.code for one in found.evidence}
+    assert code == "no-spare-core" or code in {one.code for one in found.evidence}
     assert code not in {one.code for one in found.findings}
+
+
+def test_a_healthy_run_without_a_spare_core_is_as_expected() -> None:
+    found = answer(run_of(machine=Machine(usable_cores=4)))
+    assert (found.status, found.causes) == ("as expected", ())
 
 
 def test_shared_cores_are_named_before_the_rank_that_waits_for_one() -> None:

@@ -14,7 +14,14 @@ from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.ops import PAIRED
 from busbw.runs import store
 from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
-from busbw.runs.placement import RankPlacement, binding, oversubscribed_hosts, rank_placements, variables_of
+from busbw.runs.placement import (
+    RankPlacement,
+    binding,
+    oversubscribed_hosts,
+    rank_placements,
+    ranks_and_cores,
+    variables_of,
+)
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, LoopKind, Measurement, Run
 from busbw.units import format_size
@@ -118,6 +125,13 @@ class Dataset:
         """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
         run = self.runs[0].run
         return oversubscribed_hosts(run.hosts, run.environments)
+
+    @property
+    def full_hosts(self) -> tuple[str, ...]:
+        """The hosts that have a rank for each core that they may use, and no core besides."""
+        run = self.runs[0].run
+        found = ranks_and_cores(run.hosts, run.environments)
+        return tuple(host for host, (ranks, cores) in found.items() if ranks == cores)
 
     def environment(self, host: str) -> Mapping[str, JSON]:
         """The recorded facts of ``host``; empty when there are none."""

@@ -23,6 +23,7 @@ from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.selftest import taken_in_words
 from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
+from busbw_analysis.models.families import GLOO
 from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
@@ -199,6 +200,14 @@ def _fewer_ranks(judgement: Judgement) -> str:
     return f"--ranks {cores}{where}, or a host with {ranks} cores" if cores > 1 else f"a host with {ranks} cores"
 
 
+def _no_spare_core(judgement: Judgement) -> str:
+    hosts = judgement.dataset.full_hosts
+    if not hosts or judgement.dataset.backend.cost_models != GLOO:
+        return ""
+    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+    return f"every core of {where} has a rank, and Gloo's own threads need one too"
+
+
 def _slow_model(judgement: Judgement) -> str:
     """Where most operations beat their model by far, it is the model that is wrong."""
     ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
@@ -277,6 +286,13 @@ _RULES: Final = (
         always=False,
     ),
     _Rule("slow-model", _slow_model, _ALONE, _nothing),
+    _Rule(
+        "no-spare-core",
+        _no_spare_core,
+        "measure with a core to spare, or compare with a run of a healthy host like this one (busbw compare)",
+        lambda _, verdict: verdict.status == "slower",
+        always=False,
+    ),
     _Rule(
         "moved-factor",
         _moved,

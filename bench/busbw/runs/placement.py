@@ -182,13 +182,17 @@ def oversubscribed_hosts(
     hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]
 ) -> dict[str, tuple[int, int]]:
     """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
+    return {host: found for host, found in ranks_and_cores(hosts, environments).items() if found[0] > found[1]}
+
+
+def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> dict[str, tuple[int, int]]:
+    """How many ranks each host has, and how many cores they may use; without hosts that do not tell."""
     found: dict[str, tuple[int, int]] = {}
     for host in dict.fromkeys(hosts):
         cpu = environments.get(host, {}).get("cpu")
         told = (cpu.get("usable_cores") or cpu.get("logical_cores")) if isinstance(cpu, Mapping) else None
-        ranks = hosts.count(host)
-        if isinstance(told, int | float) and ranks > told:
-            found[host] = (ranks, int(told))
+        if isinstance(told, int | float):
+            found[host] = (hosts.count(host), int(told))
     return found
 
 
