@@ -85,20 +85,11 @@ def test_gloos_segments(ranks: int, size: int, segments: int) -> None:
 
 
 def test_a_shared_host_is_the_limit_where_it_is_slower_than_a_rank() -> None:
-    model = gloo("all_to_all")
+    model = gloo("all_gather")
     crowded = Parameters(ALPHA, BETA, 2e9, "the test")
-    assert crowded.seconds(model, 4, 1, 8 * MIB) == pytest.approx(2 * ALPHA + 24 * MIB / 2e9)
+    assert crowded.seconds(model, 4, 1, 8 * MIB) == pytest.approx(6 * ALPHA + 24 * MIB / 2e9)
     roomy = Parameters(ALPHA, BETA, 1e12, "the test")
     assert roomy.seconds(model, 4, 1, 8 * MIB) == LINK.seconds(model, 4, 1, 8 * MIB)
-
-
-@pytest.mark.parametrize(("op", "blocks"), [("all_gather", 4), ("reduce_scatter", 5), ("all_reduce", 0)])
-def test_what_a_library_copies_besides_comes_on_top(op: str, blocks: int) -> None:
-    """Each of 4 ranks copies all blocks behind an all_gather; before a reduce_scatter as many, and its own behind."""
-    roomy = Parameters(ALPHA, BETA, 1e12, "the test")
-    more = roomy.seconds(gloo(op), 4, 1, 8 * MIB) - LINK.seconds(gloo(op), 4, 1, 8 * MIB)
-    assert more == pytest.approx(blocks * 8 * MIB / 1e12, abs=1e-12)
-    assert roomy.seconds(gloo(op), 1, 1, 8 * MIB) == 0
 
 
 @given(ranks=st.integers(2, 64), size=st.integers(0, 1 << 30), more=st.integers(0, 1 << 30))

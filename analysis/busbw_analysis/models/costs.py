@@ -1,7 +1,7 @@
 """The one record of what an algorithm costs, and what a call takes by it with the α, β, γ and R of messages.
 
-T = rounds · α + max(sent · S β, moved · S / R) + copied · S / R + added · S γ. A joint fit (``fitting.joint``) has more
-parameters for the same record, and the same method ``seconds``.
+T = rounds · α + max(sent · S β, moved · S / R) + added · S γ. A joint fit (``fitting.joint``) has more parameters for
+the same record, and the same method ``seconds``.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,6 @@ class CostModel:
     ``sent``: bytes through one direction of the link of the busiest rank (times β).
     ``added``: bytes that the busiest rank adds up (times γ).
     ``moved``: bytes that all ranks send together (over R, where they share one host).
-    ``copied``: bytes that all ranks of one host copy from buffer to buffer besides (over R).
     ``possible``: whether there is such a thing; the counts may raise AnalysisError where there is not.
     ``messages``: how many the busiest rank has; None: one a round.
     ``inner_rounds``, ``inner_sent``: what of ``rounds`` and ``sent`` stays inside a host and takes the α and β there.
@@ -76,7 +75,6 @@ class CostModel:
     sent: Count = none
     added: Count = none
     moved: Count = none
-    copied: Count = none
     possible: Callable[[int, int, float], bool] = several_ranks
     messages: Count | None = None
     inner_rounds: Count = none
@@ -151,10 +149,7 @@ class Parameters:
         """What one call should take by ``model``."""
         where = (ranks, hosts, size_bytes)
         sent, moved, added = (count(*where) * size_bytes for count in (model.sent, model.moved, model.added))
-        seconds = self.seconds_of(model.rounds(*where), sent, moved, added)
-        if self.host_bytes_per_second is not None:
-            seconds += model.copied(*where) * size_bytes / self.host_bytes_per_second
-        return seconds
+        return self.seconds_of(model.rounds(*where), sent, moved, added)
 
     def seconds_of(self, rounds: float, sent_bytes: float, moved_bytes: float, added_bytes: float) -> float:
         """What so much takes."""
