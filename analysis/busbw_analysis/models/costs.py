@@ -1,7 +1,7 @@
 """The one record of what an algorithm costs, and what a call takes by it with the α, β, γ and R of messages.
 
-T = rounds · α + max(sent · S β, moved · S / R) + added · S γ. A joint fit (``fitting.joint``) has more parameters for
-the same record, and the same method ``seconds``.
+T = rounds · α + max(sent · S β, moved · S / R) + copied · S / C + added · S γ. A joint fit (``fitting.joint``) has more
+parameters for the same record, and the same method ``seconds``.
 """
 
 from collections.abc import Callable
@@ -56,6 +56,7 @@ class CostModel:
     ``sent``: bytes through one direction of the link of the busiest rank (times β).
     ``added``: bytes that the busiest rank adds up (times γ).
     ``moved``: bytes that all ranks send together (over R, where they share one host).
+    ``copied``: bytes that all ranks of one host copy from buffer to buffer besides (over C).
     ``possible``: whether there is such a thing; the counts may raise AnalysisError where there is not.
     ``messages``: how many the busiest rank has; None: one a round.
     ``inner_rounds``, ``inner_sent``: what of ``rounds`` and ``sent`` stays inside a host and takes the α and β there.
@@ -75,6 +76,7 @@ class CostModel:
     sent: Count = none
     added: Count = none
     moved: Count = none
+    copied: Count = none
     possible: Callable[[int, int, float], bool] = several_ranks
     messages: Count | None = None
     inner_rounds: Count = none
@@ -131,6 +133,7 @@ class Parameters:
     ``host_bytes_per_second``: R, what all ranks of one host move together; None: no limit, or not known.
     ``origin``: where they were measured, in words.
     ``gamma_seconds_per_byte``: a byte that is added up; 0 where it is not known.
+    ``copy_bytes_per_second``: C, what all ranks of one host copy in memory together; None: not known, taken as free.
     """
 
     alpha_seconds: float
@@ -138,18 +141,23 @@ class Parameters:
     host_bytes_per_second: float | None
     origin: str
     gamma_seconds_per_byte: float = 0.0
+    copy_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise AnalysisError for a host that moves nothing."""
-        if self.host_bytes_per_second is not None and not self.host_bytes_per_second > 0:
-            message = f"R of a host is {self.host_bytes_per_second} B/s; want above 0, or none"
-            raise AnalysisError(message)
+        """Raise AnalysisError for a host that moves or copies nothing."""
+        for name, rate in (("R", self.host_bytes_per_second), ("C", self.copy_bytes_per_second)):
+            if rate is not None and not rate > 0:
+                message = f"{name} of a host is {rate} B/s; want above 0, or none"
+                raise AnalysisError(message)
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """What one call should take by ``model``."""
         where = (ranks, hosts, size_bytes)
         sent, moved, added = (count(*where) * size_bytes for count in (model.sent, model.moved, model.added))
-        return self.seconds_of(model.rounds(*where), sent, moved, added)
+        seconds = self.seconds_of(model.rounds(*where), sent, moved, added)
+        if self.copy_bytes_per_second is not None:
+            seconds += model.copied(*where) * size_bytes / self.copy_bytes_per_second
+        return seconds
 
     def seconds_of(self, rounds: float, sent_bytes: float, moved_bytes: float, added_bytes: float) -> float:
         """What so much takes."""

@@ -89,17 +89,20 @@ MODELS: tuple[CostModel, ...] = (
     _ring(
         "reduce_scatter",
         "whole all_reduce, then a slice",
-        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R): twice the bytes of a reduce-scatter",
-        source=f"ProcessGroupGloo clones, all-reduces and slices; wire bytes measured: 2(n−1) S; {_TWO_DELAYS}: 4(n−1)",
+        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R) + (n+1) S / C: twice the bytes of a reduce-scatter",
+        source=f"ProcessGroupGloo clones, all-reduces and copies; wire bytes measured: 2(n−1) S; {_TWO_DELAYS}: 4(n−1)",
+        copied=lambda n, *_: n + 1 if n > 1 else 0,
     ),
     _gloo(
         "all_gather",
         "ring",
         twice_the_others,
-        "2(n−1) α + max((n−1)/n S β, (n−1) S / R)",
-        f"gloo/allgather.cc, blocks in two halves in flight; {_TWO_DELAYS}: 2(n−1)",
+        "2(n−1) α + max((n−1)/n S β, (n−1) S / R) + n S / C",
+        f"gloo/allgather.cc, blocks in two halves in flight; ProcessGroupGloo copies all blocks out of a flat buffer; "
+        f"{_TWO_DELAYS}: 2(n−1)",
         sent=share,
         moved=others,
+        copied=lambda n, *_: n if n > 1 else 0,
         in_a_ring=True,
     ),
     _gloo(

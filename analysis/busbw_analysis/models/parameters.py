@@ -27,7 +27,7 @@ _SMALLEST_RATE_MESSAGE = 1 << 20
 def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable:
     """α and β from messages of this run that took the same kind of path (inside a host, or between hosts)."""
     far = series.key.hosts > 1
-    host_rate, host_origin = (None, "") if far else _host_rate(dataset, series)
+    host_rate, copy_rate, host_origin = (None, None, "") if far else _host_rates(dataset, series)
     for op, messages in _MESSAGES.items():
         found = [
             other
@@ -47,10 +47,11 @@ def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable
             )
         points = [(point.size_bytes, point.time_ns) for point in best.points]
         how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
-        return parameters_from(points, messages, host_rate, f"{op} of this run{how}", host_origin)
+        return parameters_from(points, messages, host_rate, f"{op} of this run{how}", host_origin, copy_rate)
     points = _matrix_points(dataset, far=far)
     if len(points) > 1:
-        return parameters_from(points, 2, host_rate, "the pair matrix of this run (median pair)", host_origin)
+        origin = "the pair matrix of this run (median pair)"
+        return parameters_from(points, 2, host_rate, origin, host_origin, copy_rate)
     return Unavailable(
         "no-messages",
         "no message between two ranks was measured in this run; add ping_pong to the plan to have a model",
@@ -74,10 +75,11 @@ def parameters_from(
     host_bytes_per_second: float | None,
     origin: str,
     host_origin: str = "",
+    copy_bytes_per_second: float | None = None,
 ) -> Parameters | Unavailable:
     """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
     in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
-    which measurement the points are, ``host_origin`` which one the rate of the host is.
+    which measurement the points are, ``host_origin`` which ones the rates of the host are.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
@@ -95,7 +97,13 @@ def parameters_from(
     words = (
         f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
     )
-    return Parameters(alpha, beta, host_bytes_per_second, f"{words}, from {origin}{host_origin}")
+    return Parameters(
+        alpha,
+        beta,
+        host_bytes_per_second,
+        f"{words}, from {origin}{host_origin}",
+        copy_bytes_per_second=copy_bytes_per_second,
+    )
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:
@@ -112,9 +120,11 @@ def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -
             "groups-at-once",
             f"other groups run at the same time, and what the {what} carries for all of them is not known",
         )
+    copies = parameters.copy_bytes_per_second
     return replace(
         parameters,
         host_bytes_per_second=parameters.host_bytes_per_second / sharing,
+        copy_bytes_per_second=None if copies is None else copies / sharing,
         origin=f"{parameters.origin}, 1/{sharing:.3g} of it for this one of the groups that run at the same time",
     )
 
@@ -130,10 +140,10 @@ def _matrix_points(dataset: Dataset, *, far: bool) -> list[tuple[int, float]]:
     return [(size, median(values)) for size, values in sorted(times.items())]
 
 
-def _host_rate(dataset: Dataset, series: Series) -> tuple[float | None, str]:
-    """B/s that all ranks of one host together get through the backend, and where the number is from.
+def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float | None, str]:
+    """B/s that all ranks of one host together send through the backend, and that they copy; where both are from.
 
-    What messages that ran at the same time reached in all; the host's copy rate, which is more than any backend
+    The first is what messages that ran at the same time reached in all; the copy rate, which is more than any backend
     that copies twice can reach, only where there were none.
     """
     rates: list[tuple[float, str]] = []
@@ -149,13 +159,13 @@ def _host_rate(dataset: Dataset, series: Series) -> tuple[float | None, str]:
             if at_once > 1 and case.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
                 time_ns = float(np.median(times_of(summary.groups)[within]))
                 rates.append((at_once * case.size_bytes / time_ns * 1e9, "the pairs of the matrix that ran together"))
-    if rates:
-        rate, origin = max(rates)
-        return rate, f"; R {format_rate(rate)}, from {origin}"
     host = dataset.hosts_of(series.key.ranks)
     copied = host_copies(dataset).get(host[0]) if host else None
-    return (
-        (None, "; R unknown, taken as infinite")
-        if copied is None
-        else (copied.bytes_per_second, f"; R {format_rate(copied.bytes_per_second)}, from memory_copy")
-    )
+    copies = None if copied is None else copied.bytes_per_second
+    if rates:
+        rate, origin = max(rates)
+        copying = "" if copies is None else f"; C {format_rate(copies)}, from memory_copy"
+        return rate, copies, f"; R {format_rate(rate)}, from {origin}{copying}"
+    if copies is None:
+        return None, None, "; R unknown, taken as infinite"
+    return copies, copies, f"; R and C {format_rate(copies)}, from memory_copy"
