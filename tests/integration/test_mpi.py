@@ -31,7 +31,7 @@ _HOST = socket.gethostname()
 _NO_COMPILER = compiled_loop.missing()
 _ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
 _TALKING = [name for name, op in OPS.items() if not (op.local or op.stores or op.splits)]
-_NO_CALL_OF_MPI = ("memory_copy", "tcp_stream")
+_NO_CALL_OF_MPI = ("memory_copy", "tcp_stream", "tcp_ping_pong")
 _MPI = ("--backend", "mpi")
 _spins = pytest.mark.alone
 """Ranks over MPI that wait keep their core: beside others, many cases take minutes."""

@@ -12,7 +12,7 @@ from testing.synthetic import synthetic_run
 from busbw.backends import BACKENDS, backend_named
 from busbw.cli.baseline import baseline
 from busbw.cli.main import main
-from busbw.ops import OPS
+from busbw.ops import ON_SOCKETS, OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
 from busbw.units import parse_size, parse_sizes, short_ranges
@@ -21,7 +21,7 @@ from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import Peak
 
-_ALL = {"ping_pong", "send_recv", "tcp_stream", "memory_copy"}
+_ALL = {"ping_pong", "send_recv", "tcp_stream", "tcp_ping_pong", "memory_copy"}
 
 
 def ops_beside(*ops: str, backend: str = "gloo", ranks: int = 2, one_host: bool = True) -> set[str]:
@@ -36,7 +36,7 @@ def dry(*options: str) -> Any:  # noqa: ANN401 - JSON
 
 def test_a_backend_over_sockets_is_held_against_sockets_and_one_of_gpus_against_neither_copy() -> None:
     assert ops_beside("all_reduce") == _ALL
-    assert ops_beside("all_reduce", backend="mpi") == _ALL - {"tcp_stream"}
+    assert ops_beside("all_reduce", backend="mpi") == _ALL - ON_SOCKETS
     assert ops_beside("all_reduce", backend="nccl") == {"ping_pong", "send_recv"}
 
 

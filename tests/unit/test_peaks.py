@@ -102,6 +102,20 @@ def test_ranks_over_sockets_are_held_against_plain_sockets(
         assert "8 GB/s" in found.denominator
 
 
+def test_a_message_one_way_at_a_time_is_held_against_one_over_a_plain_socket() -> None:
+    """However many ranks there are: only two of them have to do."""
+    world = replace(QUIET, by_op={**QUIET.by_op, "tcp_ping_pong": (Piece(0.0, 1 / 4e9),)})
+    asked = [case(op, 16 * MIB) for op in ("ping_pong", "pair_uni", "pair_bidir", "tcp_ping_pong", "tcp_stream")]
+    dataset = pool((synthetic_run(asked, world, machine=Machine(usable_cores=2), samples=5),))
+    found = {series.key.op: peak_of(dataset, series, ROWS) for series in series_of(dataset)}
+    for op in ("ping_pong", "pair_uni"):
+        peak = found[op]
+        assert isinstance(peak, Peak)
+        assert peak.busbw == peak.algbw == pytest.approx(4e9, rel=1e-3)
+        assert "tcp_ping_pong, 16 MiB" in peak.denominator
+    assert isinstance(found["pair_bidir"], Unavailable)
+
+
 def test_the_largest_copy_is_the_peak() -> None:
     world = World(by_op={"memory_copy": (Piece(0.0, 1e-10), Piece(0.0, 5e-10, 64 * MIB))}, sample_noise=0.0)
     cases = [case("memory_copy", size) for size in (MIB, 64 * MIB)]

@@ -13,6 +13,8 @@ from testing.synthetic import case
 from busbw.backends import sockets
 from busbw.backends.base import Operation
 from busbw.errors import BackendError
+from busbw.ops import OPS
+from busbw.ops.base import Share
 
 
 class Shared:
@@ -31,15 +33,16 @@ class Shared:
         return share
 
 
-def bound(ranks: int, elements: int, seconds: float = 30) -> list[tuple[Operation, torch.Tensor]]:
+def bound(
+    ranks: int, elements: int, seconds: float = 30, op: str = "tcp_stream"
+) -> list[tuple[Operation, torch.Tensor]]:
     shared = Shared(ranks)
 
     def one(rank: int) -> tuple[Operation, torch.Tensor]:
-        send, receive = (
-            torch.full((elements,), float(rank), dtype=torch.bfloat16),
-            torch.zeros(elements, dtype=torch.bfloat16),
-        )
-        return sockets.bind(rank, send, receive, shared.of(rank), seconds), receive
+        layout = OPS[op].layout(Share(rank, ranks, elements))
+        send = torch.full((layout.send_count,), float(rank), dtype=torch.bfloat16)
+        receive = torch.zeros(layout.receive_count, dtype=torch.bfloat16)
+        return sockets.bind(OPS[op], rank, send, receive, shared.of(rank), seconds), receive
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(one, range(ranks)))
@@ -54,6 +57,21 @@ def test_every_rank_has_what_the_one_before_sent(ranks: int, elements: int) -> N
             list(pool.map(lambda one: one[0].call(), world))
     for rank, (operation, received) in enumerate(world):
         assert (received == float((rank - 1) % ranks)).all()
+        operation.free()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("elements", [1, 7, 3_000_001])
+def test_the_ends_have_what_the_other_one_sent(ranks: int, elements: int) -> None:
+    world = bound(ranks, elements, op="tcp_ping_pong")
+    for _ in range(2):
+        with ThreadPoolExecutor(ranks) as pool:
+            list(pool.map(lambda one: one[0].call(), world))
+    received = [received for _, received in world]
+    assert [len(one) for one in received] == [elements, *[0] * (ranks - 2), elements]
+    assert (received[0] == float(ranks - 1)).all()
+    assert (received[-1] == 0.0).all()
+    for operation, _ in world:
         operation.free()
 
 
@@ -82,7 +100,7 @@ def test_a_stranger_who_connects_first_is_not_taken_for_the_neighbour() -> None:
             return ask(text)
 
         receive = torch.zeros(3)
-        return sockets.bind(rank, torch.full((3,), 7.0 + rank), receive, share, 30), receive
+        return sockets.bind(OPS["tcp_stream"], rank, torch.full((3,), 7.0 + rank), receive, share, 30), receive
 
     with ThreadPoolExecutor(2) as pool:
         world = list(pool.map(one, range(2)))
@@ -108,7 +126,7 @@ def test_a_rank_that_cannot_listen_is_known_to_all(monkeypatch: pytest.MonkeyPat
 
     def one(rank: int) -> str:
         with pytest.raises(BackendError) as caught:
-            sockets.bind(rank, torch.zeros(1), torch.zeros(1), shared.of(rank), 30)
+            sockets.bind(OPS["tcp_stream"], rank, torch.zeros(1), torch.zeros(1), shared.of(rank), 30)
         return str(caught.value)
 
     with ThreadPoolExecutor(2) as pool:
@@ -123,3 +141,8 @@ def test_what_it_is_not_made_for_is_refused(settings: dict[str, object]) -> None
     usual = case("tcp_stream", 1 << 20)
     assert sockets.refuse(usual) is None
     assert sockets.refuse(msgspec.structs.replace(usual, **settings))
+
+
+def test_one_rank_has_nobody_to_play_with() -> None:
+    assert sockets.refuse(case("tcp_stream", 1 << 20, 1)) is None
+    assert sockets.refuse(case("tcp_ping_pong", 1 << 20, 1))

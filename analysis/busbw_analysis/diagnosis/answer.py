@@ -129,7 +129,7 @@ def answer_of(judgement: Judgement) -> Answer:
     known = {code for cause in causes for code in (cause.code, *_FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        answer=_sentence(*_by_band(verdicts, doubted=doubted)) or _unjudged(judgement),
+        answer=_sentence(*_acquitted(status, causes), *_by_band(verdicts, doubted=doubted)) or _unjudged(judgement),
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
         trust=trust,
@@ -324,6 +324,9 @@ _RULES: Final = (
 Shared cores come before stragglers: a rank that waits for a core is late, too.
 """
 
+_OF_PLACEMENT: Final = frozenset({"oversubscribed", "no-spare-core"})
+"""Causes that come from where the ranks run, and that a sound machine has, too."""
+
 _NOISE: Final = _Rule(
     "noise", _scatter_words, _more_launches, lambda _, verdict: verdict.status == "undecided", always=False
 )
@@ -372,6 +375,12 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     if "undecided" in found or _slow_model(judgement):
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
+
+
+def _acquitted(status: Status, causes: Sequence[Cause]) -> tuple[str, ...]:
+    """The clause that comes first where nothing but the place of the ranks makes anything slower."""
+    alone = status == "explained" and {cause.code for cause in causes} <= _OF_PLACEMENT
+    return ("no fault of the machine was found",) if alone else ()
 
 
 def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from busbw.ops import LOCAL, OPS, STORING
+from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.bands import BANDS, Band, band_of
 from busbw_analysis.data.groups import Interval
@@ -16,7 +16,7 @@ from busbw_analysis.fitting.published import Published, PublishedPoint, publishe
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import TCP_STREAM, Peak
+from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
 
@@ -98,7 +98,7 @@ def verdicts_on(curve: Curve) -> Iterator[Verdict]:
 
     Memory, storage and the streams that are peaks themselves are shown and not judged.
     """
-    if curve.series.key.op in LOCAL | STORING | {TCP_STREAM}:
+    if curve.series.key.op in LOCAL | STORING | ON_SOCKETS:
         return
     last = {band_of(point.size_bytes): index for index, point in enumerate(curve.series.points)}
     for band, _, _ in BANDS:

@@ -221,7 +221,7 @@ UNMODELLED: dict[str, str] = {
     **dict.fromkeys(TRAINED, "it is several collectives beside computation; busbw training has their formulas"),
     "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
     "memory_copy": "it is a measured peak; no message is sent",
-    "tcp_stream": "it is a measured peak; no library is at work",
+    **dict.fromkeys(("tcp_stream", "tcp_ping_pong"), "it is a measured peak; no library is at work"),
     **dict.fromkeys(
         ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write", "memory_touch"),
         "it stays in memory; no message is sent",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Literal
 
-from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, STORING, TO_THE_HOST
+from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, OF_TWO_RANKS, ON_SOCKETS, STORING, TO_THE_HOST
 from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
@@ -25,7 +25,8 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
-TCP_STREAM = "tcp_stream"
+_TCP_STREAM = "tcp_stream"
+_TCP_PING_PONG = "tcp_ping_pong"
 _HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
@@ -116,23 +117,28 @@ def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
 
 @dataclass(frozen=True, slots=True)
 class SocketStream:
-    """What each of ``ranks`` ranks of one host sent to the next through a plain TCP socket, all at once: B/s a rank."""
+    """What ``ranks`` ranks of one host sent through plain TCP sockets.
 
+    ``op``: ``tcp_stream``, each to the next, all at once; or ``tcp_ping_pong``, the first and the last one in turn.
+    ``bytes_per_second``: of each rank that sends.
+    """
+
+    op: str
     bytes_per_second: float
     ranks: tuple[int, ...]
     size_bytes: int
 
 
 @once
-def socket_streams(dataset: Dataset) -> dict[str, SocketStream]:
-    """The best ``tcp_stream`` of every host, of at least ``LEAST_COPY_BYTES``; empty when it was not measured."""
-    found: dict[str, SocketStream] = {}
+def socket_streams(dataset: Dataset) -> dict[tuple[str, str], SocketStream]:
+    """The best rate by op and host, of at least ``LEAST_COPY_BYTES``; empty when none was measured."""
+    found: dict[tuple[str, str], SocketStream] = {}
     for summary in summarise(dataset):
         group, size = summary.only, summary.case.size_bytes
-        if summary.case.op == TCP_STREAM and group is not None and size >= LEAST_COPY_BYTES:
-            host, rate = dataset.hosts_of(group.ranks)[0], size / group.time_ns * 1e9
-            if host not in found or rate > found[host].bytes_per_second:
-                found[host] = SocketStream(rate, group.ranks, size)
+        if summary.case.op in ON_SOCKETS and group is not None and size >= LEAST_COPY_BYTES:
+            where, rate = (summary.case.op, dataset.hosts_of(group.ranks)[0]), size / group.time_ns * 1e9
+            if where not in found or rate > found[where].bytes_per_second:
+                found[where] = SocketStream(summary.case.op, rate, group.ranks, size)
     return found
 
 
@@ -326,8 +332,13 @@ def _comparable(dataset: Dataset, series: Series) -> SocketStream | Unavailable 
     where no stream tells of it.
     """
     host = dataset.hosts_of(series.key.ranks)[0]
-    stream, cores = socket_streams(dataset).get(host), fact(dataset.environment(host), "cpu.usable_cores")
-    if stream is None or dataset.backend.transport != "gloo-tcp" or series.key.op == TCP_STREAM:
+    if dataset.backend.transport != "gloo-tcp" or series.key.op in ON_SOCKETS:
+        return None
+    streams = socket_streams(dataset)
+    if _one_way_at_a_time(series) and (in_turn := streams.get((_TCP_PING_PONG, host))) is not None:
+        return in_turn
+    stream, cores = streams.get((_TCP_STREAM, host)), fact(dataset.environment(host), "cpu.usable_cores")
+    if stream is None:
         return None
     enough = isinstance(cores, int) and len(stream.ranks) <= cores
     if series.key.ranks == stream.ranks or enough:
@@ -338,17 +349,29 @@ def _comparable(dataset: Dataset, series: Series) -> SocketStream | Unavailable 
     )
 
 
+def _one_way_at_a_time(series: Series) -> bool:
+    point = series.points[-1]
+    return series.key.op in OF_TWO_RANKS and point.wire_bytes == point.size_bytes
+
+
 def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak:
-    """t ≥ wire bytes / (k r): k ranks send no more than k streams did, of which each sent and received at once. A call
-    that sends one way at a time may have both halves of that.
+    """t ≥ wire bytes / (k r): k ranks send no more than k streams did, of which each sent and received at once. A
+    message of two ranks has its own peak, where it was measured: one at a time, too.
     """
     host, ranks, point = dataset.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
+    if stream.op == _TCP_PING_PONG:
+        rate = stream.bytes_per_second
+        denominator = (
+            f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
+            f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
+        )
+        return Peak(rate, rate, "sockets of a host", host, denominator, measured=True)
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = host_copies(dataset).get(host)
     beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in all"
     denominator = (
         f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
-        f"next, all at once, measured in this run (tcp_stream, {format_size(stream.size_bytes)}), "
+        f"next, all at once, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
         f"{format_rate(together)} of {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
     )
     algbw = together / moved

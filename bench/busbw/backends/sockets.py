@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from busbw.backends.base import Operation
 from busbw.errors import BackendError
+from busbw.ops import OPS
+from busbw.ops.base import Op
 from busbw.runs.records import Case
 
 if TYPE_CHECKING:
@@ -28,25 +30,55 @@ def refuse(case: Case) -> str | None:
         return f"{case.op} measures the loopback of one host; the ranks are on {case.nodes}"
     if case.group != "all":
         return f"{case.op} connects all ranks of the world; groups {case.group} asks for some"
+    if OPS[case.op].trips > 1 and case.ranks < 2:
+        return f"{case.op} needs two ranks"
     if case.mode not in _MODES:
         return f"{case.op} has the modes {' and '.join(_MODES)}, not {case.mode}"
     return None
 
 
 def bind(
+    op: Op,
     rank: int,
     send: "torch.Tensor",
     receive: "torch.Tensor",
     share: Callable[[str], list[str]],
     timeout_seconds: float,
 ) -> Operation:
-    """A call sends ``send`` to the next rank and receives ``receive`` from the one before, both at once.
+    """A call sends ``send`` to the next rank and receives ``receive`` from the one before, both at once. A call of
+    several trips sends a message from the first rank to the last and then one back.
 
     All ranks bind together: ``share`` gives every rank's text to every rank. Raises BackendError when they cannot
     connect; so does a call that neither sends nor receives for ``timeout_seconds``.
     """
     following, previous = _connected(rank, share, timeout_seconds)
     outgoing, incoming = _bytes_of(send), _bytes_of(receive)
+    if op.trips == 1:
+        exchange = _exchange(following, previous, timeout_seconds)
+        steps = [(outgoing, incoming)]
+    else:
+        # The last rank is connected to the first one, and a connection goes both ways.
+        link = previous if rank == 0 else following
+        exchange = _exchange(link, link, timeout_seconds)
+        steps = [(outgoing, incoming[:0]), (outgoing[:0], incoming)]
+        if rank > 0:
+            steps.reverse()
+
+    def call() -> None:
+        for step in steps:
+            exchange(*step)
+
+    def free() -> None:
+        following.close()
+        previous.close()
+
+    return Operation(call, free=free)
+
+
+def _exchange(
+    following: socket.socket, previous: socket.socket, timeout_seconds: float
+) -> Callable[[memoryview, memoryview], None]:
+    """What sends all of its first argument to ``following`` while it fills the second from ``previous``."""
     wait_ms = timeout_seconds * 1000
     polls = {
         (sending, receiving): _poll(following if sending else None, previous if receiving else None)
@@ -54,7 +86,7 @@ def bind(
         for receiving in (True, False)
     }
 
-    def call() -> None:
+    def exchange(outgoing: memoryview, incoming: memoryview) -> None:
         sent = received = 0
         to_send, to_receive = len(outgoing), len(incoming)
         while sent < to_send or received < to_receive:
@@ -74,11 +106,7 @@ def bind(
             if sent + received == before and not polls[sent < to_send, received < to_receive].poll(wait_ms):
                 raise BackendError(f"a neighbour neither sent nor received for {timeout_seconds:g} s")
 
-    def free() -> None:
-        following.close()
-        previous.close()
-
-    return Operation(call, free=free)
+    return exchange
 
 
 def _bytes_of(tensor: "torch.Tensor") -> memoryview:

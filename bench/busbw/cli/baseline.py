@@ -12,8 +12,8 @@ _LATENCY: Final = ("ping_pong", "8,4MiB")
 """α and β, and between hosts nothing else: what a network carries is its nominal rate."""
 _RATE: Final = ("send_recv", "4MiB")
 """What the ranks of one host carry together."""
-_SOCKETS: Final = ("tcp_stream", "4MiB,64MiB")
-"""The peak of a backend that sends over sockets, on one host."""
+_SOCKETS: Final = (("tcp_stream", "4MiB,64MiB"), ("tcp_ping_pong", "4MiB"))
+"""The peaks of a backend that sends over sockets, on one host."""
 _MEMORY: Final = ("memory_copy", "64MiB")
 """The peak of ranks that share the memory of one host."""
 _PRODUCTS: Final = ("matmul", "4MiB")
@@ -31,7 +31,7 @@ def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: b
     rows += [_LATENCY] if sending else []
     if one_host and any(op.sized for op in sending):
         rows.append(_RATE)
-        rows += [_SOCKETS] if backend.traits.transport == "gloo-tcp" else []
+        rows += _SOCKETS if backend.traits.transport == "gloo-tcp" else ()
         rows += [_MEMORY] if backend.device == "cpu" else []
     return tuple(Sweep(ops=(name,), sizes=sizes) for name, sizes in rows if name not in ops)
 

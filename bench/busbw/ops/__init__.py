@@ -31,6 +31,8 @@ PAIRED = frozenset(name for name, op in OPS.items() if op.members == "pairs")
 """Every ordered pair of ranks is measured in turn."""
 OF_TWO_RANKS = frozenset(name for name, op in OPS.items() if op.members == "ends")
 """Between the two ends of a group, however many ranks it has."""
+ON_SOCKETS = frozenset(op.name for op in PLAIN_SOCKETS)
+"""Over TCP sockets of one host without a library: what ranks that use sockets are held against."""
 MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
 """Ops of single messages, whose cost is known on every backend."""
 STORING = frozenset(name for name, op in OPS.items() if op.stores)

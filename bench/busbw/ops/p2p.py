@@ -14,6 +14,13 @@ def _both_ways(share: Share) -> Layout:
     return Layout((Span(share.count, share.rank),), (Span(share.count, 1 - share.rank),))
 
 
+def _ends_both_ways(share: Share) -> Layout:
+    last = share.ranks - 1
+    if share.rank not in {0, last}:
+        return Layout((), ())
+    return Layout((Span(share.count, share.rank),), (Span(share.count, last - share.rank),))
+
+
 def _one_way(share: Share) -> Layout:
     message = (Span(share.count, 0),)
     return Layout(message, ()) if share.rank == 0 else Layout((), message)
@@ -65,6 +72,13 @@ PLAIN_SOCKETS = (
     _around(
         name="tcp_stream",
         summary="ring over plain TCP sockets of one host, without a library: the peak of ranks that use sockets",
+        plain_sockets=True,
+    ),
+    _message(
+        name="tcp_ping_pong",
+        summary="ping_pong between the first and the last rank over a plain TCP socket: the peak of one way at a time",
+        layout=_ends_both_ways,
+        trips=2,
         plain_sockets=True,
     ),
 )

@@ -67,6 +67,11 @@ def _of_the_other(exchange: Exchange) -> torch.Tensor:
     return exchange.sent[1 - exchange.me]
 
 
+def _of_the_other_end(exchange: Exchange) -> torch.Tensor | None:
+    last = len(exchange.sent) - 1
+    return exchange.sent[last - exchange.me] if exchange.me in {0, last} else None
+
+
 def _at_the_second(exchange: Exchange) -> torch.Tensor | None:
     return exchange.sent[0] if exchange.me == 1 else None
 
@@ -88,6 +93,7 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "barrier": lambda _exchange: None,
     **dict.fromkeys(("send_recv", "tcp_stream"), lambda exchange: exchange.sent[exchange.me - 1]),
     "ping_pong": _of_the_other,
+    "tcp_ping_pong": _of_the_other_end,
     "pair_uni": _at_the_second,
     "pair_bidir": _of_the_other,
     "pair_matrix": _at_the_second,

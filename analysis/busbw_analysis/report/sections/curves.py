@@ -6,7 +6,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TypeAlias
 
-from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING
+from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
@@ -14,7 +14,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import TCP_STREAM, Peak
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     Block,
     Column,
@@ -142,7 +142,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     """
     best: dict[tuple[str, int], tuple[tuple[int, float], _Drawn]] = {}
     for op, members in _drawn(sides).items():
-        for one in members if op != TCP_STREAM else ():
+        for one in members if op not in ON_SOCKETS else ():
             rates = [point.busbw for point in one.curve.series.points if point.busbw and point.size_bytes]
             place, rank = (op, sides.index(one.side)), (len(rates), max(rates, default=0.0))
             if len(rates) > 1 and rank > best.get(place, ((0, 0.0), one))[0]:

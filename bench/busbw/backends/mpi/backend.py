@@ -135,7 +135,7 @@ class MpiBackend:
                 local.Bound(case, send, receive, self.device, folder=self._folder, local_rank=self._local_rank)
             )
         if op.plain_sockets:
-            return sockets.bind(self.rank, send, receive, self.share, self._timeout)
+            return sockets.bind(op, self.rank, send, receive, self.share, self._timeout)
         if case.algorithm is not None:
             exchange = partial(exchange_all, self._measured, case.dtype)
             return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange)

@@ -132,7 +132,7 @@ class TorchBackend:
                 )
             )
         if op.plain_sockets:
-            return sockets.bind(self.rank, send, receive, self.share, self._timeout.total_seconds())
+            return sockets.bind(op, self.rank, send, receive, self.share, self._timeout.total_seconds())
         if case.algorithm is not None:
             return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
         process_group = None if op.members != "all" else self._groups[group]
