@@ -123,6 +123,22 @@ def test_words_about_the_peak(copies: float, status: str, share: float) -> None:
     assert ("above 100 %" in found.why) == (status == "faster")
 
 
+@pytest.mark.parametrize(("seconds_per_byte", "status"), [(1.1e-10, "as expected"), (1.4e-10, "slower")])
+def test_where_only_a_peak_judges_the_time_beyond_latency_is_held_against_it(
+    seconds_per_byte: float, status: str
+) -> None:
+    """The bytes have 91 and 71 % of a peak of 10 GB/s, and at 256 KiB with the 10 µs of latency 68 and 56 %."""
+    world = World(
+        by_op={"ping_pong": (Piece(1e-5, seconds_per_byte),), "tcp_ping_pong": (Piece(0.0, 1e-10),)}, sample_noise=0.0
+    )
+    sizes = [64 << doublings for doublings in range(13)]
+    cases = [*(case("ping_pong", size) for size in sizes), case("tcp_ping_pong", 16 * MIB)]
+    found = verdict(judged(cases, world), "ping_pong", sizes[-1])
+    assert found.status == status
+    assert found.peak_share is not None
+    assert found.peak_share < 0.8
+
+
 def test_a_small_message_is_bound_by_latency() -> None:
     judgement = judged([case("all_reduce", size) for size in SIZES])
     assert verdict(judgement, "all_reduce", 4096).text == "latency-bound"

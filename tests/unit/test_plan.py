@@ -436,7 +436,7 @@ def test_a_plan_is_stored_as_plain_values() -> None:
 def test_sizes_leave_the_roof_of_a_plan_alone_unless_it_is_all_there_is() -> None:
     suite = plan.read_suite("quick")
     narrowed = plan.override(suite, sizes="4KiB")
-    assert {sweep.sizes for sweep in narrowed.sweep} == {"4KiB", "4MiB,64MiB", "1MiB,64MiB"}
+    assert {sweep.sizes for sweep in narrowed.sweep} == {"4KiB", "4MiB,64MiB", "4MiB,16MiB", "1MiB,64MiB"}
     assert [sweep.sizes for sweep in plan.override(suite, ops=["memory_copy"], sizes="4KiB").sweep] == ["4KiB"]
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
 from busbw.units import format_rate, format_time
@@ -115,7 +115,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     limits = _near_share(curve), _most_share(curve)
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
-    status, text = _judged(peak_share, model_ratio, limits, latent=latent, widest=widest)
+    status, text = _judged(_held(curve, peak_share, model_ratio, point.time_ns), limits, latent=latent, widest=widest)
     beside = model_ratio is None and status != "undecided"
     reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
     if (theirs := published_of(curve.published, point)) is not None:
@@ -123,15 +123,20 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
     ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
+    slowdowns = (end / point.time_ns for end in ends)
     best, worst = (
         _judged(
-            None if peak_share is None else peak_share * point.time_ns / end,
-            None if model_ratio is None else model_ratio * end / point.time_ns,
+            _held(
+                curve,
+                None if peak_share is None else peak_share / slowdown,
+                None if model_ratio is None else model_ratio * slowdown,
+                point.time_ns * slowdown,
+            ),
             limits,
             latent=latent,
             widest=widest,
         )
-        for end in ends
+        for slowdown in slowdowns
     )
     found = {best[0], status, worst[0]}
     if len(found) > 1 and not found <= {"as expected", "faster"}:
@@ -161,6 +166,23 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     )
 
 
+class _Held(NamedTuple):
+    """A time against peak and model; None: there is none.
+
+    share: busbw over the peak. beyond_latency: the same without α of the fit in the time. model_ratio: time over that
+    of the model.
+    """
+
+    share: float | None
+    beyond_latency: float | None
+    model_ratio: float | None
+
+
+def _held(curve: Curve, share: float | None, model_ratio: float | None, time_ns: float) -> _Held:
+    moving_ns = time_ns - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
+    return _Held(share, share * time_ns / moving_ns if share is not None and moving_ns > 0 else None, model_ratio)
+
+
 def _near_share(curve: Curve) -> float:
     """The share of the peak from which on a rate is near it."""
     if not isinstance(curve.peak, Peak) or curve.peak.busbw is None or curve.peak.practical_busbw is None:
@@ -176,23 +198,25 @@ def _most_share(curve: Curve) -> float:
     return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
 
 
-def _judged(
-    peak_share: float | None, model_ratio: float | None, limits: tuple[float, float], *, latent: bool, widest: bool
-) -> tuple[Status, str]:
-    """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says.
+def _judged(held: _Held, limits: tuple[float, float], *, latent: bool, widest: bool) -> tuple[Status, str]:
+    """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says. Where
+    only the peak judges, what is left of the time without latency is held against it.
 
     ``limits``: the shares of the peak that are near it, and that are still believed. ``widest``: the peak is of the
     widest link that such hardware has, so that nobody below it is slow.
     """
     near, most = limits
+    peak_share, beyond_latency, model_ratio = held
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= near:
         believed: Status = "faster" if peak_share > 1 else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
+    if model_ratio is None and (latent or peak_share is None):
+        return "not judged", "latency-bound" if latent else "nothing to compare with"
     if model_ratio is None:
-        if latent or peak_share is None:
-            return "not judged", "latency-bound" if latent else "nothing to compare with"
-        return ("not judged" if widest else "slower"), reached
+        enough = beyond_latency is not None and beyond_latency >= near
+        below: Status = "not judged" if widest else "slower"
+        return ("as expected", f"{reached}, the rest is latency") if enough else (below, reached)
     if model_ratio > MODEL_TOLERANCE:
         return "slower", f"{times(model_ratio)} slower than the model"
     if model_ratio < 1 / MODEL_TOLERANCE:

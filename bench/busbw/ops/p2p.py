@@ -78,6 +78,7 @@ PLAIN_SOCKETS = (
         name="tcp_ping_pong",
         summary="ping_pong between the first and the last rank over a plain TCP socket: the peak of one way at a time",
         layout=_ends_both_ways,
+        wire_bytes=lambda ranks, size: size if ranks > 1 else 0,
         trips=2,
         plain_sockets=True,
     ),
