@@ -32,11 +32,14 @@ REPLICATED: Final = (
 )
 """Steps of which four ranks train two replicas, or of :data:`WIDE` ones a single one."""
 WIDE: Final = ("train_ring", "train_3d")
-SCALES: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128, "Mixtral 8x7B": 1 / 128}
+SCALES: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128, "Mixtral 8x7B": 1 / 128, "DeepSeek-V3": 1 / 256}
 """What is trained → its scale."""
 ACCUMULATED: Final = ("train_ddp", "train_zero1", "train_fsdp", "train_fsdp_kept", "train_ulysses")
 """Steps whose ranks add up the gradients of two micro-batches."""
-MODELS: Final = {op: (OTHER_MODELS[op],) if op in OTHER_MODELS else ("MLP 1024", "Llama 3 8B") for op in WORKLOADS}
+MODELS: Final = {
+    **{op: (OTHER_MODELS[op],) if op in OTHER_MODELS else ("MLP 1024", "Llama 3 8B") for op in WORKLOADS},
+    "train_experts": ("Mixtral 8x7B", "DeepSeek-V3"),
+}
 """Step → what it trains here."""
 PAIRED: Final = tuple(op for op in WORKLOADS if op != "train_3d")
 """Steps that two ranks train."""
@@ -165,7 +168,8 @@ def _misrouted(step: Step) -> Iterator[None]:
     """A token goes to the experts of the one before it."""
     network: Any = step.network
     for layer in network.layers.values():
-        layer.ffn._choice = layer.ffn._choice.roll(1, 0)
+        if hasattr(layer.ffn, "_choice"):
+            layer.ffn._choice = layer.ffn._choice.roll(1, 0)
     yield
 
 

@@ -82,7 +82,7 @@ def test_tokens_are_routed_as_was_stated(
     assert all(one in {DROPPED, other} for one, other in zip(kept, chosen, strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name, row in MODELS.items() if not row.kv_rank])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_network_has_the_parameters_that_its_row_counts(name: str) -> None:
     small = model_rows.scaled(MODELS[name], 1e-4)
     network = Network(small, 1, choice=range(small.top_k))
@@ -134,6 +134,7 @@ def test_ranks_are_divided_as_the_step_wants(op: str, sweep: dict[str, Any], deg
         ("train_experts", {}, "no experts"),
         ("train_experts", {"model": "Mixtral 8x7B", "replicas": [4]}, "replica"),
         ("train_ddp", {"model": "DeepSeek-V3"}, "experts"),
+        ("train_experts", {"model": "DeepSeek-V3"}, None),
         ("train_tensor", {"model": "GPT-3 175B", "scale": 1.0}, "vocabulary"),
         ("train_sequence", {"model": "MLP 1024"}, "sequence"),
         ("train_ring", {"model": "MLP 1024"}, "attention"),

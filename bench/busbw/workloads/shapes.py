@@ -79,7 +79,10 @@ class StepShape:
                 one.ep > 1 and one.expert_imbalance > most,
                 f"an expert imbalance of {one.expert_imbalance:g} is more than ep and experts / top-k allow, {most:g}",
             ),
-            (model.kv_rank, f"{model.name} has latent attention; models without are trained here"),
+            (
+                model.kv_rank and (one.tp > 1 or one.cp > 1),
+                f"{model.name} has latent attention, which neither tp nor cp ranks divide here",
+            ),
             (model.batch % pieces, f"a batch of {model.batch} is not cut evenly by dp · micro-batches = {pieces}"),
             (model.layers % parts, f"{model.layers} layers are not cut evenly by pp · parts of a stage = {parts}"),
             (one.interleave > 1 and one.micro_batches % one.pp, f"micro-batches want a multiple of pp = {one.pp}"),

@@ -5,6 +5,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from busbw.backends.pytorch.training.network import Experts
 from busbw.backends.pytorch.training.step import Step
 
 
@@ -21,7 +22,8 @@ class ExpertParallel(Step):
         network = self.made.network(experts=range(first, first + each))
         for layer in network.layers.values():
             mixture: Any = layer.ffn
-            mixture.group = mesh.get_group()
+            if isinstance(mixture, Experts):
+                mixture.group = mesh.get_group()
         return network
 
     def synchronise(self) -> None:

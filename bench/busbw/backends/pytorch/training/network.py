@@ -56,6 +56,40 @@ class Attention(nn.Module):
         return projected.view(*projected.shape[:-1], -1, self._head_dim).transpose(1, 2)
 
 
+class LatentAttention(nn.Module):
+    """Keys and values of all heads come from one narrow vector, and queries from another (DeepSeek-AI 2024,
+    https://arxiv.org/abs/2412.19437, section 2.1.1). Positions turn ``rope_dim`` more numbers of a query, and of a key
+    that all heads share.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self._model = model
+        self.query_down = nn.Linear(model.hidden, model.q_rank, bias=False) if model.q_rank else nn.Identity()
+        self.query_norm = nn.RMSNorm(model.q_rank) if model.q_rank else nn.Identity()
+        self.query = nn.Linear(model.q_rank or model.hidden, model.heads * model.key_dim, bias=False)
+        self.down = nn.Linear(model.hidden, model.kv_rank + model.rope_dim, bias=False)
+        self.down_norm = nn.RMSNorm(model.kv_rank)
+        self.up = nn.Linear(model.kv_rank, model.heads * (model.head_dim + model.value_dim), bias=False)
+        self.out = nn.Linear(model.heads * model.value_dim, model.hidden, bias=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of (sequences, tokens, hidden)."""
+        model = self._model
+        query, turned = self._heads(self.query(self.query_norm(self.query_down(hidden))), model.rope_dim)
+        narrow, shared = self.down(hidden).split((model.kv_rank, model.rope_dim), -1)
+        key, value = self._heads(self.up(self.down_norm(narrow)), model.value_dim)
+        turned, shared = _rotated(turned, None), _rotated(shared.unsqueeze(1), None)
+        query, key = torch.cat((query, turned), -1), torch.cat((key, shared.expand(-1, model.heads, -1, -1)), -1)
+        out: torch.Tensor = self.out(causal(query, key, value).transpose(1, 2).flatten(2))
+        return out
+
+    def _heads(self, projected: torch.Tensor, more: int) -> tuple[torch.Tensor, ...]:
+        """Of each head ``head_dim`` numbers and ``more``."""
+        heads = projected.view(*projected.shape[:-1], self._model.heads, -1).transpose(1, 2)
+        return torch.split(heads, [self._model.head_dim, more], -1)
+
+
 def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Attention to all earlier tokens; several heads share a key and a value (https://arxiv.org/abs/2305.13245)."""
     group = query.shape[1] // key.shape[1]
@@ -92,7 +126,8 @@ class FeedForward(nn.Module):
 
 class Experts(nn.Module):
     """Feed-forward networks of which a token goes to some, weighed by a softmax over these (Jiang et al. 2024,
-    https://arxiv.org/abs/2401.04088, section 2.1). A token that is dropped gets nothing from that expert.
+    https://arxiv.org/abs/2401.04088, section 2.1). A token that is dropped gets nothing from that expert. Shared ones
+    work on every token, as one network of their width together.
 
     own: the experts that are here. group: the ranks that have all, as many each; None: they are all here.
     """
@@ -101,6 +136,7 @@ class Experts(nn.Module):
         super().__init__()
         self.router = nn.Linear(model.hidden, model.experts, bias=False)
         self.experts = nn.ModuleDict({str(number): FeedForward(model, model.expert_ffn) for number in own})
+        self.shared = FeedForward(model, model.shared_experts * model.expert_ffn) if model.shared_experts else None
         self.group: Any = None
         self._choice = torch.tensor(choice).view(model.top_k, -1).T
 
@@ -115,7 +151,8 @@ class Experts(nn.Module):
         order = order.to(rows.device)
         token = order // choice.shape[1]
         found = self._worked(rows[token], counts) * gates[order].unsqueeze(-1)
-        return torch.zeros_like(rows).index_add(0, token, found).view_as(hidden)
+        base = torch.zeros_like(rows) if self.shared is None else self.shared(rows)
+        return base.index_add(0, token, found).view_as(hidden)
 
     def _worked(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """What experts make of rows in the order of experts, so many of each."""
@@ -134,12 +171,14 @@ class Experts(nn.Module):
 class Layer(nn.Module):
     """Attention, where the model has it, and the feed-forward network or experts, each added to what comes in."""
 
-    def __init__(self, model: Model, choice: Sequence[int], experts: range) -> None:
+    def __init__(self, model: Model, number: int, choice: Sequence[int], experts: range) -> None:
         super().__init__()
         self.attention_norm = _norm(model) if model.heads else None
-        self.attention = Attention(model) if model.heads else None
+        kind = LatentAttention if model.kv_rank else Attention
+        self.attention = kind(model) if model.heads else None
         self.ffn_norm = _norm(model)
-        self.ffn = Experts(model, choice, experts) if model.experts else FeedForward(model, model.ffn)
+        mixed = model.experts and number >= model.dense_layers
+        self.ffn = Experts(model, choice, experts) if mixed else FeedForward(model, model.ffn)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of (sequences, tokens, hidden)."""
@@ -203,7 +242,7 @@ class Network(nn.Module):
         first, last = mine.start == 0, mine.stop == model.layers
         self.embedding = Embedding(model) if model.vocabulary and first else None
         own = range(model.experts) if experts is None else experts
-        self.layers = nn.ModuleDict({str(number): Layer(model, choice, own) for number in mine})
+        self.layers = nn.ModuleDict({str(number): Layer(model, number, choice, own) for number in mine})
         self.head = Head(model) if model.vocabulary and last else None
         if model.tied and self.embedding is not None and self.head is not None:
             self.head.out.weight = self.embedding.tokens.weight

@@ -245,11 +245,11 @@ class Reference:
         torch.autograd.backward(loss_of(out, self._wanted.to(made.device)))
         self._out = out.detach().cpu()
         self._network = dict(network.cpu().named_parameters())
-        inner = max(model.ffn, model.expert_ffn, model.heads * model.head_dim)
+        inner = max(model.ffn, model.expert_ffn, model.heads * model.key_dim)
         longest = max(made.shape.tokens, model.hidden, inner, model.vocabulary)
         # Forward and backward pass go through every product of a layer once; each adds up to ``longest`` numbers,
         # whose errors are as a random walk's.
-        chain = 2 * (model.layers * (6 if model.heads else 2) + 1)
+        chain = 2 * (model.layers * ((8 if model.kv_rank else 6) if model.heads else 2) + 1)
         self._share = torch.finfo(torch.float32).eps * chain * math.sqrt(longest)
         # Of a gradient that is nothing but what rounding left, as that of a key's bias, which shifts all scores alike.
         gradients = (one.grad.abs().max() for one in self._network.values() if one.grad is not None)
