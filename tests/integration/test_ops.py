@@ -166,7 +166,7 @@ def test_one_rank_has_no_wire_and_no_partner(commands: Commands) -> None:
     finished = commands.run("run", "--plan", commands.sweep(_EVERY_OP, "64"), "--ranks", "1")
     assert finished.code == 0, finished.told
     run = commands.read()
-    lonely = {op: f"{op} needs 2 ranks in every group; the smallest here has 1" for op in _PAIR_OPS}
+    lonely = {op: f"{op} needs 2 ranks in every group; the smallest here has 1" for op in {*_PAIR_OPS, "tcp_ping_pong"}}
     lonely["send_recv"] = "torch.distributed sends nothing from a rank to itself, which a ring of one rank needs"
     lonely = _NO_DEVICE | lonely
     assert {row.case.op: row.reason for row in run.skipped} == lonely

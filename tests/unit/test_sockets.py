@@ -141,8 +141,3 @@ def test_what_it_is_not_made_for_is_refused(settings: dict[str, object]) -> None
     usual = case("tcp_stream", 1 << 20)
     assert sockets.refuse(usual) is None
     assert sockets.refuse(msgspec.structs.replace(usual, **settings))
-
-
-def test_one_rank_has_nobody_to_play_with() -> None:
-    assert sockets.refuse(case("tcp_stream", 1 << 20, 1)) is None
-    assert sockets.refuse(case("tcp_ping_pong", 1 << 20, 1))

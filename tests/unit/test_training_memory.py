@@ -236,6 +236,17 @@ OF_GPT = {
     "batch": 4,
     "sequence": 128,
 }
+OF_LATENT = {
+    "rope_dim": 16,
+    "value_dim": 32,
+    "q_rank": 64,
+    "kv_rank": 32,
+    "expert_ffn": 64,
+    "experts": 16,
+    "top_k": 4,
+    "dense_layers": 2,
+    "nodes_per_token": 0,
+}
 SMALL_ENDS = {"vocabulary": 64, "positions": 0, "tied": False, "dropout": False, "dtype": "float32"}
 
 
@@ -250,6 +261,8 @@ SMALL_ENDS = {"vocabulary": 64, "positions": 0, "tied": False, "dropout": False,
         ("Llama 3 8B", {**OF_GPT, **SMALL_ENDS, "ffn": 448, "sequence": 256, "heads": 8, "head_dim": 16}),
         ("Llama 3 8B", {**OF_GPT, **SMALL_ENDS, "gated": False, "norm": "layer"}),
         ("Mixtral 8x7B", {**OF_GPT, **SMALL_ENDS, "ffn": 0, "kv_heads": 1, "expert_ffn": 448}),
+        ("DeepSeek-V3", {**OF_GPT, **SMALL_ENDS, **OF_LATENT}),
+        ("DeepSeek-V3", {**OF_GPT, **SMALL_ENDS, **OF_LATENT, "shared_experts": 0, "experts": 8, "sequence": 32}),
     ],
 )
 def test_the_peak_of_a_step_is_that_of_the_allocator(name: str, changed: dict[str, Any]) -> None:

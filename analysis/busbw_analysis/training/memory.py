@@ -149,7 +149,11 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
             split += pairs * (2 * width + 1 if model.dropout else width)
         elif kernels != "scores":
             split += 4.0 * tokens * model.heads
-        if kernels == "eager":
+        if kernels == "eager" and model.kv_rank:
+            # Values that are narrower than keys have no joined kernel on a CPU: the scores are kept.
+            split += pairs * width
+            whole += width * tokens * (h + model.q_rank + model.kv_rank + model.rope_dim)
+        elif kernels == "eager":
             repeated = (model.heads - keys) * (model.key_dim + model.head_value_dim)
             split += width * tokens * (repeated + v)
             whole += width * tokens * h * (model.norm == "rms")
@@ -159,7 +163,8 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     if experts:
         routed = tokens * model.top_k * step.imbalance
         split += width * inner * model.expert_ffn * (routed + tokens * model.shared_experts)
-        whole += width * routed * h * 2 + _WIDE * tokens * model.experts
+        # What goes into experts and comes out; torch keeps the weighed results, too.
+        whole += width * routed * h * (3 if kernels == "eager" else 2) + _WIDE * tokens * model.experts
     else:
         split += width * inner * model.ffn * tokens
     return split / layout.tp + whole / (layout.tp if layout.sequence_parallel else 1)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from busbw.backends.base import Operation
 from busbw.errors import BackendError
-from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.runs.records import Case
 
@@ -30,8 +29,6 @@ def refuse(case: Case) -> str | None:
         return f"{case.op} measures the loopback of one host; the ranks are on {case.nodes}"
     if case.group != "all":
         return f"{case.op} connects all ranks of the world; groups {case.group} asks for some"
-    if OPS[case.op].trips > 1 and case.ranks < 2:
-        return f"{case.op} needs two ranks"
     if case.mode not in _MODES:
         return f"{case.op} has the modes {' and '.join(_MODES)}, not {case.mode}"
     return None

@@ -165,4 +165,4 @@ class Op:
 
     def least_ranks(self) -> int:
         """The smallest group the op makes sense in."""
-        return 1 if self.members == "all" else 2
+        return 1 if self.members == "all" and self.trips == 1 else 2
