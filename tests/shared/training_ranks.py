@@ -32,12 +32,19 @@ REPLICATED: Final = (
 )
 """Steps of which four ranks train two replicas, or of :data:`WIDE` ones a single one."""
 WIDE: Final = ("train_ring", "train_3d")
-SCALES: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128, "Mixtral 8x7B": 1 / 128, "DeepSeek-V3": 1 / 256}
+SCALES: Final = {
+    "MLP 1024": 1 / 16,
+    "Llama 3 8B": 1 / 128,
+    "Mixtral 8x7B": 1 / 128,
+    "DeepSeek-V3": 1 / 256,
+    "GPT-3 175B": 1 / 256,
+}
 """What is trained → its scale."""
 ACCUMULATED: Final = ("train_ddp", "train_zero1", "train_fsdp", "train_fsdp_kept", "train_ulysses")
 """Steps whose ranks add up the gradients of two micro-batches."""
 MODELS: Final = {
     **{op: (OTHER_MODELS[op],) if op in OTHER_MODELS else ("MLP 1024", "Llama 3 8B") for op in WORKLOADS},
+    **dict.fromkeys(("train_tensor", "train_columns", "train_1f1b"), ("MLP 1024", "GPT-3 175B", "Llama 3 8B")),
     "train_experts": ("Mixtral 8x7B", "DeepSeek-V3"),
 }
 """Step → what it trains here."""

@@ -22,9 +22,12 @@ class StepShape:
 
     @cached_property
     def model(self) -> Model:
-        """The row at its scale; weights and gradients are float32."""
+        """The row at its scale; weights and gradients are float32. The first and the last stage of a pipeline have a
+        matrix of their own each.
+        """
         row = model_rows.named(model_rows.models(), self.workload.model)
-        return msgspec.structs.replace(model_rows.scaled(row, self.workload.scale), dtype="float32")
+        tied = row.tied and self.workload.pp == 1
+        return msgspec.structs.replace(model_rows.scaled(row, self.workload.scale), dtype="float32", tied=tied)
 
     @property
     def tokens(self) -> int:
@@ -93,6 +96,10 @@ class StepShape:
                 op == "train_sequence" and model.sequence % one.tp,
                 f"a sequence of {model.sequence} is not cut evenly by tp = {one.tp}",
             ),
+            (
+                op == "train_sequence" and model.positions,
+                f"{model.name} learns positions, which ranks with some of the tokens each would have to add up",
+            ),
             (one.cp > 1 and not model.heads, f"{model.name} has no attention, which is what cp ranks do together"),
             (
                 one.cp > 1 and model.sequence % (2 * one.cp),
@@ -106,8 +113,6 @@ class StepShape:
                 op == "train_ulysses" and model.kv_heads % one.cp and one.cp % model.kv_heads,
                 f"cp = {one.cp} is no multiple and no part of {model.kv_heads} kv_heads",
             ),
-            (one.tp > 1 and model.tied, f"{model.name} ties embedding and head, which tp splits apart"),
-            (one.pp > 1 and model.tied, f"{model.name} ties embedding and head, which are on two stages"),
         )
         return next((reason for applies, reason in obstacles if applies), None)
 

@@ -244,10 +244,15 @@ class Network(nn.Module):
         own = range(model.experts) if experts is None else experts
         self.layers = nn.ModuleDict({str(number): Layer(model, number, choice, own) for number in mine})
         self.head = Head(model) if model.vocabulary and last else None
-        if model.tied and self.embedding is not None and self.head is not None:
-            self.head.out.weight = self.embedding.tokens.weight
+        self._tied = model.tied
+        self.tie()
         for name, parameter in self.named_parameters():
             _fill(name, parameter, seed)
+
+    def tie(self) -> None:
+        """Make the output matrix that of the embedding, where the model wants it and both are here."""
+        if self._tied and self.embedding is not None and self.head is not None:
+            self.head.out.weight = self.embedding.tokens.weight
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of tokens where it has an embedding, else of (sequences, tokens, hidden)."""

@@ -85,6 +85,7 @@ def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - to
     if network.head is not None:
         columns = ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
         parallelize_module(network.head, mesh, {"out": columns} | ({"norm": norm} if form == "sequence" else {}))
+    network.tie()  # each was split on its own, both alike
 
 
 def loss_by_vocabulary(made: Made) -> AbstractContextManager[None]:
