@@ -105,7 +105,14 @@ def test_a_cause_explains_what_is_slower(stored: StoredRun, code: str) -> None:
     assert code == "no-spare-core" or code in {one.code for one in found.evidence}
     assert code not in {one.code for one in found.findings}
     # Where ranks run is no fault of the machine, and said first; that it was busy leaves that open.
-    assert ("fault" in found.answer.partition(":")[0]) == (code != "disturbed")
+    assert ("faulty" in found.answer.partition(":")[0]) == (code != "disturbed")
+
+
+def test_a_machine_is_not_acquitted_where_more_speaks_against_it() -> None:
+    far_off = answer(run_of(30.0, machine=Machine(usable_cores=4)))
+    judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4)),)))
+    drifting = answer_of(replace(judgement, findings=(Finding("caution", "drift", "It became slower."),)))
+    assert not any("faulty" in one.answer for one in (far_off, drifting))
 
 
 def test_a_healthy_run_without_a_spare_core_is_as_expected() -> None:

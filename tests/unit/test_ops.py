@@ -319,12 +319,18 @@ def test_every_op_has_a_reference() -> None:
     assert set(MEANINGS) == set(OPS) - TRAINED, "steps of training are held against one process"
 
 
+_OF_TWO = {
+    *("ping_pong", "pair_uni", "pair_bidir", "pair_matrix", "tcp_ping_pong", "train_exchange"),
+    *("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"),
+}
+
+
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_a_row_is_complete(op: Op) -> None:
     assert op.summary
     assert op.size_meaning
     assert op.in_place
-    assert op.least_ranks() == (1 if op.members == "all" and op.trips == 1 else 2)
+    assert (op.least_ranks() == 2) == (op.name in _OF_TWO)
     assert op.trips >= 1
     assert all(op.multiple(ranks) in {1, ranks} for ranks in RANKS)
     assert not (op.reduces and not op.sized)

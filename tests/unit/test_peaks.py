@@ -116,6 +116,17 @@ def test_a_message_one_way_at_a_time_is_held_against_one_over_a_plain_socket() -
     assert isinstance(found["pair_bidir"], Unavailable)
 
 
+@pytest.mark.parametrize("group", ["0,1", "0,3;1,2"])
+def test_other_ranks_and_several_pairs_at_once_have_no_part_in_that_peak(group: str) -> None:
+    asked = [case("ping_pong", 16 * MIB, group=group), case("tcp_ping_pong", 16 * MIB), case("tcp_stream", 16 * MIB)]
+    dataset = pool((synthetic_run(asked, QUIET, machine=Machine(usable_cores=4), samples=5),))
+    for series in series_of(dataset):
+        if series.key.op == "ping_pong":
+            found = peak_of(dataset, series, ROWS, sharing=2.0 if ";" in group else 1.0)
+            assert isinstance(found, Peak)
+            assert "tcp_stream" in found.denominator
+
+
 def test_the_largest_copy_is_the_peak() -> None:
     world = World(by_op={"memory_copy": (Piece(0.0, 1e-10), Piece(0.0, 5e-10, 64 * MIB))}, sample_noise=0.0)
     cases = [case("memory_copy", size) for size in (MIB, 64 * MIB)]

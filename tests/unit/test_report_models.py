@@ -133,11 +133,11 @@ def test_the_rate_of_the_host_stands_with_the_other_parameters() -> None:
     copies = [case("memory_copy", size, 4) for size in (64 << 20, 256 << 20)]
     copied = judged(*sweep("all_reduce"), *copies).curves[0].model
     assert not isinstance(copied, Unavailable)
-    assert re.search(r"; R and C [\d.]+ [GM]B/s, from memory_copy$", copied[0].parameters)
-    both = judged(*sweep("all_reduce"), *ring, *copies).curves[0].model
+    assert re.search(r"; R [\d.]+ [GM]B/s, from memory_copy$", copied[0].parameters)
+    both = judged(*sweep("all_gather"), *ring, *copies).curves[0].model
     assert not isinstance(both, Unavailable)
     assert re.search(
-        r"; R [\d.]+ [GM]B/s, from the send_recv ring; C [\d.]+ GB/s, from memory_copy$", both[0].parameters
+        r"; R [\d.]+ [GM]B/s, from the send_recv ring; M [\d.]+ GB/s, from memory_copy$", both[0].parameters
     )
 
 

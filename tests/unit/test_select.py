@@ -92,9 +92,13 @@ def test_a_shared_host_is_the_limit_where_it_is_slower_than_a_rank() -> None:
     assert roomy.seconds(model, 4, 1, 8 * MIB) == LINK.seconds(model, 4, 1, 8 * MIB)
 
 
-@pytest.mark.parametrize(("op", "blocks"), [("all_gather", 4), ("reduce_scatter", 5), ("all_reduce", 0)])
+@pytest.mark.parametrize(
+    ("op", "blocks"), [("all_gather", 4), ("reduce_scatter", 5), ("gather", 1), ("scatter", 0), ("all_reduce", 0)]
+)
 def test_what_a_library_copies_besides_comes_on_top(op: str, blocks: int) -> None:
-    """Each of 4 ranks copies all blocks behind an all_gather; before a reduce_scatter as many, and its own behind."""
+    """Each of 4 ranks copies all blocks behind an all_gather, one of them behind a gather; before a reduce_scatter each
+    copies all, and its own behind.
+    """
     copying = replace(LINK, copy_bytes_per_second=1e10)
     more = copying.seconds(gloo(op), 4, 1, 8 * MIB) - LINK.seconds(gloo(op), 4, 1, 8 * MIB)
     assert more == pytest.approx(blocks * 8 * MIB / 1e10, abs=1e-12)

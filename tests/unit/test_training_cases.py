@@ -47,6 +47,12 @@ def test_a_model_at_its_own_scale_is_itself(name: str) -> None:
     assert model_rows.scaled(MODELS[name], 1.0) == MODELS[name]
 
 
+def test_a_scaled_model_has_as_large_a_part_of_dense_layers_and_at_least_one() -> None:
+    deepseek = MODELS["DeepSeek-V3"]
+    assert [model_rows.scaled(deepseek, scale).dense_layers for scale in (1.0, 0.7, 0.01)] == [3, 2, 1]
+    assert model_rows.scaled(MODELS["Mixtral 8x7B"], 0.01).dense_layers == 0
+
+
 @given(st.sampled_from(list(MODELS)), st.floats(1e-6, 1))
 def test_a_scaled_model_can_be_divided_and_is_no_larger(name: str, scale: float) -> None:
     whole, small = MODELS[name], model_rows.scaled(MODELS[name], scale)

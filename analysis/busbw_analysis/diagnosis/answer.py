@@ -129,7 +129,8 @@ def answer_of(judgement: Judgement) -> Answer:
     known = {code for cause in causes for code in (cause.code, *_FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        answer=_sentence(*_acquitted(status, causes), *_by_band(verdicts, doubted=doubted)) or _unjudged(judgement),
+        answer=_sentence(*_acquitted(judgement, status, causes), *_by_band(verdicts, doubted=doubted))
+        or _unjudged(judgement),
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
         trust=trust,
@@ -326,6 +327,8 @@ Shared cores come before stragglers: a rank that waits for a core is late, too.
 
 _OF_PLACEMENT: Final = frozenset({"oversubscribed", "no-spare-core"})
 """Causes that come from where the ranks run, and that a sound machine has, too."""
+_MOST_BY_PLACEMENT: Final = 10.0
+"""So many times the model's time they may take: sound machines were seen at up to 7."""
 
 _NOISE: Final = _Rule(
     "noise", _scatter_words, _more_launches, lambda _, verdict: verdict.status == "undecided", always=False
@@ -377,10 +380,15 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
 
-def _acquitted(status: Status, causes: Sequence[Cause]) -> tuple[str, ...]:
-    """The clause that comes first where nothing but the place of the ranks makes anything slower."""
-    alone = status == "explained" and {cause.code for cause in causes} <= _OF_PLACEMENT
-    return ("no fault of the machine was found",) if alone else ()
+def _acquitted(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> tuple[str, ...]:
+    """The clause that comes first where nothing but the place of the ranks makes anything slower, nor by more than it
+    does on sound machines.
+    """
+    found = {cause.code for cause in causes}
+    doubts = {one.code for one in judgement.findings if one.severity != "note"} - found - {"disturbed", "self-test"}
+    ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
+    alone = status == "explained" and found <= _OF_PLACEMENT and not doubts
+    return ("no sign of a faulty machine",) if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ()
 
 
 def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:

@@ -31,8 +31,8 @@ NEAR_PRACTICAL = 0.85
 their nominal rate as data."""
 
 ABOVE_PEAK = 1.05
-"""Share of a nominal peak above which the peak cannot be that of this machine; a switch that does the sums carries up
-to twice as much."""
+"""Share of a nominal peak above which the peak cannot be that of this machine, and of a measured one above which a rate
+is not the same; a switch that does the sums carries up to twice as much."""
 
 NOT_ITS_PEAK: Final = "the peak is not this machine's"
 
@@ -139,7 +139,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         for slowdown in slowdowns
     )
     found = {best[0], status, worst[0]}
-    if len(found) > 1 and not found <= {"as expected", "faster"}:
+    if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
         reasons.insert(
             0,
             f"the {point.interval.kind} lies on both sides of a limit: {format_time(ends[0])} is {best[1]}, "
@@ -200,7 +200,7 @@ def _most_share(curve: Curve) -> float:
 
 def _judged(held: _Held, limits: tuple[float, float], *, latent: bool, widest: bool) -> tuple[Status, str]:
     """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says. Where
-    only the peak judges, what is left of the time without latency is held against it.
+    only the peak judges, nobody is slow whose time without latency is near it; nothing tells how much latency is.
 
     ``limits``: the shares of the peak that are near it, and that are still believed. ``widest``: the peak is of the
     widest link that such hardware has, so that nobody below it is slow.
@@ -209,14 +209,14 @@ def _judged(held: _Held, limits: tuple[float, float], *, latent: bool, widest: b
     peak_share, beyond_latency, model_ratio = held
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= near:
-        believed: Status = "faster" if peak_share > 1 else "as expected"
+        believed: Status = "faster" if peak_share > ABOVE_PEAK else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
     if model_ratio is None and (latent or peak_share is None):
         return "not judged", "latency-bound" if latent else "nothing to compare with"
     if model_ratio is None:
-        enough = beyond_latency is not None and beyond_latency >= near
-        below: Status = "not judged" if widest else "slower"
-        return ("as expected", f"{reached}, the rest is latency") if enough else (below, reached)
+        excused = beyond_latency is not None and beyond_latency >= near
+        without = f", {100 * (beyond_latency or 0):.3g} % without latency" if excused else ""
+        return ("not judged" if excused or widest else "slower"), reached + without
     if model_ratio > MODEL_TOLERANCE:
         return "slower", f"{times(model_ratio)} slower than the model"
     if model_ratio < 1 / MODEL_TOLERANCE:
@@ -234,7 +234,7 @@ def _beside(theirs: PublishedPoint, status: Status, text: str) -> tuple[Status, 
         found = f"{times(theirs.ratio)} slower than published: {theirs.rate_in_words}"
     elif theirs.ratio < 1 / MODEL_TOLERANCE:
         found = f"{times(1 / theirs.ratio)} faster than published: {theirs.rate_in_words}"
-    known = f"{text}, {found}" if text.endswith("of peak") else found
+    known = f"{text}, {found}" if "of peak" in text else found
     if status not in {"slower", "not judged"}:
         return status, known
     if theirs.ratio > MODEL_TOLERANCE:
@@ -280,6 +280,8 @@ def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterato
 
 
 def _above(peak: Peak) -> str:
+    if peak.level == "sockets of a host":
+        return "above 100 %: plain sockets and this op are timed alike, and were not as fast at the same moment"
     if peak.measured:
         return (
             "above 100 % because the peak was measured by copying buffers that may be larger than a cache, while parts "

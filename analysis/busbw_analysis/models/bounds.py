@@ -40,8 +40,8 @@ def least_seconds(
 @dataclass(frozen=True, slots=True)
 class Spent:
     """Where the time of one measured call goes, in ns: waiting for ``messages_ns`` (α), ``bytes_ns`` under way (β, or R
-    where that is slower), ``sums_ns`` (γ; None where it is not known) and what is left of the measured time. That is
-    negative where the model is too slow. ``bound_ns`` is the least that any algorithm needs.
+    where that is slower) and copied (M), ``sums_ns`` (γ; None where it is not known) and what is left of the measured
+    time. That is negative where the model is too slow. ``bound_ns`` is the least that any algorithm needs.
     """
 
     size_bytes: int

@@ -1,6 +1,6 @@
 """The one record of what an algorithm costs, and what a call takes by it with the α, β, γ and R of messages.
 
-T = rounds · α + max(sent · S β, moved · S / R) + copied · S / C + added · S γ. A joint fit (``fitting.joint``) has more
+T = rounds · α + max(sent · S β, moved · S / R) + copied · S / M + added · S γ. A joint fit (``fitting.joint``) has more
 parameters for the same record, and the same method ``seconds``.
 """
 
@@ -56,7 +56,7 @@ class CostModel:
     ``sent``: bytes through one direction of the link of the busiest rank (times β).
     ``added``: bytes that the busiest rank adds up (times γ).
     ``moved``: bytes that all ranks send together (over R, where they share one host).
-    ``copied``: bytes that all ranks of one host copy from buffer to buffer besides (over C).
+    ``copied``: bytes that all ranks of one host copy from buffer to buffer besides (over M).
     ``possible``: whether there is such a thing; the counts may raise AnalysisError where there is not.
     ``messages``: how many the busiest rank has; None: one a round.
     ``inner_rounds``, ``inner_sent``: what of ``rounds`` and ``sent`` stays inside a host and takes the α and β there.
@@ -133,7 +133,7 @@ class Parameters:
     ``host_bytes_per_second``: R, what all ranks of one host move together; None: no limit, or not known.
     ``origin``: where they were measured, in words.
     ``gamma_seconds_per_byte``: a byte that is added up; 0 where it is not known.
-    ``copy_bytes_per_second``: C, what all ranks of one host copy in memory together; None: not known, taken as free.
+    ``copy_bytes_per_second``: M, what all ranks of one host copy in memory together; None: not known, taken as free.
     """
 
     alpha_seconds: float
@@ -145,7 +145,7 @@ class Parameters:
 
     def __post_init__(self) -> None:
         """Raise AnalysisError for a host that moves or copies nothing."""
-        for name, rate in (("R", self.host_bytes_per_second), ("C", self.copy_bytes_per_second)):
+        for name, rate in (("R", self.host_bytes_per_second), ("M", self.copy_bytes_per_second)):
             if rate is not None and not rate > 0:
                 message = f"{name} of a host is {rate} B/s; want above 0, or none"
                 raise AnalysisError(message)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from busbw.ops import TRAINED
-from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.costs import CostModel, none
 from busbw_analysis.models.families import GLOO, MPI
 from busbw_analysis.models.textbook import (
     down,
@@ -89,7 +89,7 @@ MODELS: tuple[CostModel, ...] = (
     _ring(
         "reduce_scatter",
         "whole all_reduce, then a slice",
-        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R) + (n+1) S / C: twice the bytes of a reduce-scatter",
+        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R) + (n+1) S / M: twice the bytes of a reduce-scatter",
         source=f"ProcessGroupGloo clones, all-reduces and copies; wire bytes measured: 2(n−1) S; {_TWO_DELAYS}: 4(n−1)",
         copied=lambda n, *_: n + 1 if n > 1 else 0,
     ),
@@ -97,7 +97,7 @@ MODELS: tuple[CostModel, ...] = (
         "all_gather",
         "ring",
         twice_the_others,
-        "2(n−1) α + max((n−1)/n S β, (n−1) S / R) + n S / C",
+        "2(n−1) α + max((n−1)/n S β, (n−1) S / R) + n S / M",
         f"gloo/allgather.cc, blocks in two halves in flight; ProcessGroupGloo copies all blocks out of a flat buffer; "
         f"{_TWO_DELAYS}: 2(n−1)",
         sent=share,
@@ -138,12 +138,13 @@ MODELS: tuple[CostModel, ...] = (
             op,
             "linear at the root",
             two,
-            "2 α + max((n−1)/n S β, (n−1)/n S / R)",
-            f"gloo/{op}.cc; wire bytes measured: (n−1)/n S; {_TWO_DELAYS}: 2 at any n",
+            f"2 α + max((n−1)/n S β, (n−1)/n S / R){' + S / M' if flat else ''}",
+            f"gloo/{op}.cc; {flat}wire bytes measured: (n−1)/n S; {_TWO_DELAYS}: 2 at any n",
             sent=share,
             moved=share,
+            copied=one if flat else none,
         )
-        for op in ("gather", "scatter")
+        for op, flat in (("gather", "ProcessGroupGloo copies all blocks out of a flat buffer; "), ("scatter", ""))
     ),
     _gloo(
         "barrier",

@@ -79,7 +79,7 @@ def parameters_from(
 ) -> Parameters | Unavailable:
     """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
     in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
-    which measurement the points are, ``host_origin`` which ones the rates of the host are.
+    which measurement the points are, ``host_origin`` which one the rate of the host is.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
@@ -164,8 +164,7 @@ def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float |
     copies = None if copied is None else copied.bytes_per_second
     if rates:
         rate, origin = max(rates)
-        copying = "" if copies is None else f"; C {format_rate(copies)}, from memory_copy"
-        return rate, copies, f"; R {format_rate(rate)}, from {origin}{copying}"
+        return rate, copies, f"; R {format_rate(rate)}, from {origin}"
     if copies is None:
         return None, None, "; R unknown, taken as infinite"
-    return copies, copies, f"; R and C {format_rate(copies)}, from memory_copy"
+    return copies, copies, f"; R {format_rate(copies)}, from memory_copy"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError
 from busbw.ops import MESSAGES
+from busbw.units import format_rate
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Calls, Choice, Library
@@ -186,7 +187,9 @@ def predict_alternatives(
 def _prediction(
     model: CostModel, key: SeriesKey, bus_factor: float | None, size: int, parameters: Parameters
 ) -> Prediction:
-    seconds = parameters.seconds(model, len(key.ranks), key.hosts, size)
+    where = (len(key.ranks), key.hosts, size)
+    seconds, copies = parameters.seconds(model, *where), parameters.copy_bytes_per_second
+    copying = "" if copies is None or not model.copied(*where) else f"; M {format_rate(copies)}, from memory_copy"
     left_out = f"; sums left out{', inside hosts as between them' if model.two_levels else ''}"
     return Prediction(
         size_bytes=size,
@@ -195,5 +198,5 @@ def _prediction(
         algorithm=model.label,
         formula=model.formula,
         source=model.source + (left_out if model.family == "textbook" else ""),
-        parameters=parameters.origin,
+        parameters=parameters.origin + copying,
     )

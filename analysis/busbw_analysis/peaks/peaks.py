@@ -1,10 +1,10 @@
 """What the hardware allows: the peak over a curve, and what exactly 100 % means.
 
-CPU ranks on one host talk through its memory, so their peak is the rate at which that host copies memory, measured in
-the same run. GPUs of one host are under their links, ranks on several hosts under the network, and where they drive
-GPUs under links and network together. Kernels in memory are under that of the host or of the GPU, copies between the
-two under the GPU's link to the host: nominal peaks, from what the system states and the catalogue. Where none is known
-there is no peak: a percentage of a guess is worse than none.
+CPU ranks on one host talk through sockets or its memory, so their peak is what plain sockets carry or the rate at which
+that host copies memory, measured in the same run. GPUs of one host are under their links, ranks on several hosts under
+the network, and where they drive GPUs under links and network together. Kernels in memory are under that of the host or
+of the GPU, copies between the two under the GPU's link to the host: nominal peaks, from what the system states and the
+catalogue. Where none is known there is no peak: a percentage of a guess is worse than none.
 """
 
 from collections import Counter
@@ -321,21 +321,22 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
 
 
 def _peak_in_host(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
-    stream = _comparable(dataset, series)
+    stream = _comparable(dataset, series, sharing)
     if isinstance(stream, SocketStream):
         return _socket_peak(dataset, series, stream)
     return stream or _memory_peak(dataset, series, sharing)
 
 
-def _comparable(dataset: Dataset, series: Series) -> SocketStream | Unavailable | None:
+def _comparable(dataset: Dataset, series: Series, sharing: float) -> SocketStream | Unavailable | None:
     """The stream that is a peak of ``series``, on one host: over sockets, too, and fewer ranks had no more cores. None
-    where no stream tells of it.
+    where no stream tells of it. Messages of the first and the last rank alone have one of their own.
     """
     host = dataset.hosts_of(series.key.ranks)[0]
     if dataset.backend.transport != "gloo-tcp" or series.key.op in ON_SOCKETS:
         return None
     streams = socket_streams(dataset)
-    if _one_way_at_a_time(series) and (in_turn := streams.get((_TCP_PING_PONG, host))) is not None:
+    in_turn = streams.get((_TCP_PING_PONG, host))
+    if in_turn is not None and sharing == 1 and _one_way_between_the_ends(series, in_turn.ranks):
         return in_turn
     stream, cores = streams.get((_TCP_STREAM, host)), fact(dataset.environment(host), "cpu.usable_cores")
     if stream is None:
@@ -349,9 +350,10 @@ def _comparable(dataset: Dataset, series: Series) -> SocketStream | Unavailable 
     )
 
 
-def _one_way_at_a_time(series: Series) -> bool:
+def _one_way_between_the_ends(series: Series, ranks: Sequence[int]) -> bool:
     point = series.points[-1]
-    return series.key.op in OF_TWO_RANKS and point.wire_bytes == point.size_bytes
+    one_way = series.key.op in OF_TWO_RANKS and point.wire_bytes == point.size_bytes
+    return one_way and series.key.ranks == (ranks[0], ranks[-1])
 
 
 def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak:

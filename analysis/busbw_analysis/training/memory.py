@@ -150,8 +150,9 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
         elif kernels != "scores":
             split += 4.0 * tokens * model.heads
         if kernels == "eager" and model.kv_rank:
-            # Values that are narrower than keys have no joined kernel on a CPU: the scores are kept.
-            split += pairs * width
+            # Values that are not as wide as keys have no joined kernel on a processor: scores are kept.
+            unequal = model.key_dim != model.head_value_dim
+            split += pairs * width * (unequal and layout.recompute != "selective")
             whole += width * tokens * (h + model.q_rank + model.kv_rank + model.rope_dim)
         elif kernels == "eager":
             repeated = (model.heads - keys) * (model.key_dim + model.head_value_dim)

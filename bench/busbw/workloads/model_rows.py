@@ -260,7 +260,9 @@ def scaled(model: Model, scale: float) -> Model:
         for name, step in _SCALED.items()
         if (whole := getattr(model, name))
     }
-    return msgspec.structs.replace(model, **smaller)
+    # As large a part of the layers, for which one has to be there.
+    dense = max(min(1, model.dense_layers), model.dense_layers * smaller["layers"] // model.layers)
+    return msgspec.structs.replace(model, **smaller, dense_layers=dense)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

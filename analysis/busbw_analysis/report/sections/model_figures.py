@@ -103,7 +103,7 @@ def _parts(spent: Spent) -> dict[Part, float]:
 
 _NAMES: Final[dict[Part, str]] = {
     "messages": "latency (α)",
-    "bytes": "bandwidth (β or R)",
+    "bytes": "bandwidth (β or R, copies)",
     "sums": "reduction (γ)",
     "unexplained": "unexplained",
 }
@@ -144,7 +144,7 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("high", lambda row: row[0].interval.high_ns, micro, "µs"),
     Column("Model", lambda row: row[1].time_ns, micro, "µs"),
     _of_the_time("latency (α)", lambda spent: spent.messages_ns),
-    _of_the_time("bandwidth (β, R)", lambda spent: spent.bytes_ns),
+    _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bytes_ns),
     _of_the_time(_NAMES["sums"], lambda spent: spent.sums_ns),
     Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
     Column("Lower bound", lambda row: row[2].bound_ns, micro, "µs"),

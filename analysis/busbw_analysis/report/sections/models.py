@@ -33,8 +33,8 @@ _HOW: Final = (
     "A model is a formula whose α and β come from messages between two ranks of the same run, and never from the curve "
     "that it is held against. Predicted / measured − 1 is 0 where it is right, below 0 where the call takes longer "
     "than it says. The columns show what share of the measured time the model gives to latency (α) and to bandwidth "
-    "(β, or R where all ranks of a host share less); what is left is unexplained. Columns above the line of "
-    "100 %: the model says more than was measured."
+    "(β, or R where all ranks of a host share less, and copies in memory); what is left is unexplained. Columns above "
+    "the line of 100 %: the model says more than was measured."
 )
 _LEAST: Final = (
     "The lower bound is what no algorithm can do without (Chan et al. 2007), with the same α, β and R; the bound over "
