@@ -209,7 +209,8 @@ def _judged(held: _Held, limits: tuple[float, float], *, latent: bool, widest: b
     peak_share, beyond_latency, model_ratio = held
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= near:
-        believed: Status = "faster" if peak_share > ABOVE_PEAK else "as expected"
+        # What was measured beside it scatters, too.
+        believed: Status = "faster" if peak_share > (ABOVE_PEAK if math.isinf(most) else 1) else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
     if model_ratio is None and (latent or peak_share is None):
         return "not judged", "latency-bound" if latent else "nothing to compare with"
