@@ -15,6 +15,8 @@ from busbw.errors import UsageError
 from busbw.ops import TRAINED
 from busbw.ops.training import EXCHANGE, parse_compute, parse_slow
 from busbw.workloads.shapes import StepShape
+from busbw_analysis.training.held import step_of
+from busbw_analysis.training.memory import memory
 
 WORKER: Final = Path(training_ranks.__file__)
 
@@ -81,6 +83,13 @@ def sent_of(found: dict[str, Any]) -> dict[str, int]:
     for kind, _, size, calls in found["sent"]:
         sent[kind] = sent.get(kind, 0) + size * calls
     return sent
+
+
+@pytest.mark.parametrize(("op", "model"), [(op, model) for op in PAIRED for model in MODELS[op]])
+def test_memory_is_near_that_of_the_formulas(told: list[dict[str, Any]], model: str, op: str) -> None:
+    """These models are so small that what a library keeps besides shows: larger ones are within a tenth."""
+    most = max(rank[op][model]["peak_bytes"] for rank in told)
+    assert 0.7 < most / memory(step_of(op, workload(op, model)), "sgd", "eager").total < 1.5
 
 
 @pytest.mark.parametrize("op", PAIRED)

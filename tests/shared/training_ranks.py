@@ -97,6 +97,8 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
     one.compute()
     one.communicate()
     one.step.reset()
+    found["peak_bytes"] = one.memory()[0]
+    one.step.reset()
     found["spans"] = one.timeline(time.perf_counter_ns)
     if op == "train_ddp":
         one.step.reset()

@@ -90,7 +90,10 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
         for index, bytes_ in enumerate((weights, gradients, each.optimizer)):
             sums[index] += bytes_ * unit.total
     count = under_way(layout, stage)
-    kept = count * sum(_kept_layers(step, stage, kernels)) + _ends(step, stage, count)
+    kept = count * sum(_kept_layers(step, stage, kernels)) + _ends(step, stage, count, kernels)
+    if kernels == "eager" and layout.pp > 1:
+        given = _given(step, stage, count)
+        kept = max(kept + given, 2 * given)  # behind a step the last stage joins what it gave
     return Memory(stage, sums[0], sums[1], sums[2], kept, _buffers(step, stage, kernels), count)
 
 
@@ -133,7 +136,7 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     4.1, 4.2). Selective recomputation leaves the scores out (section 5). A gated network keeps two inner tensors
     and their product. Single operations keep as well, each as what its derivative needs: the gate's activation, what
     an RMS norm gives before its weight, keys and values repeated for all heads, and attention's output in order of
-    tokens.
+    tokens; and with sequence parallelism what is gathered, where it is not gathered again.
     """
     layout, model = step.layout, step.model
     width, tokens, h = model.width_bytes, step.tokens, model.hidden
@@ -168,12 +171,16 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
         whole += width * routed * h * (3 if kernels == "eager" else 2) + _WIDE * tokens * model.experts
     else:
         split += width * inner * model.ffn * tokens
-    return split / layout.tp + whole / (layout.tp if layout.sequence_parallel else 1)
+    if layout.sequence_parallel:
+        gathered = width * tokens * h * (1 + bool(model.heads)) * layout.keep_inputs
+        whole = (whole - gathered) / layout.tp + gathered
+    return split / layout.tp + whole
 
 
-def _ends(step: Step, stage: int, count: float) -> float:
+def _ends(step: Step, stage: int, count: float, kernels: Kernels) -> float:
     """What the ends keep: a mask of dropout behind the embedding for each micro-batch under way; the inputs of the last
-    norm and of the head, and logits in float32, 4 s b h (1 + V/h)/t for one micro-batch (section 4.3).
+    norm and of the head, and logits in float32, 4 s b h (1 + V/h)/t for one micro-batch (section 4.3). With single
+    operations a loss over divided logits keeps four tensors of them (torch's ``loss_parallel``).
     """
     layout, model = step.layout, step.model
     split = layout.tp if layout.sequence_parallel else 1
@@ -182,16 +189,31 @@ def _ends(step: Step, stage: int, count: float) -> float:
     if stage < layout.pp - 1 or not model.vocabulary:
         return first
     ends = 2 * model.width_bytes * step.tokens * model.hidden / split
-    return first + ends + _WIDE * step.tokens * -(-model.vocabulary // layout.tp)
+    logits = 4 if kernels == "eager" and layout.tp > 1 else 1
+    return first + ends + logits * _WIDE * step.tokens * -(-model.vocabulary // layout.tp)
+
+
+def _given(step: Step, stage: int, count: float) -> float:
+    """What torch's ``PipelineStage`` keeps of what a stage gave: of micro-batches under way, the last stage of all."""
+    model, layout = step.model, step.layout
+    last = stage == layout.pp - 1
+    width = -(-model.vocabulary // layout.tp) if last and model.vocabulary else model.hidden
+    return model.width_bytes * step.tokens * width * (layout.micro_batches if last else count)
 
 
 def _buffers(step: Step, stage: int, kernels: Kernels) -> float:
     """What lives for a moment: with zero 3 the weights of two units, one at work and one on its way, and the gradients
     of one before they are divided (arXiv:2304.11277, section 3.4), where they are not kept whole; with everything
-    recomputed the activations of a layer.
+    recomputed the activations of a layer. Single operations make the gradient of a matrix before it is added to that of
+    earlier micro-batches or of its unit, and with zero 1 a rank's shares of gradients and new weights are tensors of
+    their own.
     """
     layout, units = step.layout, step.units(stage)
     total = 0.0
+    if kernels == "eager":
+        total += step.gradient_bytes * _largest_matrix(step, stage) * (layout.micro_batches > 1 or layout.zero == 3)
+        together = sum(unit.total / step.shards(unit) for unit in units)
+        total += (step.gradient_bytes + step.model.width_bytes) * together * (layout.zero == 1)
     if layout.zero == 3:
         largest = max(_parameters_together(units))
         total += largest * 2 * step.model.width_bytes * layout.reshard
@@ -201,6 +223,14 @@ def _buffers(step: Step, stage: int, kernels: Kernels) -> float:
         kinds = [experts for count, experts in ((dense, False), (expert, True)) if count]
         total += max(layer_bytes(step, kernels, experts=experts) for experts in kinds)
     return total
+
+
+def _largest_matrix(step: Step, stage: int) -> float:
+    """Parameters of a rank's largest matrix."""
+    model, layout = step.model, step.layout
+    ends = model.vocabulary * (stage in {0, layout.pp - 1})
+    sides = (model.ffn, model.expert_ffn * layout.tp, model.heads * model.key_dim, ends)
+    return model.hidden * max(sides) / layout.tp
 
 
 def _parameters_together(units: tuple[Unit, ...]) -> list[int]:

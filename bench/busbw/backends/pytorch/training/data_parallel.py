@@ -72,18 +72,22 @@ class Zero1(Step):
             start += parameter.numel()
         return network
 
-    def synchronise(self) -> None:
-        """The mean of this rank's share of gradients."""
+    def backward(self) -> None:
+        """Into one vector of gradients."""
+        self._gradients.zero_()
         start = 0
         for parameter in self.network.parameters():
-            if parameter.grad is not None:
-                self._gradients[start : start + parameter.numel()] = parameter.grad.flatten()
+            parameter.grad = self._gradients[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
+        super().backward()
+
+    def synchronise(self) -> None:
+        """The mean of this rank's share of gradients."""
         REDUCE_SCATTER(self._share, self._gradients, dist.ReduceOp.AVG, group=self.made.group)
 
     def update(self) -> None:
         """Of this rank's share, which all then get."""
-        own = self._weights.chunk(self.made.ranks)[self.made.rank] - LEARNING_RATE * self._share
+        own = self._weights.chunk(self.made.ranks)[self.made.rank].sub(self._share, alpha=LEARNING_RATE)
         ALL_GATHER(self._weights, own, group=self.made.group)
 
     def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
