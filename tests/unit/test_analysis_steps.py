@@ -107,6 +107,11 @@ def test_the_rank_that_needs_most_memory_is_held_against_the_formulas() -> None:
     computed = one.computed_memory
     assert computed is not None
     assert (computed.weights, computed.gradients, computed.optimizer) == (4 * 2**23, 4 * 2**23, 0)
+    sharded = replace(one, op="train_zero1")
+    over_nccl = replace(sharded, device="cuda").computed_memory
+    assert sharded.computed_memory is not None
+    assert over_nccl is not None
+    assert sharded.computed_memory.buffers - over_nccl.buffers == over_nccl.gradients
     judgement = replace(judge(load([GOLDEN])), steps=(one,))
     section = steps(judgement)
     assert section is not None

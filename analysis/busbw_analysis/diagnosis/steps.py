@@ -5,7 +5,7 @@ measured behind the samples of a block (``records.StepParts``), in turns and wat
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import msgspec
@@ -51,6 +51,7 @@ class Trained:
     memory: tuple[RankMemory, ...] = ()
     steps: int = 1
     gaps: tuple[float, ...] = ()
+    device: str = "cpu"
 
     @property
     def fullest(self) -> RankMemory | None:
@@ -60,9 +61,15 @@ class Trained:
     @property
     def computed_memory(self) -> Memory | None:
         """By formula, of the rank that needs most; gradient descent keeps nothing of its own, and torch runs norms and
-        gates as single operations. None without a model.
+        gates as single operations. On processors torch's Gloo copies what it reduces and scatters: with ZeRO-1 all
+        gradients. None without a model.
         """
-        return None if self.workload.exchange is not None else memory(step_of(self.op, self.workload), "sgd", "eager")
+        if self.workload.exchange is not None:
+            return None
+        step = step_of(self.op, self.workload)
+        found = memory(step, "sgd", "eager")
+        copied = found.gradients if self.device == "cpu" and step.layout.zero == 1 else 0.0
+        return replace(found, buffers=found.buffers + copied)
 
     @property
     def exposed_ns(self) -> float:
@@ -209,6 +216,7 @@ def _trained(
         dropped=last.dropped,
         steps=last.steps,
         gaps=last.gaps,
+        device=summary.case.device,
         product_rate=rate,
         check=summary.check,
     )
