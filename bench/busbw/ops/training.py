@@ -126,7 +126,7 @@ OTHER_MODELS: Final = {
     EXCHANGE: LEAST_SQUARES,
 }
 """Steps that :data:`MODEL` has nothing for → what they train unless told."""
-SCALES: Final = {MODEL: 1.0, LEAST_SQUARES: 0.25}
+SCALES: Final = {MODEL: 1.0, LEAST_SQUARES: 0.25, "DeepSeek-V3": 0.004}
 SCALE: Final = 0.01
 """Of these and of every other model unless told: a step of a moment."""
 SAMPLES: Final = 2
