@@ -76,10 +76,9 @@ PROVOKED = {
         "ended before it said which rank it was",
         "does not understand",
     ),
-    "cluster/test_slurm.py": (
+    "cluster/test_slurm.py": ("start the ranks with", "no run came of it: the step ended with exit status"),
+    "cluster/test_slurm_jobs.py": (
         "the partition has fewer nodes than were asked for",
-        "start the ranks with",
-        "no run came of it: the step ended with exit status",
         "did not answer during",
         "ended at the end of a block by",
         "requeued; going on with run",

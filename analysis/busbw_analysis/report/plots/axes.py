@@ -1,7 +1,7 @@
 """Canvas, ticks, points and samples of a legend, the same in every figure of a report."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -75,6 +75,26 @@ def head(axes: Axes, heading: str, left: float = -0.172) -> None:
     axes.set_title(heading, loc="left", x=left, fontsize=12, fontweight="bold", color=INK, pad=10)
 
 
+def dashes_of(slot: int) -> tuple[float, tuple[float, ...]]:
+    """The dashes of a line through the points of ``slot``, as matplotlib has them."""
+    return DASHES[slot // SLOTS % len(DASHES)]
+
+
+def write(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], side: str = "left") -> None:
+    """Words beside a point, ``offset`` points from it."""
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=offset,
+        textcoords="offset points",
+        color=INK,
+        fontsize=10,
+        ha=side,
+        parse_math=False,
+        zorder=5,
+    )
+
+
 def name_ticks(axis: Axis, ticks: Sequence[float], labels: Sequence[str]) -> None:
     """Names at ``ticks``, and nothing between them."""
     axis.set_major_locator(FixedLocator(ticks))
@@ -92,6 +112,14 @@ def size_axis(axes: Axes, sizes: Sequence[float], margin: float = 1.6) -> None:
     name_ticks(axes.xaxis, ticks, [format_size(round(value)) for value in ticks])
 
 
+def log_height(axes: Axes, bottom: float, top: float, name: Callable[[float], str]) -> None:
+    """A logarithmic height with round ticks, each written as ``name`` has it."""
+    axes.set_yscale("log")
+    axes.set_ylim(bottom, top)
+    ticks = decade_ticks(bottom, top)
+    name_ticks(axes.yaxis, ticks, list(map(name, ticks)))
+
+
 def draw_points(
     axes: Axes, slot: int, points: Sequence[tuple[float, float]], linewidth: float = 0.0, gid: str | None = None
 ) -> None:
@@ -103,7 +131,7 @@ def draw_points(
         [x for x, _ in points],
         [y for _, y in points],
         color=colour,
-        linestyle=DASHES[slot // SLOTS % len(DASHES)] if linewidth else "none",
+        linestyle=dashes_of(slot) if linewidth else "none",
         linewidth=linewidth,
         marker=marker_of(slot),
         markersize=5.6,

@@ -13,21 +13,21 @@ from matplotlib.axes import Axes
 from busbw.units import format_rate, format_time
 from busbw_analysis.report.plots.axes import (
     BOX,
-    DASHES,
     HEIGHT,
     INK,
     MUTED,
     SLOTS,
     WIDTH,
     canvas,
-    decade_ticks,
+    dashes_of,
     draw_points,
     head,
+    log_height,
     marker_of,
-    name_ticks,
     sample,
     size_axis,
     widen,
+    write,
 )
 from busbw_analysis.report.plots.svg import SERIES, inline
 
@@ -129,7 +129,7 @@ def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> st
     if kind == "points" or kind == "joined":  # noqa: PLR1714 - mypy follows this
         slot = slot or 0
         paint = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
-        dashes = " ".join(map(str, DASHES[slot // SLOTS % len(DASHES)][1]))
+        dashes = " ".join(map(str, dashes_of(slot)[1]))
         line = f'<path d="M1 7H27" stroke="{colour}" stroke-width="1.3" stroke-dasharray="{dashes}"/>'
         shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=paint)
     else:
@@ -164,10 +164,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
             inside = [y for y in reach if bottom / _FAR <= y <= top * _FAR]
             bottom, top = min([bottom, *inside]), max([top, *inside])
     bottom, top = widen(bottom, top, 1.25, 6.0)
-    axes.set_yscale("log")
-    axes.set_ylim(bottom, top)
-    ticks = decade_ticks(bottom, top)
-    name_ticks(axes.yaxis, ticks, list(map(format_time if panel.quantity == "time" else format_rate, ticks)))
+    log_height(axes, bottom, top, format_time if panel.quantity == "time" else format_rate)
     size_axis(axes, sizes)
     head(axes, panel.heading, -0.152 if panel.wide else -0.172)
 
@@ -203,13 +200,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
     colour = INK if line.slot is None else SERIES[line.slot % SLOTS]
     vertices = [(x, y) for x, y in line.vertices if x > 0 and y > 0]
     axes.plot(
-        [x for x, _ in vertices],
-        [y for _, y in vertices],
-        color=colour,
-        linewidth=width,
-        linestyle=style,
-        zorder=2,
-        marker="",
+        [x for x, _ in vertices], [y for _, y in vertices], color=colour, linewidth=width, linestyle=style, zorder=2
     )
 
 
@@ -229,16 +220,7 @@ def _write_notes(axes: Axes, panel: Panel) -> None:
         if place is None:
             continue
         taken.append((place, level))
-        axes.annotate(
-            line.note,
-            (first * (last / first) ** place, y),
-            xytext=(2, -11),
-            textcoords="offset points",
-            color=INK,
-            fontsize=10,
-            parse_math=False,
-            zorder=5,
-        )
+        write(axes, line.note, first * (last / first) ** place, y, (2, -11))
 
 
 _NOTE_PLACES: Final = (0.0, 0.3, 0.6)

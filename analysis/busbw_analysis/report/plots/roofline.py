@@ -7,7 +7,18 @@ from matplotlib.axes import Axes
 
 from busbw.units import format_flop, format_rate
 from busbw_analysis.diagnosis.roofline import ComputeRoof, Kernel, MemoryRoof, Roofline
-from busbw_analysis.report.plots.axes import INK, MUTED, canvas, decade_ticks, draw_points, head, name_ticks, widen
+from busbw_analysis.report.plots.axes import (
+    INK,
+    MUTED,
+    canvas,
+    decade_ticks,
+    draw_points,
+    head,
+    log_height,
+    name_ticks,
+    widen,
+    write,
+)
 from busbw_analysis.report.plots.curves import LINE_STYLES
 from busbw_analysis.report.plots.svg import inline
 
@@ -54,12 +65,10 @@ def _scale(
     heights += [ceiling.flop_per_second for ceiling in ceilings]
     heights += [slope.bytes_per_second * left for slope in outermost]
     bottom, top = widen(min(heights), max(heights), 1.6, 10.0)
+    log_height(axes, bottom, top, format_flop)
     axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.set_xlim(left, right)
-    axes.set_ylim(bottom, top)
-    vertical, horizontal = decade_ticks(bottom, top), decade_ticks(left, right)
-    name_ticks(axes.yaxis, vertical, list(map(format_flop, vertical)))
+    horizontal = decade_ticks(left, right)
     name_ticks(axes.xaxis, horizontal, [f"{value:g}" for value in horizontal])
     axes.set_xlabel("FLOP for every byte that must move", color=MUTED, fontsize=10)
     return left, right
@@ -84,7 +93,7 @@ def _draw_slope(
     if slope.measured and not inner:
         # In the middle of the line, below it, where no kernel can be: they are above only when caches help.
         middle = (left * end) ** 0.5
-        _note(axes, format_rate(slope.bytes_per_second), middle, slope.bytes_per_second * middle, (6, -12), "left")
+        write(axes, format_rate(slope.bytes_per_second), middle, slope.bytes_per_second * middle, (6, -12))
 
 
 def _draw_ceiling(axes: Axes, ceiling: ComputeRoof, slopes: Sequence[MemoryRoof], left: float, right: float) -> None:
@@ -95,20 +104,6 @@ def _draw_ceiling(axes: Axes, ceiling: ComputeRoof, slopes: Sequence[MemoryRoof]
     words = f"{format_flop(ceiling.flop_per_second)}{'' if ceiling.measured else ' nominal'}"
     if ceiling.measured and start > left:
         # Left of all ridges, where no kernel can be and the nominal one, which may be close above, is not yet.
-        _note(axes, words, start, ceiling.flop_per_second, (-6, -4), "right")
+        write(axes, words, start, ceiling.flop_per_second, (-6, -4), "right")
     else:
-        _note(axes, words, right, ceiling.flop_per_second, (-2, 4), "right")
-
-
-def _note(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], side: str) -> None:
-    axes.annotate(
-        text,
-        (x, y),
-        xytext=offset,
-        textcoords="offset points",
-        color=INK,
-        fontsize=10,
-        ha=side,
-        parse_math=False,
-        zorder=5,
-    )
+        write(axes, words, right, ceiling.flop_per_second, (-2, 4), "right")

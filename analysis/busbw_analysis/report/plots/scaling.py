@@ -15,7 +15,7 @@ from busbw.units import about_size, format_rate, format_time
 from busbw_analysis.predict.prediction import Line, PredictionQuery, Scaling, scaling
 from busbw_analysis.predict.scaling_models import Value
 from busbw_analysis.predict.selection import MeasuredCurves
-from busbw_analysis.report.plots.axes import decade_ticks, dress, name_ticks, save, widen
+from busbw_analysis.report.plots.axes import dress, log_height, name_ticks, save, widen
 from busbw_analysis.report.plots.svg import SERIES
 
 _INK, _MUTED, _HAIRLINE, _SHADE = "#1a1a1a", "#5a5a5a", "#d9d9d9", "#f1efe6"
@@ -97,14 +97,11 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     axes.axvspan(last, right * 1.25, color=_SHADE, linewidth=0, zorder=0, label=f"extrapolated beyond {last} ranks")
     axes.axvline(shown.query.ranks, color=_MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.set_xlim(1.7, right * 1.25)
     bottom, top = widen(min(drawn), max(drawn), 1.4, 6.0)
-    axes.set_ylim(bottom, top)
+    log_height(axes, bottom, top, name)
     ticks = [2.0**power for power in range(1, right.bit_length(), 2)]
     name_ticks(axes.xaxis, ticks, [f"{tick:,.0f}" for tick in ticks])
-    rates = decade_ticks(bottom, top)
-    name_ticks(axes.yaxis, rates, list(map(name, rates)))
     dress(axes, pad=5, muted=_MUTED, hairline=_HAIRLINE, linewidth=0.7)
 
 
