@@ -196,7 +196,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             echo(line, err=True)
         echo(f"{render_lines(compare_tables.answer_lines(comparison), '# ')}\n")
         echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
-    for line in compare_tables.gate_lines(comparison, gate):
+    for line in (compare_tables.gate_line(comparison, reason) for reason in gate.reasons):
         echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
     if gate.code:
         click.get_current_context().exit(gate.code)

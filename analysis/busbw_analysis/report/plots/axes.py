@@ -50,14 +50,12 @@ def save(figure: Figure, path: Path) -> None:
     Raises UsageError for a name that ends in none of ``FORMATS``, and where the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
-        message = f"--plot {path}: want a name that ends in {' or '.join(FORMATS)}"
-        raise UsageError(message)
+        raise UsageError(f"--plot {path}: want a name that ends in {' or '.join(FORMATS)}")
     try:
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
             figure.savefig(path, dpi=_DPI, metadata=FORMATS[path.suffix.lower()])
     except OSError as error:
-        message = f"--plot {path}: cannot write it: {error.strerror}"
-        raise UsageError(message) from error
+        raise UsageError(f"--plot {path}: cannot write it: {error.strerror}") from error
 
 
 def dress(axes: Axes, *, pad: float = 6, muted: str = MUTED, hairline: str = HAIRLINE, linewidth: float = 0.8) -> None:

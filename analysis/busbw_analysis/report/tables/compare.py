@@ -11,11 +11,7 @@ import msgspec
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.bands import SIZES_OF_BANDS
-from busbw_analysis.diagnosis.compare import (
-    ComparedBand,
-    ComparedCase,
-    Comparison,
-)
+from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
 from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
@@ -83,7 +79,7 @@ def _band(band: ComparedBand) -> JSON:
         **shared,
         "band": band.band,
         "sizes": list(band.sizes),
-        "statistic": _statistic(band),
+        "statistic": band.cases[0].statistic if len(band.cases) == 1 else _OVER_SIZES,
         **_numbers(band.estimate, band.verdict),
         "cases": [
             {
@@ -112,10 +108,6 @@ def _numbers(estimate: Estimate, verdict: Verdict) -> dict[str, JSON]:
         "needed_to_detect": None if verdict.needed is None else verdict.needed.detects,
         "fewest_launches": verdict.fewest,
     }
-
-
-def _statistic(band: ComparedBand) -> str:
-    return band.cases[0].statistic if len(band.cases) == 1 else _OVER_SIZES
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,13 +376,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
-    """A sentence for every reason why the gate does not pass."""
-    for one in gate.reasons:
-        yield _reason(comparison, one)
-
-
-def _reason(comparison: Comparison, reason: Reason) -> str:
+def gate_line(comparison: Comparison, reason: Reason) -> str:
+    """A sentence for a reason why the gate does not pass."""
     names = _some([*map(_band_name, reason.bands), *(_case_name(one.case) for one in reason.cases)])
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))

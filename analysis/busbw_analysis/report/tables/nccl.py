@@ -15,7 +15,7 @@ from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.families import NCCL
-from busbw_analysis.models.nccl import SOURCE, Chosen
+from busbw_analysis.models.nccl import SOURCE
 from busbw_analysis.models.nccl_runs import choices_of
 from busbw_analysis.report.document import Column, Table, table
 
@@ -80,7 +80,9 @@ def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -
         return
     machine, chosen = found
     pairs = list(zip(chosen, points, strict=True))
-    for (algorithm, protocol), members in groupby(pairs, key=lambda pair: _name(pair[0])):
+    for (algorithm, protocol), members in groupby(
+        pairs, key=lambda pair: (pair[0].expectation.algorithm, pair[0].expectation.protocol)
+    ):
         inside = list(members)
         (first, _), (last, point) = inside[0], inside[-1]
         yield NcclChoice(
@@ -94,7 +96,3 @@ def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -
             point.time_ns / 1e9,
             machine.bus_rate,
         )
-
-
-def _name(chosen: Chosen) -> tuple[str, str]:
-    return chosen.expectation.algorithm, chosen.expectation.protocol

@@ -84,7 +84,7 @@ def predict_table(prediction: Prediction) -> Table:
     caption = f"{asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
         *_each("rests on", forecasts, lambda one: [one.basis]),
-        *_each("model", forecasts, _model),
+        *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
         *_each("parameters", forecasts, lambda one: [one.parameters]),
         *_each("interval", forecasts, lambda one: [one.interval_note]),
         *_each("EXTRAPOLATED", forecasts, lambda one: one.extrapolated),
@@ -129,10 +129,6 @@ _COLUMNS: Final[tuple[Column[tuple[int, Forecast | None]], ...]] = (
     Column("worst", _of(lambda one: one.held_out.worst_error), "{:.1%}".format),
     Column("validated", lambda row: "no answer" if row[1] is None else "yes" if row[1].held_out.passed else "no"),
 )
-
-
-def _model(one: Forecast) -> list[str]:
-    return [one.formula if one.algorithm is None else f"{one.algorithm}: {one.formula}"]
 
 
 def _ties(one: Forecast) -> list[str]:

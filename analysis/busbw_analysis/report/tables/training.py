@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from busbw.units import about_size, format_flop, format_rate, format_time
+from busbw.units import about_size, format_flop, format_rate, format_seconds
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.limits import HEADLINES, Limits
@@ -19,11 +19,8 @@ def gigabytes(bytes_: float) -> str:
     return f"{bytes_ / 1e9:.4g} GB"
 
 
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
-
-
-def _percent(share: float) -> str:
+def percent_of(share: float) -> str:
+    """A share as a number of per cent with three digits."""
     return f"{share * 100:.3g}"
 
 
@@ -51,10 +48,10 @@ def traffic_headline(step: Step, rows: tuple[Traffic, ...]) -> str:
     if not whole:
         return "A rank sends nothing."
     most = max(DIMENSIONS, key=lambda one: sent(rows, one))
-    idle = f"; the pipeline idles for {_percent(step.bubble_share)} % of a step" if step.bubble_share else ""
+    idle = f"; the pipeline idles for {percent_of(step.bubble_share)} % of a step" if step.bubble_share else ""
     return (
-        f"A rank sends {gigabytes(whole)} a step, {_percent(sent(rows, most) / whole)} % of it for {most}; computation "
-        f"waits for {gigabytes(sent(rows, hideable=False))}{idle}"
+        f"A rank sends {gigabytes(whole)} a step, {percent_of(sent(rows, most) / whole)} % of it for {most}; "
+        f"computation waits for {gigabytes(sent(rows, hideable=False))}{idle}"
     )
 
 
@@ -62,12 +59,12 @@ def memory_headline(found: Memory, room: float | None, what: str, other: Layout 
     """Whether a rank fits the ``room`` of ``what``, by how much, what most of it is, and which layout would fit."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(found, name))
-    of_it = f"{gigabytes(found.total)}, {_percent(getattr(found, most) / found.total)} % of it {most}"
+    of_it = f"{gigabytes(found.total)}, {percent_of(getattr(found, most) / found.total)} % of it {most}"
     if room is None:
         return f"A rank keeps {of_it}; --gpu says whether that fits"
     fits = "Fits" if found.total <= room else "Does not fit"
     would = "" if other is None else f"; this would fit: {layout_words(other)}"
-    share = _percent(found.total / room)
+    share = percent_of(found.total / room)
     return f"{fits} {gigabytes(room)} of {what}: a rank keeps {of_it}, {share} % of the room{would}"
 
 
@@ -78,7 +75,7 @@ def roofline_headline(found: Sequence[tuple[Phase, dict[str, float]]], tokens: f
     slow = [one.dimension for one, least in whole if least.get("network", 0.0) > least["compute"]]
     longest = max([alone, *(max(least.values()) for _, least in whole)])
     by = f"the network ({', '.join(map(str, slow))})" if slow else "what a GPU computes and reads"
-    words = f"A step takes at least {_seconds(longest)}, decided by {by}"
+    words = f"A step takes at least {format_seconds(longest)}, decided by {by}"
     if tokens is None:
         return words
     hidden = "hidden" if own >= tokens else "not hidden"
@@ -106,10 +103,10 @@ def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkp
         enough = "enough" if share <= 1 else f"not enough: it wants {share:.3g} times as much, and waits"
         told[0] += f" of {format_rate(rate.bytes_per_second)}: {enough}"
     if saved:
-        told.append(f"a checkpoint stops it for {_seconds(saved[0].stops)}")
+        told.append(f"a checkpoint stops it for {format_seconds(saved[0].stops)}")
         if saved[0].interval is not None and saved[0].lost is not None:
-            lost = _percent(saved[0].lost)
-            told.append(f"save every {_seconds(saved[0].interval)}, which loses {lost} % of all time")
+            lost = percent_of(saved[0].lost)
+            told.append(f"save every {format_seconds(saved[0].interval)}, which loses {lost} % of all time")
     return "; ".join(told)
 
 
@@ -151,7 +148,7 @@ def traffic_tables(
         rows,
         f"sent: by one rank of pipeline stage {stage} in a step, in one direction; S as nccl-tests has it",
         "waits: computation waits for it; the others can go on beside it",
-        f"pipeline: idle for {_percent(bubble)} % of the step, {_BUBBLES[step.layout.uneven]}" if bubble else "",
+        f"pipeline: idle for {percent_of(bubble)} % of the step, {_BUBBLES[step.layout.uneven]}" if bubble else "",
         *(sums or ["nothing is sent"]),
         *dict.fromkeys(f"{row.dimension}: {row.source}" for row in rows),
     )
@@ -166,7 +163,7 @@ def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dic
     columns: tuple[Column[str], ...] = (
         Column("what", lambda name: name),
         Column("bytes", lambda name: getattr(found, name), gigabytes),
-        Column("share", lambda name: getattr(found, name) / found.total, _percent, "%"),
+        Column("share", lambda name: getattr(found, name) / found.total, percent_of, "%"),
     )
     return table(
         _step_words(step),
@@ -181,7 +178,7 @@ def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dic
 
 _LIMITS: Final[tuple[Column[Limits], ...]] = (
     Column("what", lambda one: one.name),
-    Column("best", lambda one: one.best, _percent, "%"),
+    Column("best", lambda one: one.best, percent_of, "%"),
     Column("cliff", lambda one: one.cliff, "{:.2e}".format, "FLOP"),
     Column("none in time", lambda one: one.infeasible, "{:.2e}".format, "FLOP"),
     Column("wall", lambda one: one.wall if one.wall < float("inf") else None, "{:.2e}".format, "FLOP"),
@@ -210,7 +207,7 @@ def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Tab
         Column("a GPU reads", lambda one: one.per_gpu, format_rate),
         Column("GPUs", lambda one: one.gpus, str),
         Column("all read", lambda one: one.bytes_per_second, format_rate),
-        Column("share", lambda one: None if rate is None else one.share_of(rate.bytes_per_second), _percent, "%"),
+        Column("share", lambda one: None if rate is None else one.share_of(rate.bytes_per_second), percent_of, "%"),
     )
     if rate is None:
         return table("", columns, [reading], unknown)
@@ -223,12 +220,12 @@ def _rate_words(rate: Rate) -> str:
 
 _CHECKPOINTS: Final[tuple[Column[Checkpoints], ...]] = (
     Column("what", lambda one: one.how),
-    Column("stops", lambda one: one.stops, _seconds),
-    Column("written", lambda one: one.written, _seconds),
-    Column("Young", lambda one: one.young, _seconds),
-    Column("interval", lambda one: one.interval, _seconds),
-    Column("lost", lambda one: one.lost, _percent, "%"),
-    Column("δ/τ + τ/2M + R/M", lambda one: one.loosely, _percent, "%"),
+    Column("stops", lambda one: one.stops, format_seconds),
+    Column("written", lambda one: one.written, format_seconds),
+    Column("Young", lambda one: one.young, format_seconds),
+    Column("interval", lambda one: one.interval, format_seconds),
+    Column("lost", lambda one: one.lost, percent_of, "%"),
+    Column("δ/τ + τ/2M + R/M", lambda one: one.loosely, percent_of, "%"),
 )
 
 
@@ -251,7 +248,7 @@ _ROOFLINE: Final[tuple[Column[tuple[Phase, dict[str, float]]], ...]] = (
     Column("FLOP", lambda one: one[0].flop, "{:.3g}".format),
     Column("memory", lambda one: one[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
     Column("network", lambda one: one[0].network_intensity, "{:.3g}".format, "FLOP/B"),
-    Column("at least", lambda one: max(one[1].values()), _seconds),
+    Column("at least", lambda one: max(one[1].values()), format_seconds),
     Column("decided by", lambda one: max(one[1], key=lambda name: one[1][name])),
 )
 

@@ -2,22 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from busbw.units import format_time
+from busbw.units import format_seconds
 from busbw_analysis.report.document import Column, Table, table
-from busbw_analysis.report.tables.training import gigabytes, layout_words
+from busbw_analysis.report.tables.training import gigabytes, layout_words, percent_of
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.plan import SAID, Order, Plan, Planned, Scaled, Wanted, dimensions_used
 from busbw_analysis.training.step_time import Machine, StepTime
 
 _MOST_SAID = 6
-
-
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.3g}"
 
 
 def short_words(layout: Layout, micro_batch: int) -> str:
@@ -33,8 +25,8 @@ def plan_headline(found: Plan, machine: Machine, peak: float) -> str:
     """The fastest layout, its step with the interval, what binds it, and how far that is to be believed."""
     best = found.layouts[0]
     ends, calls = best.ends(machine), len(best.time.prices)
-    interval = "no interval" if ends is None else f"{_seconds(ends[0])} to {_seconds(ends[1])}, 95 %"
-    share = _percent(best.share_of_peak(peak, causal=machine.causal))
+    interval = "no interval" if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}, 95 %"
+    share = percent_of(best.share_of_peak(peak, causal=machine.causal))
     of_peak = f"{share} % of the peak, " if peak != machine.flop_per_second else ""
     layout = short_words(best.step.layout, best.step.micro_batch)
     trust = []
@@ -42,7 +34,7 @@ def plan_headline(found: Plan, machine: Machine, peak: float) -> str:
         trust.append(f"{best.not_validated} of {calls} kinds of calls NOT VALIDATED")
     if best.extrapolated:
         trust.append("EXTRAPOLATED")
-    said = f"{layout}: {_seconds(best.time.total)} a step ({interval}), {of_peak}bound by"
+    said = f"{layout}: {format_seconds(best.time.total)} a step ({interval}), {of_peak}bound by"
     return f"Fastest: {'; '.join([f'{said} {best.time.binds}', *trust])}"
 
 
@@ -53,20 +45,20 @@ def plan_tables(
 
     def interval(one: Planned) -> str | None:
         ends = one.ends(machine)
-        return None if ends is None else f"{_seconds(ends[0])} to {_seconds(ends[1])}"
+        return None if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}"
 
     def exposed(name: str) -> Column[Planned]:
-        return Column(name, lambda one: one.time.parts[name] or None, _seconds)
+        return Column(name, lambda one: one.time.parts[name] or None, format_seconds)
 
     columns: tuple[Column[Planned], ...] = (
         Column("layout; micro-batches", lambda one: short_words(one.step.layout, one.step.micro_batch)),
-        Column("step", lambda one: one.time.total, _seconds),
+        Column("step", lambda one: one.time.total, format_seconds),
         *([Column("95 %", interval, str)] if any(map(interval, kept)) else []),
-        Column("compute", lambda one: one.time.compute, _seconds),
+        Column("compute", lambda one: one.time.compute, format_seconds),
         exposed("bubble"),
         *map(exposed, dimensions_used(kept)),
         Column("binds", lambda one: one.time.binds),
-        Column("of peak", lambda one: one.share_of_peak(peak, causal=machine.causal), _percent, "%"),
+        Column("of peak", lambda one: one.share_of_peak(peak, causal=machine.causal), percent_of, "%"),
         Column("a rank", lambda one: one.memory.total, gigabytes),
     )
     best = kept[0]
@@ -98,10 +90,10 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
     points: tuple[Column[tuple[str, int, StepTime]], ...] = (
         Column("scaling", lambda one: one[0]),
         Column("GPUs", lambda one: one[1], str),
-        Column("step", lambda one: one[2].total, _seconds),
-        Column("compute", lambda one: one[2].compute, _seconds),
-        Column("bubble", lambda one: one[2].bubble or None, _seconds),
-        Column("exposed", lambda one: one[2].communication, _seconds),
+        Column("step", lambda one: one[2].total, format_seconds),
+        Column("compute", lambda one: one[2].compute, format_seconds),
+        Column("bubble", lambda one: one[2].bubble or None, format_seconds),
+        Column("exposed", lambda one: one[2].communication, format_seconds),
     )
     rows = [(one.kind, gpus, time) for one in grown for gpus, time in one.points]
     takes = [
