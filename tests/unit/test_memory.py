@@ -141,10 +141,10 @@ def test_the_share_is_of_the_modules_and_above_100_percent_in_a_cache() -> None:
 
 def test_the_answer_does_not_deny_the_nominal_rate_that_it_names() -> None:
     nothing = "nothing to compare"
-    known = compose.compose(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})).answer
+    known = compose.compose(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})).answers[""]
     assert "26 % of nominal" in known.measured
     assert nothing not in known.answer
-    assert nothing in compose.compose(judged(kernels("stream_copy"))).answer.answer
+    assert nothing in compose.compose(judged(kernels("stream_copy"))).answers[""].answer
 
 
 def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None:
@@ -394,7 +394,7 @@ def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_oth
 def test_the_answer_about_storage_has_a_rate() -> None:
     cases = [case(op, 64 * MIB, 2, access=ACCESS, dtype="uint8") for op in ("storage_write", "storage_read")]
     world = World(by_op={"storage_write": (Piece(0.0, 1e-9),), "storage_read": (Piece(0.0, 5e-10),)}, sample_noise=0.0)
-    answer = compose.compose(judged(cases, world)).answer.measured
+    answer = compose.compose(judged(cases, world)).answers[""].measured
     assert "storage write 2 GB/s, storage read 4 GB/s" in answer
 
 
@@ -518,7 +518,7 @@ def test_a_sweep_within_a_cache_is_not_called_memory() -> None:
     flat = World(by_op={"stream_copy": (Piece(0.0, 2 / 200e9),)}, sample_noise=0.0)
     judgement = judged(kernels("stream_copy", threads=[1], sizes=SIZES[:7]), flat)
     assert level(judgement, "DRAM").name == "memory, perhaps with caches"
-    assert "DRAM (memory, perhaps with caches) carries 200 GB/s" in compose.compose(judgement).answer.measured
+    assert "DRAM (memory, perhaps with caches) carries 200 GB/s" in compose.compose(judgement).answers[""].measured
     assert "which a cache may hold" in every_text(memory_section(judgement))
 
 

@@ -292,7 +292,7 @@ def test_a_large_matrix_names_its_slowest_pairs_and_says_how_many_more() -> None
         samples=5,
     )
     judgement = judge(pool((run,)))
-    section = pairs.pairs(judgement.matrices, judgement.splits, judgement.dataset.placements)
+    section = pairs.pairs(judgement)
     assert section is not None
     tables = [block for block in section.blocks if isinstance(block, Table)]
     slowest = next(table for table in tables if table.columns[0].name == "Pair")

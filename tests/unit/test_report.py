@@ -251,7 +251,7 @@ def test_findings_come_first_and_in_words() -> None:
     written = compose.compose(replace(judged(usual()), findings=findings))
     assert written.html.index("Something broke.") < written.html.index("4 ranks, 2 cores.")
     assert written.html.index("4 ranks, 2 cores.") < written.html.index(">Operations</h2>")
-    assert (written.answer.status, written.answer.cause) == ("failed", "Something broke.")
+    assert (written.answers[""].status, written.answers[""].cause) == ("failed", "Something broke.")
     assert "- **Caution:** 4 ranks, 2 cores." in written.text
 
 
@@ -264,14 +264,14 @@ def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
 def test_slow_small_messages_are_counted_in_the_answer() -> None:
     world = World(by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(100e-6, 1e-9),)}, sample_noise=0.0)
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
-    answer = compose.compose(judged(synthetic_run(cases, world, launches=6))).answer
+    answer = compose.compose(judged(synthetic_run(cases, world, launches=6))).answers[""]
     assert answer.status == "slower"
     assert re.search(r"Small messages: [\d.]+× slower than the model", answer.answer)
 
 
 def test_what_was_held_against_nothing_is_not_called_expected() -> None:
     made = compose.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
-    assert made.answer.status == "not judged"
+    assert made.answers[""].status == "not judged"
     assert "rules of thumb" in made.html
 
 
@@ -315,7 +315,7 @@ def test_one_rank_has_no_busbw_and_no_zero() -> None:
 def test_a_run_in_which_everything_failed() -> None:
     end = SyntheticEnd(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
     written = compose.compose(judged(synthetic_run(sweep(), WORLD, end=end)))
-    assert "Nothing was measured" in written.answer.answer
+    assert "Nothing was measured" in written.answers[""].answer
     assert "rank 2 on node0 died in all\\_reduce" in written.text
     assert "64 B … 16 MiB (10 sizes)" in written.html
     assert "0 of 10" in written.html
@@ -323,7 +323,7 @@ def test_a_run_in_which_everything_failed() -> None:
 
 def test_a_run_without_a_single_launch() -> None:
     written = compose.compose(judged(replace(usual(), rows=())))
-    assert written.answer.answer.startswith("Nothing was measured")
+    assert written.answers[""].answer.startswith("Nothing was measured")
     assert "No launch came to life." in written.html
     assert "killed" in written.html
 
@@ -332,8 +332,8 @@ def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() ->
     whole = usual(launches=4)
     second = next(place for place, row in enumerate(whole.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
     written = compose.compose(judged(replace(whole, rows=whole.rows[: second + 2])))
-    assert "1 of 4 launches" in written.answer.measured
-    assert "of 4" not in compose.compose(judged(whole)).answer.measured
+    assert "1 of 4 launches" in written.answers[""].measured
+    assert "of 4" not in compose.compose(judged(whole)).answers[""].measured
 
 
 def test_an_interrupted_run_names_what_it_did_not_reach() -> None:

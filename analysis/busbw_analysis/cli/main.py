@@ -37,7 +37,7 @@ from busbw_analysis.report.tables.fits import fits_table, names_apart
 from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
 from busbw_analysis.report.tables.show import about, show_blocks, show_rows
-from busbw_analysis.report.to_terminal import lines, render_answer, render_lines
+from busbw_analysis.report.to_terminal import lines, render_lines
 
 
 @click.command()
@@ -51,7 +51,7 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts())
     answer = answer_of(judgement)
     if not as_json:
-        echo(f"{render_answer(answer, '# ')}\n")
+        echo(f"{render_lines(answer.lines, '# ')}\n")
     _print([judgement], _cases(judgement), _table(judgement), answer.findings, as_json=as_json)
 
 
@@ -74,7 +74,7 @@ def tell(folder: Path) -> None:
     judgement = judgement_of([str(folder)], folder.parent, None, force=False)
     echo_toned(lines(_table(judgement)))
     answer = answer_of(judgement)
-    told = [render_answer(answer), *(f"{one.severity}: {one.text}" for one in answer.opened)]
+    told = [render_lines(answer.lines), *(f"{one.severity}: {one.text}" for one in answer.opened)]
     echo("\n" + "\n".join(told), err=True)
 
 
@@ -313,5 +313,5 @@ def report(
     written = writer.compose(judgements[0], thin, wanted) if len(judgements) == 1 else writer.compose_beside(judgements)
     path = writer.write(written, folder)
     for name, answer in written.answers.items():
-        echo("\n".join(filter(None, (name, render_answer(answer)))), err=True)
+        echo("\n".join(filter(None, (name, render_lines(answer.lines)))), err=True)
     echo(written.json if as_json else str(path), nl=not as_json)

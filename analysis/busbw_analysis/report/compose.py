@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from busbw.errors import StoreError
-from busbw.runs.store import StoredRun
 from busbw.workloads.model_rows import Model
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.judge import Judgement, with_joint_fits
 from busbw_analysis.report import to_html, to_json, to_markdown
-from busbw_analysis.report.document import Block, Page, Section, clock_time
+from busbw_analysis.report.document import Page, Section, clock_time
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.equivalents import composition, one_call
 from busbw_analysis.report.sections.exchanges import exchanges
@@ -45,11 +45,6 @@ class Report:
     text: str
     json: str
 
-    @property
-    def answer(self) -> Answer:
-        """The answer of the first run."""
-        return next(iter(self.answers.values()))
-
 
 def compose(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Report:
     """The report of ``judgement``, with the curves of ``references`` as thin lines in its figures, and with plans of
@@ -57,39 +52,28 @@ def compose(judgement: Judgement, references: Sequence[Judgement] = (), models: 
     """
     (judgement,) = with_joint_fits([judgement])
     page = page_of(judgement, references, models)
-    answers = _by_name(page)
-    machines = to_json.render(judgement, answers[""])
-    return Report(answers, to_html.render(page), to_markdown.render(page), machines)
+    return _report(page, to_json.render(judgement, page.answers[0][1]))
 
 
 def compose_beside(judgements: Sequence[Judgement]) -> Report:
     """The report of several judgements that may not be pooled: their answers, and their curves in the same figures."""
-    names = names_beside(judgements)
-    page = page_beside(judgements, names)
-    answers = _by_name(page)
-    machines = to_json.render_beside(judgements, answers)
+    page = page_beside(judgements, names_beside(judgements))
+    return _report(page, to_json.render_beside(judgements, page.answers))
+
+
+def _report(page: Page, machines: str) -> Report:
+    answers = {name: answer for name, answer, _ in page.answers}
     return Report(answers, to_html.render(page), to_markdown.render(page), machines)
-
-
-def _by_name(page: Page) -> dict[str, Answer]:
-    return {name: answer for name, answer, _ in page.answers}
 
 
 def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str:
     """The page of a comparison: how the bands of sizes compare, and the curves of both sides in the same figures."""
     page = page_beside((first, second), ("A", "B"))
     behind = "Every size of every band, with what the columns mean."
-    by_size = Section(
-        "sizes", "Comparison by size", tuple(compare_blocks(comparison, cases=True)), folded=True, gist=behind
-    )
-    return to_html.render(
-        replace(
-            page,
-            title="B against A",
-            comparison=(answer_lines(comparison), bands_table(comparison)),
-            sections=(by_size, *page.sections),
-        )
-    )
+    blocks = tuple(compare_blocks(comparison, cases=True))
+    by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist=behind)
+    said = (answer_lines(comparison), bands_table(comparison))
+    return to_html.render(replace(page, title="B against A", comparison=said, sections=(by_size, *page.sections)))
 
 
 def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:
@@ -127,13 +111,12 @@ def write_text(path: Path, text: str) -> None:
 
 def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Page:
     """The page, in the order in which one should read it."""
-    dataset = judgement.dataset
+    dataset, first = judgement.dataset, judgement.dataset.runs[0].run
     answer = answer_of(judgement)
-    thin = [Side(one, run_names(one.dataset), reference=True) for one in references]
-    sides = (Side(judgement), *thin)
+    sides = (Side(judgement), *(Side(one, run_names(one.dataset), reference=True) for one in references))
     return Page(
         title=_title(dataset),
-        subtitle=_subtitle(dataset.runs),
+        subtitle=f"busbw {first.busbw} · {run_names(dataset)} · started {clock_time(first.started)} UTC",
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
         sections=tuple(_folded(sides, answer, models)),
@@ -143,20 +126,16 @@ def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: 
 def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
     """The page of several judgements: what is told of one alone is left to its own report."""
     sides = [Side(judgement, name) for name, judgement in zip(names, judgements, strict=True)]
-    answers = [answer_of(judgement) for judgement in judgements]
-    facing: dict[str, list[Block]] = {}
-    for side, answer in zip(sides, answers, strict=True):
-        for op, blocks in reasons(answer, side.name).items():
-            facing.setdefault(op, []).extend(blocks)
+    told = [(side, answer_of(side.judgement)) for side in sides]
+    facing = by_key(
+        (op, block) for side, answer in told for op, blocks in reasons(answer, side.name).items() for block in blocks
+    )
     return Page(
         title=" beside ".join(names),
         subtitle=" · ".join(
             f"{side.name}: {_title(side.judgement.dataset)}, {run_names(side.judgement.dataset)}" for side in sides
         ),
-        answers=tuple(
-            (side.name, answer, verdict_table(side.judgement, answer))
-            for side, answer in zip(sides, answers, strict=True)
-        ),
+        answers=tuple((side.name, answer, verdict_table(side.judgement, answer)) for side, answer in told),
         figure=overview(sides),
         sections=(operations(sides, facing), glossary()),
     )
@@ -208,12 +187,6 @@ def _world(dataset: Dataset) -> str:
     return " ".join((" and ".join(map(str, ranks)), *backends, many))
 
 
-def _subtitle(runs: Sequence[StoredRun]) -> str:
-    first = runs[0].run
-    names = ", ".join(stored.run.id for stored in runs)
-    return f"busbw {first.busbw} · {names} · started {clock_time(first.started)} UTC"
-
-
 _Shown = Literal["always", "alone", "failed", "folded"]
 """When a section is shown: always; where no message was sent, because it is what was asked for then; where a case
 failed; or only where a reader opens it, for which it needs a ``gist``.
@@ -224,8 +197,8 @@ _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...
     ("always", exchanges),
     ("folded", timelines),
     ("always", one_call),
-    ("always", lambda one: pairs(one.matrices, one.splits, one.dataset.placements, one.pair_shares)),
-    ("always", lambda one: rank_views(one.dataset, one.cases, one.lateness)),
+    ("always", pairs),
+    ("always", rank_views),
     ("failed", lambda one: missing_cases(one.dataset)),
     ("folded", composition),
     ("folded", overlaps),

@@ -4,8 +4,8 @@ All renderers read the same tables, so that they cannot disagree. All text here 
 business of the renderer. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``, which ``plots`` has drawn.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
@@ -59,6 +59,7 @@ class Column(Generic[T]):
     text: how a value is written. A column with one is of numbers and set right; without one it is of words.
     unit: the unit of every cell, where all have the same.
     group: the heading above those of neighbouring columns that have the same group.
+    ends: the ends of the interval or range of a value, which have columns of their own behind it.
     """
 
     name: str
@@ -66,6 +67,15 @@ class Column(Generic[T]):
     text: Callable[[Any], str] | None = None
     unit: str = ""
     group: str = ""
+    ends: Callable[[T], tuple[float | None, float | None]] | None = None
+
+    @property
+    def parts(self) -> Iterator["Column[T]"]:
+        """Itself and those of its ends, low and high."""
+        yield self
+        if (ends := self.ends) is not None:
+            yield replace(self, name="low", value=lambda row: ends(row)[0])
+            yield replace(self, name="high", value=lambda row: ends(row)[1])
 
     @property
     def numeric(self) -> bool:
@@ -130,7 +140,7 @@ def table(
     """A table of ``rows``. ``without_empty`` leaves out the columns in which nothing stands, ``distinct`` the rows that
     read like an earlier one.
     """
-    shown = list(columns)
+    shown = [part for column in columns for part in column.parts]
     cells = [tuple(column.cell(row) for column in shown) for row in rows]
     cells = list(dict.fromkeys(cells)) if distinct else cells
     if without_empty:
@@ -210,11 +220,6 @@ class Page:
     figure: Figure | None
     sections: tuple[Section, ...]
     comparison: tuple[Lines, Table] | None = None
-
-    @property
-    def answer(self) -> Answer:
-        """The answer of the first run."""
-        return self.answers[0][1]
 
 
 def micro(nanoseconds: float) -> str:

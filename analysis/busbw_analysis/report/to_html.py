@@ -61,14 +61,10 @@ def aligned(table: Table) -> list[list[tuple[Cell, str]]]:
 
 
 def _pad(texts: tuple[str, ...]) -> list[str]:
-    decimals = [len(match[1]) if match and match[1] else 0 for match in map(_NUMBER.fullmatch, texts)]
-    longest = max(decimals, default=0)
-    padded: list[str] = []
-    for text, places in zip(texts, decimals, strict=True):
-        if not longest or _NUMBER.fullmatch(text) is None:
-            padded.append(text)
-        elif places:
-            padded.append(text + _FIGURE_SPACE * (longest - places))
-        else:
-            padded.append(text + _POINT_SPACE + _FIGURE_SPACE * (longest - 1))
-    return padded
+    matches = [_NUMBER.fullmatch(text) for text in texts]
+    decimals = [len(match[1] or "") if match else 0 for match in matches]
+    # The first is as wide as the point that a whole number lacks.
+    spaces = (_POINT_SPACE + _FIGURE_SPACE * max(decimals))[: max(decimals)]
+    return [
+        text + spaces[places:] if match else text for text, match, places in zip(texts, matches, decimals, strict=True)
+    ]

@@ -93,6 +93,7 @@ _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "c
 _MOST_PAIRS: Final = 240
 """Pairs of one case with all their numbers."""
 
+_OF_RUN: Final = ("id", "machine", "started", "busbw", "launcher")
 _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 
@@ -144,12 +145,10 @@ def render(judgement: Judgement, answer: Answer) -> str:
     return _text(document(judgement, answer))
 
 
-def render_beside(judgements: Sequence[Judgement], answers: Mapping[str, Answer]) -> str:
-    """The ``document`` of every judgement under ``sides``, with its name, as text."""
-    sides: list[JSON] = [
-        {"name": name, **document(judgement, answer)}
-        for judgement, (name, answer) in zip(judgements, answers.items(), strict=True)
-    ]
+def render_beside(judgements: Sequence[Judgement], told: Sequence[tuple[str, Answer, object]]) -> str:
+    """The ``document`` of every judgement under ``sides``, with the name and the answer that are ``told``, as text."""
+    beside = zip(judgements, told, strict=True)
+    sides: list[JSON] = [{"name": name, **document(judgement, answer)} for judgement, (name, answer, _) in beside]
     return _text({"report": LAYOUT, "sides": sides})
 
 
@@ -278,8 +277,8 @@ def _step(one: Trained) -> dict[str, JSON]:
 
 
 def _exchanged(one: Exchanged) -> dict[str, JSON]:
-    follows = {name: plain(getattr(one, name)) for name in _TRADED}
-    return {"exchange": one.name, "case": one.step.case, "exact": one.exact.case, "target": TARGET, **follows}
+    of = {"exchange": one.name, "case": one.step.case, "exact": one.exact.case, "target": TARGET}
+    return of | {name: plain(getattr(one, name)) for name in _TRADED}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
@@ -291,16 +290,11 @@ def _memory(curve: MemoryCurve) -> dict[str, JSON]:
 def _runs(dataset: Dataset) -> list[JSON]:
     return [
         {
-            "id": stored.run.id,
-            "machine": stored.run.machine,
-            "started": stored.run.started,
-            "busbw": stored.run.busbw,
-            "launcher": stored.run.launcher,
+            **{name: getattr(stored.run, name) for name in _OF_RUN},
             "ranks": len(stored.run.hosts),
             "hosts": list(dict.fromkeys(stored.run.hosts)),
             "launches": len(stored.launches),
-            "status": stored.end.status if stored.end else None,
-            "reason": stored.end.reason if stored.end else None,
+            **{name: getattr(stored.end, name, None) for name in ("status", "reason")},
         }
         for stored in dataset.runs
     ]

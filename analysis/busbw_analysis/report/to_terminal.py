@@ -2,23 +2,19 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
-from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.report.document import MISSING, Block, Cell, Paragraph, Section, Table, Tone
 
 Line: TypeAlias = tuple[tuple[str, Tone], ...]
 """Pieces of a line, each with its tone."""
 
 _WIDTH: Final = 80
+_wrap: Final = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 _BELOW: Final = "    | "
 """Before what stands below a row: words from outside must not begin a line, where they could be taken for another."""
-
-
-def render_answer(answer: Answer, start: str = "") -> str:
-    """The answer in lines of 80 columns that begin with ``start``, its labels in a column of their own."""
-    return render_lines(answer.lines, start)
 
 
 def render_lines(said: Sequence[tuple[str, str]], start: str = "") -> str:
@@ -26,15 +22,9 @@ def render_lines(said: Sequence[tuple[str, str]], start: str = "") -> str:
     width = 2 + max(len(label) for label, _ in said)
     later = start + " " * width
     return "\n".join(
-        textwrap.fill(
-            f"{label}:".ljust(width) + text,
-            _WIDTH,
-            initial_indent=start,
-            subsequent_indent=later,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        line
         for label, text in said
+        for line in _wrap(f"{label}:".ljust(width) + text, _WIDTH, initial_indent=start, subsequent_indent=later)
     )
 
 
@@ -67,7 +57,7 @@ def _lines(block: Block | Section) -> Iterator[Line]:
 def _notes(notes: Iterable[str]) -> Iterator[Line]:
     """Each note behind ``#``, in lines of 80 columns."""
     for note in notes:
-        for line in textwrap.wrap(note, _WIDTH - 2, break_on_hyphens=False, break_long_words=False) or [""]:
+        for line in _wrap(note, _WIDTH - 2) or [""]:
             yield _quiet(f"# {line}".rstrip())
 
 
@@ -117,21 +107,14 @@ def _table(table: Table) -> Iterator[Line]:
         if pieces:
             yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
         begin, text = _BELOW if shown else "  | ", _said(table, row, below)
-        for line in textwrap.wrap(
-            text,
-            _WIDTH,
-            initial_indent=begin,
-            subsequent_indent=_BELOW,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ):
+        for line in _wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=_BELOW):
             yield ((line, "plain"),)
     yield from _notes(table.notes)
 
 
 def _said(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
     """Cells of a row with the names of their columns, but for that of the first one, which names the row."""
-    found = [(place, table.columns[place], row[place].text) for place in places]
+    found = ((place, table.columns[place], row[place].text) for place in places)
     return "; ".join(
         f"{column.group} {column.name}".strip() + f": {text} {column.unit}".rstrip() if place else text
         for place, column, text in found

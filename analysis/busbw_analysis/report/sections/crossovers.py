@@ -4,6 +4,7 @@ cross, and whether formulas said so.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -12,19 +13,10 @@ import numpy as np
 from busbw.units import about_size, format_size
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
-from busbw_analysis.report.document import (
-    Block,
-    Column,
-    Figure,
-    LegendEntry,
-    Table,
-    micro,
-    sentence,
-    table,
-    three_digits,
-)
+from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, micro, sentence, table, three_digits
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.axes import SLOTS
+from busbw_analysis.report.sections.labels import ends_of
 from busbw_analysis.report.tables.crossovers import crossing_table
 
 _LEAST_SIZES: Final = 3
@@ -48,12 +40,25 @@ def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Po
     label = comparison.key.label
     title = f"{label}: time over that of the fastest"
     picture = models.draw_relative(drawn, comparison.turns, f"{anchor}-algorithms", title, caption)
-    return Figure(caption, (picture,), tuple(_legend(names, comparison)), _numbers(comparison, names, sizes, least))
+
+    def ratio(name: str, size: int) -> float:
+        return sizes[size][name].time_ns / least[size]
+
+    columns: tuple[Column[int], ...] = (
+        Column("Size S", lambda size: size, format_size),
+        Column("Fastest", lambda size: least[size], micro, "µs"),
+        *(Column(name, partial(ratio, name), three_digits, group="Times as long as the fastest") for name in names),
+    )
+    left = [name for name in comparison.curves if name not in names]
+    note = "As unsure as the times, whose ends stand with each curve."
+    note += f" Not drawn, for they are slower: {', '.join(left)}." if left else ""
+    numbers = table(f"{label}: times as long as the fastest", columns, sizes, note, folded=True)
+    return Figure(caption, (picture,), tuple(_legend(names, comparison)), numbers)
 
 
 def _relative(point: Point, least_ns: float) -> curves.Point:
     """A time and its ends over that of the fastest."""
-    low, high = (None if end is None else end / least_ns for end in (point.interval.low_ns, point.interval.high_ns))
+    low, high = (None if end is None else end / least_ns for end in ends_of(point.interval))
     return curves.Point(point.size_bytes, point.time_ns / least_ns, low, high)
 
 
@@ -106,27 +111,3 @@ def _legend(names: Sequence[str], comparison: AlgorithmComparison) -> Iterator[L
         yield LegendEntry(curves.swatch(None, "bound"), f"measured crossing{', with its range' if ranged else ''}")
     if any(expected is not None for _, expected in comparison.turns):
         yield LegendEntry(curves.swatch(None, "model"), "S* of their formulas")
-
-
-def _numbers(
-    comparison: AlgorithmComparison,
-    names: Sequence[str],
-    sizes: Mapping[int, Mapping[str, Point]],
-    least: Mapping[int, float],
-) -> Table:
-    columns: tuple[Column[int], ...] = (
-        Column("Size S", lambda size: size, format_size),
-        Column("Fastest", lambda size: least[size], micro, "µs"),
-        *(_times(name, sizes, least) for name in names),
-    )
-    left = [name for name in comparison.curves if name not in names]
-    note = "As unsure as the times, whose ends stand with each curve."
-    note += f" Not drawn, for they are slower: {', '.join(left)}." if left else ""
-    return table(f"{comparison.key.label}: times as long as the fastest", columns, sizes, note, folded=True)
-
-
-def _times(name: str, sizes: Mapping[int, Mapping[str, Point]], least: Mapping[int, float]) -> Column[int]:
-    def ratio(size: int) -> float:
-        return sizes[size][name].time_ns / least[size]
-
-    return Column(name, ratio, three_digits, group="Times as long as the fastest")

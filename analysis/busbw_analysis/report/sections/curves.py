@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from types import MappingProxyType
 from typing import TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
@@ -35,8 +35,10 @@ from busbw_analysis.report.sections.labels import (
     checked,
     curve_label,
     ends_in_words,
+    ends_of,
     flagged,
     op_anchor,
+    refusals,
     varying_fields,
 )
 from busbw_analysis.report.tables.show import common_flags, flags_note
@@ -46,22 +48,30 @@ _TOLD = 2
 """So many curves of a figure are told in its caption."""
 _MOST_IN_OVERVIEW = 12
 _NO_WIRE = "One rank: there is no wire, so there is no busbw; algbw is shown."
+_NO_KNOWN_WIRE = "This operation moves no data over a wire that busbw could describe."
 
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """Which rate a curve is drawn in: its name and what turns algbw into it."""
+    """Which rate a curve is drawn in: its name, what turns algbw into it, its peak, and what others reach of that."""
 
     name: str
     factor: float
-
-    def of(self, point: Point) -> float | None:
-        """The rate of ``point`` in B/s."""
-        return None if point.algbw is None else point.algbw * self.factor
+    peak: float | None = None
+    practical: float | None = None
 
     def at(self, size_bytes: float, time_ns: float) -> float:
         """The rate in B/s of ``size_bytes`` in ``time_ns``."""
         return self.factor * size_bytes / time_ns * 1e9
+
+
+def _rate_of(curve: Curve) -> _Rate:
+    factor, peak = curve.series.bus_factor, curve.peak
+    if not isinstance(peak, Peak):
+        return _Rate("algbw", 1.0) if factor is None else _Rate("busbw", factor)
+    if factor is None:
+        return _Rate("algbw", 1.0, peak.algbw, peak.practical)
+    return _Rate("busbw", factor, peak.busbw, peak.practical_busbw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +86,26 @@ class Side:
     name: str = ""
     reference: bool = False
 
+    def called(self, text: str) -> str:
+        """``text`` of this side."""
+        return " · ".join(filter(None, (self.name, text)))
+
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A curve in a figure: with which side it came, and what is known of its cases."""
+    """A curve in a figure, and with which side it came."""
 
     side: Side
     curve: Curve
-    cases: Mapping[int, CaseSummary]
+
+    @property
+    def alike(self) -> SeriesKey:
+        """What curves of several backends have in common."""
+        return replace(self.curve.series.key, backend="", cost_models="")
 
     def label(self, varying: frozenset[str]) -> str:
         """What tells it from its neighbours, which differ in the fields ``varying`` and in their sides."""
-        own = curve_label(self.curve.series.key, varying) if varying or not self.side.name else ""
-        return " · ".join(text for text in (self.side.name, own) if text)
+        return self.side.called(curve_label(self.curve.series.key, varying) if varying or not self.side.name else "")
 
 
 _Reference: TypeAlias = tuple[int, _Drawn]
@@ -97,21 +114,10 @@ _Reference: TypeAlias = tuple[int, _Drawn]
 
 def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
     """The curves of messages by op, those that all sides have beside each other."""
-    by_op: dict[str, dict[SeriesKey, list[_Drawn]]] = {}
     elsewhere = MEMORY_TRAFFIC.keys() | STORING  # these have sections of their own
-    for side in sides:
-        cases = {case.index: case for case in side.judgement.cases}
-        for curve in side.judgement.curves:
-            key = curve.series.key
-            if key.op not in elsewhere:
-                alike = by_op.setdefault(key.op, {}).setdefault(_alike(key), [])
-                alike.append(_Drawn(side, curve, cases))
-    return {op: [one for members in alike.values() for one in members] for op, alike in by_op.items()}
-
-
-def _alike(key: SeriesKey) -> SeriesKey:
-    """What curves of several backends have in common."""
-    return replace(key, backend="", cost_models="")
+    every = (_Drawn(side, curve) for side in sides for curve in side.judgement.curves)
+    beside = grouped((one for one in every if one.curve.series.key.op not in elsewhere), lambda one: one.alike)
+    return by_key((key.op, one) for key, members in beside.items() for one in members)
 
 
 def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]] = MappingProxyType({})) -> Section:
@@ -158,7 +164,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     legend: list[LegendEntry] = []
     peaks: dict[float, str] = {}
     for slot, op, one in sorted(chosen, key=lambda entry: entry[0]):
-        label = " · ".join(text for text in (one.side.name, op) if text)
+        label = one.side.called(op)
         series.append(plots.Series(slot, tuple(points_of(one.curve, "rate", label))))
         legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(op)))
         if isinstance(one.curve.peak, Peak) and one.curve.peak.busbw:
@@ -174,8 +180,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     legend += [
         LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(peak)}: {what}") for peak, what in peaks.items()
     ]
-    legend += _reference_entries(references, None)
-    legend += _published_entries([one.curve for _, _, one in chosen], None)
+    legend += _thin_entries(references, [one.curve for _, _, one in chosen], None)
     left_out = f" The {len(ops)} fastest of {len(kept)} operations." if len(kept) > len(ops) else ""
     caption = f"busbw over size of every operation, and the peaks that they are held against.{left_out}"
     panel = Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
@@ -195,10 +200,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
 
 def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
     """The figures of one operation: one for each way of splitting the ranks, more where there are many curves."""
-    splits: dict[str, list[_Drawn]] = {}
-    for one in drawn:
-        if not one.side.reference:
-            splits.setdefault(one.curve.series.key.group, []).append(one)
+    splits = grouped((one for one in drawn if not one.side.reference), lambda one: one.curve.series.key.group)
     blocks: list[Block] = [*facing]
     for split, members in splits.items():
         varying = varying_fields(one.curve.series.key for one in members)
@@ -206,23 +208,17 @@ def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[B
         for start in range(0, len(members), SLOTS):
             chunk = members[start : start + SLOTS]
             labels = [one.label(varying) for one in chunk]
-            keys = [_alike(one.curve.series.key) for one in chunk]
-            references = [
-                (keys.index(key), one)
-                for one in drawn
-                if one.side.reference and (key := _alike(one.curve.series.key)) in keys
-            ]
+            keys = [one.alike for one in chunk]
+            references = [(keys.index(one.alike), one) for one in drawn if one.side.reference and one.alike in keys]
             blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", op, where, chunk, labels, references))
     own = [one.curve for members in splits.values() for one in members]
     varying = varying_fields(curve.series.key for curve in own)
-    missing = [
+    missing = sorted(
         (curve.model.reason, curve_label(curve.series.key, varying))
         for curve in own
         if isinstance(curve.model, Unavailable)
-    ]
-    for reason, group in groupby(sorted(missing), key=lambda pair: pair[0]):
-        which = f" for {', '.join(label for _, label in group)}" if len(own) > 1 else ""
-        blocks.append(Paragraph(f"No model{which}: {reason}", tone="quiet"))
+    )
+    blocks += refusals("model", missing, several=len(own) > 1)
     return Section(anchor, op, tuple(blocks))
 
 
@@ -262,37 +258,17 @@ def _finding(curve: Curve, label: str) -> str:
         last = curve.series.points[-1]
         end = "" if last is first else f", one of {format_size(last.size_bytes)} {format_time(last.time_ns)}"
         return f"{start}{end}."
-    rates = [(value, point) for point in curve.series.points if (value := rate.of(point)) is not None]
+    rates = [(point.algbw * rate.factor, point) for point in curve.series.points if point.algbw is not None]
     if not rates:
         return f"{name} call takes {format_time(first.time_ns)}."
     best, point = max(rates, key=lambda pair: pair[0])
     text = f"{start}; the best {rate.name} is {format_rate(best)} at {format_size(point.size_bytes)}"
-    peak = _peak_of(curve)
-    if peak is not None:
-        text += f", {percent(best / peak)} % of the peak of {format_rate(peak)}"
-        practical = _practical_of(curve)
-        if practical is not None:
-            text += f" and {percent(best / practical)} % of the {format_rate(practical)} that are reached in practice"
+    if rate.peak is not None:
+        text += f", {percent(best / rate.peak)} % of the peak of {format_rate(rate.peak)}"
+        if rate.practical is not None:
+            more = f"{percent(best / rate.practical)} % of the {format_rate(rate.practical)}"
+            text += f" and {more} that are reached in practice"
     return f"{text}."
-
-
-def _rate_of(curve: Curve) -> _Rate:
-    factor = curve.series.bus_factor
-    return _Rate("algbw", 1.0) if factor is None else _Rate("busbw", factor)
-
-
-def _peak_of(curve: Curve) -> float | None:
-    """The peak in the rate that the curve is drawn in."""
-    if not isinstance(curve.peak, Peak):
-        return None
-    return curve.peak.algbw if curve.series.bus_factor is None else curve.peak.busbw
-
-
-def _practical_of(curve: Curve) -> float | None:
-    """What others reach on such hardware, in the rate that the curve is drawn in."""
-    if not isinstance(curve.peak, Peak):
-        return None
-    return curve.peak.practical if curve.series.bus_factor is None else curve.peak.practical_busbw
 
 
 def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
@@ -305,7 +281,7 @@ def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
 
 def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterator[plots.Point]:
     """The times or rates of ``curve`` with their ends, and what is said of each to who points at it."""
-    rate, peak = _rate_of(curve), _peak_of(curve)
+    rate = _rate_of(curve)
     for point in curve.series.points:
         values = (point.time_ns, point.interval.low_ns, point.interval.high_ns)
         text: Callable[[float], str] = format_time
@@ -315,7 +291,7 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
                 continue
             value, high, low = (rate.at(point.size_bytes, one) if one else None for one in values)
             values, text = (value or 0.0, low, high), format_rate
-            of_peak = f", {percent(values[0] / peak)} % of peak" if peak else ""
+            of_peak = f", {percent(values[0] / rate.peak)} % of peak" if rate.peak else ""
         ends = [text(end) for end in values[1:] if end is not None]
         yield plots.Point(point.size_bytes, *values, _tip(label, point, f"{text(values[0])}{of_peak}", ends))
 
@@ -336,14 +312,11 @@ def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quanti
         yield Line("reference", tuple(zip(map(float, one.sizes_bytes), values, strict=True)), slot)
 
 
-def _published_entries(curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
-    for what in dict.fromkeys(one.what for curve in curves for one in curve.published):
-        yield LegendEntry(plots.swatch(slot, "reference"), f"published: {what}")
-
-
-def _reference_entries(references: Sequence[_Reference], slot: int | None) -> Iterator[LegendEntry]:
-    for name in dict.fromkeys(one.side.name for _, one in references):
-        yield LegendEntry(plots.swatch(slot, "reference"), f"reference: {name}")
+def _thin_entries(references: Iterable[_Reference], curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
+    names = [f"reference: {one.side.name}" for _, one in references]
+    names += [f"published: {one.what}" for curve in curves for one in curve.published]
+    for name in dict.fromkeys(names):
+        yield LegendEntry(plots.swatch(slot, "reference"), name)
 
 
 def panel_of(
@@ -359,7 +332,7 @@ def panel_of(
     series: list[plots.Series] = []
     lines = list(_reference_lines(references, quantity))
     breaks: set[float] = set()
-    peaks: dict[float, list[int]] = {}
+    peaks: dict[float, int] = {}
     for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
         rate = _rate_of(curve) if quantity == "rate" else None
         if rate and (curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None)):
@@ -370,13 +343,13 @@ def panel_of(
             breaks.update(curve.fit.breaks_bytes)
         if not isinstance(curve.model, Unavailable):
             lines.append(_line("model", ((one.size_bytes, one.time_ns) for one in curve.model), slot, rate))
-        if rate and (peak := _peak_of(curve)) is not None:
-            peaks.setdefault(peak, []).append(slot)
+        if rate and rate.peak is not None:
+            peaks.setdefault(rate.peak, slot)
     lines += _published_lines(enumerate(curves), quantity)
     sizes = [float(point.size_bytes) for one in series for point in one.points]
-    for peak, slots in peaks.items():
+    for peak, slot in peaks.items():
         ends = ((min(sizes, default=1.0), peak), (max(sizes, default=1.0), peak))
-        lines.append(Line("peak", ends, None if len(peaks) == 1 else slots[0], f"peak {format_rate(peak)}"))
+        lines.append(Line("peak", ends, None if len(peaks) == 1 else slot, f"peak {format_rate(peak)}"))
     heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
     marks = tuple(sorted(breaks)) if quantity == "time" else ()
     return Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
@@ -411,10 +384,9 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
     algorithms = dict.fromkeys(p.algorithm for curve in curves for p in predictions_of(curve))
     if algorithms:
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
-    yield from _reference_entries(references, shared)
-    yield from _published_entries(curves, shared)
-    denominators = {curve.peak.denominator.partition(",")[0]: None for curve in curves if isinstance(curve.peak, Peak)}
-    for denominator in denominators:
+    yield from _thin_entries(references, curves, shared)
+    denominators = (curve.peak.denominator.partition(",")[0] for curve in curves if isinstance(curve.peak, Peak))
+    for denominator in dict.fromkeys(denominators):
         yield LegendEntry(plots.swatch(None, "peak"), f"peak: {denominator}")
 
 
@@ -432,56 +404,51 @@ class _Row:
     point: Point
     case: CaseSummary
 
+    @property
+    def model_ns(self) -> float | None:
+        """What the model says of this size."""
+        predictions = predictions_of(self.curve)
+        return next((one.time_ns for one in predictions if one.size_bytes == self.point.size_bytes), None)
 
-def _columns(rates: Sequence[float], common: Sequence[str]) -> list[Column[_Row]]:
-    unit, factor = ("GB/s", 1e9) if max(rates, default=0.0) >= 1e9 else ("MB/s", 1e6)
+
+def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded: bool) -> Table:
+    rows = [
+        _Row(one.curve, label, point, one.side.judgement.cases[point.case])
+        for one, label in zip(drawn, labels, strict=True)
+        for point in one.curve.series.points
+    ]
+    curves = [one.curve for one in drawn]
+    every = [row.case.flags for row in rows]
+    common = common_flags(every)
+    most = max((row.point.algbw for row in rows if row.point.algbw), default=0.0)
+    unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
 
     def rate(value: float) -> str:
         return three_digits(value / factor)
 
-    def model(row: _Row) -> float | None:
-        predictions = predictions_of(row.curve)
-        return next((one.time_ns for one in predictions if one.size_bytes == row.point.size_bytes), None)
-
-    return [
+    columns: list[Column[_Row]] = [
         Column("Curve", lambda row: row.label),
         Column("Size S", lambda row: row.point.size_bytes, format_size),
-        Column("Time", lambda row: row.point.time_ns, micro, "µs"),
-        Column("low", lambda row: row.point.interval.low_ns, micro, "µs"),
-        Column("high", lambda row: row.point.interval.high_ns, micro, "µs"),
+        Column("Time", lambda row: row.point.time_ns, micro, "µs", ends=lambda row: ends_of(row.point.interval)),
         Column("Fastest rank", lambda row: row.point.fastest_ns, micro, "µs"),
         Column("algbw", lambda row: row.point.algbw, rate, unit),
         Column("busbw", lambda row: row.point.busbw, rate, unit),
-        Column("Model", model, micro, "µs"),
-        Column("Time / model", lambda row: row.point.time_ns / found if (found := model(row)) else None, three_digits),
+        Column("Model", lambda row: row.model_ns, micro, "µs"),
+        Column("Time / model", lambda row: row.point.time_ns / row.model_ns if row.model_ns else None, three_digits),
         Column("Launches", lambda row: len(row.point.launch_medians_ns), str),
         Column("Samples", lambda row: row.point.samples, str),
         Column("Data", lambda row: checked(row.case.check)),
         Column("Flags", lambda row: flagged(row.case.flags, common)),
     ]
-
-
-def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded: bool) -> Table:
-    rows = [
-        _Row(one.curve, label, point, one.cases[point.case])
-        for one, label in zip(drawn, labels, strict=True)
-        for point in one.curve.series.points
-    ]
-    curves = [one.curve for one in drawn]
     several = len(curves) > 1
-    every = [row.case.flags for row in rows]
-    common = common_flags(every)
-    notes = [ends_in_words(row.point.interval for row in rows), flags_note(every, common)]
-    if any(curve.series.bus_factor is None for curve in curves):
-        ranks = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
-        notes.append(
-            _NO_WIRE if ranks == {1} else "This operation moves no data over a wire that busbw could describe."
-        )
+    notes = [ends_in_words(row.point.interval.kind for row in rows), flags_note(every, common)]
+    unwired = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
+    if unwired:
+        notes.append(_NO_WIRE if unwired == {1} else _NO_KNOWN_WIRE)
     notes += [
         f"This backend is known to move {moved:g} times the bytes that the best algorithm needs."
         for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
-    columns = _columns([row.point.algbw for row in rows if row.point.algbw], common)
     shown = columns if several else columns[1:]
     return table(title, shown, rows, *notes, row_headers=2 if several else 1, folded=folded)

@@ -15,11 +15,6 @@ _ONE_CALL: Final = (
 )
 
 
-def _range(one: SingleCall) -> str:
-    low, high = map(three_digits, one.printed_range)
-    return f"{low} to {high}"
-
-
 _CALL_COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
     Column("Operation", lambda one: one.op),
     Column("Ranks", lambda one: one.ranks, str),
@@ -28,7 +23,7 @@ _CALL_COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
     Column("busbw", lambda one: one.busbw, format_rate, group="Proper"),
     Column("Time", lambda one: one.one_ns, format_time, group="One call"),
     Column("printed", lambda one: one.printed, three_digits, '"GB/s"', group="One call"),
-    Column("any one", _range, group="One call"),
+    Column("any one", lambda one: " to ".join(map(three_digits, one.printed_range)), group="One call"),
     Column("all", lambda one: one.whole, three_digits, "×", group="Difference"),
     Column("unit", lambda _one: UNIT, three_digits, "×", group="Difference"),
     Column("barrier", lambda one: one.barrier, three_digits, "×", group="Difference"),

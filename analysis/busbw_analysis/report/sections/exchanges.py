@@ -9,16 +9,7 @@ from busbw.ops.training import workload_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.diagnosis.exchanges import EXACT, TARGET, Exchanged, exchanged, gaps
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.report.document import (
-    Column,
-    Figure,
-    LegendEntry,
-    Paragraph,
-    Section,
-    percent,
-    table,
-    three_digits,
-)
+from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.plots import exchanges as plots
 from busbw_analysis.report.sections.labels import checked
 
@@ -69,6 +60,10 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
     )
     rows = table(what, _COLUMNS, group, *notes)
     longest = max(one.steps * row.step.time_ns for row in group)
+    axes: tuple[tuple[str, float, Callable[[Exchanged], float], Callable[[float], str]], ...] = (
+        ("steps", one.steps, lambda _: 1, "{:.0f}".format),
+        ("time", longest, lambda row: row.step.time_ns, format_time),
+    )
     pictures = tuple(
         plots.draw(
             {
@@ -80,20 +75,10 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
             f"Gap over {over}",
             f"How near each way to exchange comes to the optimum over {over}: {what}",
         )
-        for over, end, each, words in _axes(one.steps, longest)
+        for over, end, each, words in axes
     )
     legend = tuple(LegendEntry(plots.swatch(slot), row.name) for slot, row in enumerate(group))
     return Paragraph(in_words(group)), Figure(what, pictures, legend, rows)
-
-
-def _axes(
-    steps: int, longest: float
-) -> tuple[tuple[str, float, Callable[[Exchanged], float], Callable[[float], str]], ...]:
-    """Over what, how far, how much of it a step is, and how it is written."""
-    return (
-        ("steps", steps, lambda _: 1, lambda step: f"{step:.0f}"),
-        ("time", longest, lambda one: one.step.time_ns, format_time),
-    )
 
 
 def in_words(group: Sequence[Exchanged]) -> str:

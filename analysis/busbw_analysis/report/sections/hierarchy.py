@@ -1,6 +1,6 @@
 """The part of a report that shows the hierarchy as one picture: every level, measured beside nominal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
@@ -12,7 +12,6 @@ from busbw_analysis.report.document import (
     LegendEntry,
     Paragraph,
     Section,
-    Table,
     letter,
     percent,
     sentence,
@@ -53,9 +52,18 @@ def hierarchy(judgement: Judgement) -> Section | None:
         Column("By", lambda text: letters[text]),
         Column("What nominal and practice are", lambda text: text),
     )
+    columns: tuple[Column[HierarchyLevel], ...] = (
+        Column("Level", lambda one: _label(one) if one.name.startswith(_label(one)) else f"{one.kind}: {one.name}"),
+        Column("Measured", lambda one: one.measured, format_rate, ends=lambda one: (one.low, one.high)),
+        Column("Nominal", lambda one: one.nominal, format_rate),
+        Column("In practice", lambda one: one.practical, format_rate),
+        Column("Of nominal", lambda one: one.share, percent, "%"),
+        Column("By", lambda one: letters[_source(one)]),
+        Column("Measured by", lambda one: one.how),
+    )
     blocks = (
         Paragraph("From the core outwards, on a logarithmic axis: every level of this machine that the run touched."),
-        Figure("", pictures, legend, _table(levels, letters)),
+        Figure("", pictures, legend, table("Levels", columns, levels, _NOTE)),
         table("Where nominal rates are from", sources, letters),
     )
     return Section("hierarchy", "Hierarchy of memories and links", blocks, gist=caption)
@@ -78,18 +86,3 @@ def _caption(levels: Sequence[HierarchyLevel]) -> str:
         if level.measured is not None
     ]
     return f"{'; '.join(told)}."
-
-
-def _table(levels: Sequence[HierarchyLevel], letters: Mapping[str, str]) -> Table:
-    columns: tuple[Column[HierarchyLevel], ...] = (
-        Column("Level", lambda one: _label(one) if one.name.startswith(_label(one)) else f"{one.kind}: {one.name}"),
-        Column("Measured", lambda one: one.measured, format_rate),
-        Column("low", lambda one: one.low, format_rate),
-        Column("high", lambda one: one.high, format_rate),
-        Column("Nominal", lambda one: one.nominal, format_rate),
-        Column("In practice", lambda one: one.practical, format_rate),
-        Column("Of nominal", lambda one: one.share, percent, "%"),
-        Column("By", lambda one: letters[_source(one)]),
-        Column("Measured by", lambda one: one.how),
-    )
-    return table("Levels", columns, levels, _NOTE)

@@ -1,14 +1,15 @@
 """What curves, intervals, checks and flags are called in every section of a report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Final
 
 from busbw.runs.records import SETTINGS, settings_in_words
-from busbw_analysis.data.groups import Interval
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.groups import Interval, IntervalKind
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.report.document import Cell
+from busbw_analysis.report.document import Cell, Paragraph
 
 _WITHOUT: Final = {
     "algorithm": "the library's own",
@@ -20,8 +21,8 @@ _WITHOUT: Final = {
 """Settings → what a curve is called that has none where others have."""
 
 
-def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
-    """The name of a curve; with ``varying``, only the fields in which it differs from its neighbours."""
+def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
+    """The fields ``varying``, in which a curve differs from its neighbours; its whole name where there is none."""
     texts = {
         "backend": key.backend,
         "device": key.device,
@@ -38,8 +39,6 @@ def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
         "root": "no root" if key.root is None else f"root {key.root}",
         **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},
     }
-    if varying is None:
-        return key.label
     return " · ".join(text for name, text in texts.items() if name in varying) or key.label
 
 
@@ -66,8 +65,24 @@ def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
     return ", ".join(flag for flag in flags if flag not in common) or None
 
 
-def ends_in_words(intervals: Iterable[Interval]) -> str:
+def ends_in_words(kinds: Iterable[IntervalKind]) -> str:
     """What the columns low and high of a table are, as a sentence."""
-    kinds = dict.fromkeys(interval.kind for interval in intervals)
     none = "no interval, because one launch with fewer than 6 free samples has none"
-    return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
+    return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in dict.fromkeys(kinds)) + "."
+
+
+def ends_of(interval: Interval) -> tuple[float | None, float | None]:
+    """Of an interval or range, as columns have them."""
+    return interval.low_ns, interval.high_ns
+
+
+def refusals(what: str, told: Iterable[tuple[str, str]], *, several: bool) -> Iterator[Paragraph]:
+    """The reasons why there is no ``what``, each once, and of which it is told where names are ``several``."""
+    for reason, names in by_key(told).items():
+        which = f" for {', '.join(names)}" if several else ""
+        yield Paragraph(f"No {what}{which}: {reason}", tone="quiet")
+
+
+def and_list(texts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

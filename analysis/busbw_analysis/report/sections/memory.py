@@ -1,13 +1,14 @@
 """The part of a report about memory: traffic over the working set with its plateaus, threads, peaks and first touch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
-from busbw_analysis.data.groups import Interval
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.memory import (
     FIRST_TOUCH,
@@ -40,7 +41,15 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.curves import Line, Panel
-from busbw_analysis.report.sections.labels import checked, curve_label, ends_in_words, flagged, varying_fields
+from busbw_analysis.report.sections.labels import (
+    and_list,
+    checked,
+    curve_label,
+    ends_in_words,
+    flagged,
+    refusals,
+    varying_fields,
+)
 
 _COUNTED: Final = (
     "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "
@@ -78,28 +87,20 @@ def memory(judgement: Judgement) -> Section | None:
     """Everything that was measured of kernels in memory; None where nothing was."""
     if not judgement.memory:
         return None
-    cases = {case.index: case for case in judgement.cases}
-    by_op: dict[tuple[str, str], list[MemoryCurve]] = {}
-    for curve in judgement.memory:
-        by_op.setdefault((curve.key.op, curve.key.device), []).append(curve)
-    several = len({device for _, device in by_op}) > 1
+    by_op = grouped(judgement.memory, lambda curve: (curve.key.op, curve.key.device))
+    devices = {device for _, device in by_op}
     parts = tuple(
-        _kernel(f"memory-{number}", f"{op} ({device})" if several else op, members, cases)
+        _kernel(f"memory-{number}", f"{op} ({device})" if len(devices) > 1 else op, members, judgement.cases)
         for number, ((op, device), members) in enumerate(by_op.items(), start=1)
     )
-    of_hosts = any(curve.key.device == "cpu" for curve in judgement.memory)
-    counted = f"{_COUNTED} {_FETCHED}" if of_hosts else _COUNTED
-    blocks: list[Block] = [Paragraph(counted), Paragraph(_FOUND), *_peaks(judgement.memory)]
+    counted = f"{_COUNTED} {_FETCHED}" if "cpu" in devices else _COUNTED
+    # What 100 % is, once for all kernels that have it in common.
+    peaks = dict.fromkeys(sentence(_denominator(curve)) for curve in judgement.memory)
+    blocks: list[Block] = [*map(Paragraph, (counted, _FOUND, *peaks))]
     blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
     most, op = max((point.rate, curve.key.op) for curve in judgement.memory for point in curve.points)
     gist = f"Up to {format_rate(most)} of traffic, by {op}."
     return Section("memory", "Memory", tuple(blocks), parts, gist=gist)
-
-
-def _peaks(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
-    """What 100 % is, once for all kernels that have it in common."""
-    for text in dict.fromkeys(_denominator(curve) for curve in curves):
-        yield Paragraph(sentence(text))
 
 
 def _denominator(curve: MemoryCurve) -> str:
@@ -107,8 +108,7 @@ def _denominator(curve: MemoryCurve) -> str:
         return f"no percentages of nominal: {curve.peak.reason}"
     # What is S of an operation is not the same for all of them; the memory itself is.
     whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.denominator.partition('; ')[0]}"
-    inside = "a rate above it is one inside the caches"
-    return f"{whole}; {inside}"
+    return f"{whole}; a rate above it is one inside the caches"
 
 
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
@@ -126,31 +126,29 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
                 f"sets from {about_size(best.first_bytes)} on, and no other kernel's median is higher. Far above 100 % "
                 "is a smaller working set, of which caches hold a part."
             )
+
+    def of_best(one: Scaled) -> float | None:
+        return one.point.rate / rate if (rate := most.get(one.curve.key.device)) else None
+
     columns: tuple[Column[Scaled], ...] = (
         Column("Kernel", lambda one: _named(one.curve.key, varying)),
         Column("Threads", lambda one: f"{one.curve.threads}{one.curve.where}", str),
         Column("Size S", lambda one: one.point.size_bytes, format_size),
-        Column("Traffic", lambda one: one.point.rate, giga, "GB/s"),
-        Column("low", lambda one: one.point.low, giga, "GB/s"),
-        Column("high", lambda one: one.point.high, giga, "GB/s"),
+        Column("Traffic", lambda one: one.point.rate, giga, "GB/s", ends=lambda one: (one.point.low, one.point.high)),
         Column("Times one thread", lambda one: one.times_one, three_digits),
-        Column(
-            "Of the best",
-            lambda one: one.point.rate / rate if (rate := most.get(one.curve.key.device)) else None,
-            percent,
-            "%",
-        ),
+        Column("Of the best", of_best, percent, "%"),
         Column("Of nominal", lambda one: one.point.share, percent, "%"),
         Column("Of practical", lambda one: one.point.practical_share, percent, "%"),
     )
     if found:
-        note = f"{_ends(one.point for one in found)} At the largest size that all thread counts of a kernel have.{told}"
+        ends = ends_in_words(one.point.kind for one in found)
+        note = f"{ends} At the largest size that all thread counts of a kernel have.{told}"
         yield table("More threads", columns, found, note, row_headers=2, without_empty=True)
 
 
 def _named(key: SeriesKey, varying: frozenset[str]) -> str:
-    more = curve_label(key, varying) if varying else ""
-    return key.op if not more or more == key.label else f"{key.op} · {more}"
+    more = curve_label(key, varying)
+    return key.op if more == key.label else f"{key.op} · {more}"
 
 
 def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
@@ -166,7 +164,9 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
     ]
     on_hosts = [copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu"]
     why = "" if not on_hosts else _PAST_CACHES if any(on_hosts) else _NOT_PAST_CACHES
-    said = f"memory_copy, the copy of the library, moves {_and(told)} what the plain loop of stream_copy does. {why}"
+    said = (
+        f"memory_copy, the copy of the library, moves {and_list(told)} what the plain loop of stream_copy does. {why}"
+    )
     yield Paragraph(said.rstrip())
 
 
@@ -176,68 +176,63 @@ def _threads(curve: MemoryCurve) -> str:
     return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{curve.where}"
 
 
-def _and(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-
-
 def _touch(judgement: Judgement) -> Iterator[Block]:
     """What the first touch of a page costs, beside writing one that is there."""
     found = beside(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
-    columns: tuple[Column[tuple[MemoryCurve, MemoryPoint, MemoryPoint]], ...] = (
-        Column("Threads", lambda one: None if one[0].threads is None else f"{one[0].threads}{one[0].where}", str),
-        Column("Size S", lambda one: one[1].size_bytes, format_size),
-        Column("First touch", lambda one: one[1].time_ns, format_time),
-        Column("Warm write", lambda one: one[2].time_ns, format_time),
-        Column("Times as long", lambda one: one[1].time_ns / one[2].time_ns, three_digits),
-        Column(
-            "More for 4 KiB",
-            lambda one: max(0.0, one[1].time_ns - one[2].time_ns) * _PAGE_BYTES / one[1].size_bytes,
-            three_digits,
-            "ns",
-        ),
-    )
+    facts = [facts for stored in judgement.dataset.runs for facts in stored.run.environments.values()]
+    pages = ", ".join(sorted({str(of_host.get("thp")) for of_host in facts}))
+    note = f"Transparent huge pages: {pages}. Medians over launches; no interval of the difference."
     yield Paragraph(_TOUCHED)
-    yield table("First touch beside a warm write", columns, found, _pages(judgement), row_headers=2)
+    yield table("First touch beside a warm write", _TOUCH_COLUMNS, found, note, row_headers=2)
 
 
-def _pages(judgement: Judgement) -> str:
-    told = {str(facts.get("thp")) for stored in judgement.dataset.runs for facts in stored.run.environments.values()}
-    return f"Transparent huge pages: {', '.join(sorted(told))}. Medians over launches; no interval of the difference."
+_TOUCH_COLUMNS: Final[tuple[Column[tuple[MemoryCurve, MemoryPoint, MemoryPoint]], ...]] = (
+    Column("Threads", lambda one: None if one[0].threads is None else f"{one[0].threads}{one[0].where}", str),
+    Column("Size S", lambda one: one[1].size_bytes, format_size),
+    Column("First touch", lambda one: one[1].time_ns, format_time),
+    Column("Warm write", lambda one: one[2].time_ns, format_time),
+    Column("Times as long", lambda one: one[1].time_ns / one[2].time_ns, three_digits),
+    Column(
+        "More for 4 KiB",
+        lambda one: max(0.0, one[1].time_ns - one[2].time_ns) * _PAGE_BYTES / one[1].size_bytes,
+        three_digits,
+        "ns",
+    ),
+)
 
 
 # --- one kernel ------------------------------------------------------------------------------------------------------
 
 
-def _kernel(anchor: str, heading: str, curves: Sequence[MemoryCurve], cases: dict[int, CaseSummary]) -> Section:
+def _kernel(anchor: str, heading: str, curves: Sequence[MemoryCurve], cases: Sequence[CaseSummary]) -> Section:
     varying = varying_fields(curve.key for curve in curves)
-    blocks: list[Block] = []
-    for start in range(0, len(curves), SLOTS):
-        chunk = curves[start : start + SLOTS]
-        labels = [_label(curve, varying) for curve in chunk]
-        blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", heading, chunk, labels, cases))
-    blocks += _plateaus(curves, [_label(curve, varying) for curve in curves])
-    return Section(anchor, heading, tuple(blocks))
+    named = [(_label(curve, varying), curve) for curve in curves]
+    figures = [
+        _figure(f"{anchor}-{number}", heading, named[start : start + SLOTS], cases)
+        for number, start in enumerate(range(0, len(named), SLOTS), start=1)
+    ]
+    return Section(anchor, heading, (*figures, *_plateaus(named)))
 
 
 def _label(curve: MemoryCurve, varying: frozenset[str]) -> str:
     if curve.threads is None:
         return curve_label(curve.key, varying)
     rest = varying - {"threads", "numa_node"}
-    more = f" · {curve_label(curve.key, rest)}" if rest else ""
-    return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{curve.where}{more}"
+    return " · ".join([_threads(curve), *([curve_label(curve.key, rest)] if rest else [])])
 
 
 def _figure(
-    identity: str, name: str, curves: Sequence[MemoryCurve], labels: Sequence[str], cases: dict[int, CaseSummary]
+    identity: str, name: str, curves: Sequence[tuple[str, MemoryCurve]], cases: Sequence[CaseSummary]
 ) -> Figure:
-    finding = " ".join(_finding(curve, label) for curve, label in zip(curves, labels, strict=True))
-    panel = _panel(curves)
+    finding = " ".join(_finding(curve, label) for label, curve in curves)
+    panel = _panel([curve for _, curve in curves])
     pictures: tuple[str, ...] = ()
     if plots.drawable(panel.series):
         pictures = (plots.draw(panel, identity, f"{name}: traffic over working set", finding),)
-    return Figure(finding, pictures, tuple(_legend(curves, labels)), _numbers(name, curves, labels, cases, pictures))
+    numbers = _numbers(name, curves, cases, folded=bool(pictures))
+    return Figure(finding, pictures, tuple(_legend(curves)), numbers)
 
 
 def _finding(curve: MemoryCurve, label: str) -> str:
@@ -275,54 +270,44 @@ def _panel(curves: Sequence[MemoryCurve]) -> Panel:
     return Panel("rate", "Traffic over working set", tuple(series), tuple(lines))
 
 
-def _legend(curves: Sequence[MemoryCurve], labels: Sequence[str]) -> Iterator[LegendEntry]:
-    for slot, label in enumerate(labels):
+def _legend(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[LegendEntry]:
+    for slot, (label, _) in enumerate(curves):
         yield LegendEntry(plots.swatch(slot, "points"), label)
-    if any(isinstance(curve.plateaus, Plateaus) for curve in curves):
+    if any(isinstance(curve.plateaus, Plateaus) for _, curve in curves):
         yield LegendEntry(plots.swatch(0 if len(curves) == 1 else None, "fit"), "plateau")
-    if any(curve.nominal is not None for curve in curves):
+    if any(curve.nominal is not None for _, curve in curves):
         yield LegendEntry(plots.swatch(None, "peak"), "nominal rate of the memory")
 
 
 def _numbers(
-    name: str,
-    curves: Sequence[MemoryCurve],
-    labels: Sequence[str],
-    cases: dict[int, CaseSummary],
-    pictures: Sequence[str],
+    name: str, curves: Sequence[tuple[str, MemoryCurve]], cases: Sequence[CaseSummary], *, folded: bool
 ) -> Table:
-    rows = [(curve, label, point) for curve, label in zip(curves, labels, strict=True) for point in curve.points]
-    columns: tuple[Column[tuple[MemoryCurve, str, MemoryPoint]], ...] = (
-        Column("Curve", lambda row: row[1]),
+    columns: tuple[Column[tuple[str, MemoryCurve, MemoryPoint]], ...] = (
+        Column("Curve", lambda row: row[0]),
         Column("Size S", lambda row: row[2].size_bytes, format_size),
         Column("Working set", lambda row: row[2].working_set_bytes, about_size),
         Column("Time", lambda row: row[2].time_ns, micro, "µs"),
-        Column("Traffic", lambda row: row[2].rate, giga, "GB/s"),
-        Column("low", lambda row: row[2].low, giga, "GB/s"),
-        Column("high", lambda row: row[2].high, giga, "GB/s"),
+        Column("Traffic", lambda row: row[2].rate, giga, "GB/s", ends=lambda row: (row[2].low, row[2].high)),
         Column("Of nominal", lambda row: row[2].share, percent, "%"),
         Column("Of practical", lambda row: row[2].practical_share, percent, "%"),
         Column("Launches", lambda row: len(row[2].launch_rates), str),
         Column(
             "Samples",
-            lambda row: sum(one.samples for one in cases[row[2].case].groups if one.ranks == row[0].key.ranks),
+            lambda row: sum(one.samples for one in cases[row[2].case].groups if one.ranks == row[1].key.ranks),
             str,
         ),
         Column("Data", lambda row: checked(cases[row[2].case].check)),
         Column("Flags", lambda row: flagged(cases[row[2].case].flags)),
     )
-    notes = [_ends(point for curve in curves for point in curve.points)]
-    together = sorted({curve.together for curve in curves})
+    rows = [(label, curve, point) for label, curve in curves for point in curve.points]
+    notes = [ends_in_words(point.kind for _, _, point in rows)]
+    together = sorted({curve.together for _, curve in curves})
     if together[-1] > 1:
         notes.append(
             f"Of {' or '.join(map(str, together))} ranks of a host together, all that worked at once, over the time "
             "from the first entry to the last exit where the clocks tell."
         )
-    return table(name, columns, rows, *notes, row_headers=2, folded=bool(pictures), without_empty=True)
-
-
-def _ends(points: Iterable[MemoryPoint]) -> str:
-    return ends_in_words(Interval(point.low, point.high, point.kind) for point in points)
+    return table(name, columns, rows, *notes, row_headers=2, folded=folded, without_empty=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,38 +326,30 @@ _PLATEAU_COLUMNS: Final[tuple[Column[_Level], ...]] = (
     Column("Plateau", lambda one: one.name.partition(" (")[0]),
     Column("Working sets", lambda one: f"{about_size(one.plateau.first_bytes)} … {about_size(one.plateau.last_bytes)}"),
     Column("Sizes", lambda one: one.plateau.sizes, str),
-    Column("Traffic", lambda one: one.plateau.rate, giga, "GB/s"),
-    Column("low", lambda one: one.plateau.low, giga, "GB/s"),
-    Column("high", lambda one: one.plateau.high, giga, "GB/s"),
+    Column("Traffic", lambda one: one.plateau.rate, giga, "GB/s", ends=lambda one: (one.plateau.low, one.plateau.high)),
     Column("Of nominal", lambda one: one.plateau.rate / one.curve.nominal if one.curve.nominal else None, percent, "%"),
     Column("What it may be", lambda one: Cell(one.what, tone="quiet")),
 )
 
 
-def _plateaus(curves: Sequence[MemoryCurve], labels: Sequence[str]) -> Iterator[Block]:
+def _plateaus(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[Block]:
     rows: list[_Level] = []
-    refused: dict[str, list[str]] = {}
-    for curve, label in zip(curves, labels, strict=True):
+    refused: list[tuple[str, str]] = []
+    for label, curve in curves:
         found = curve.plateaus
-        if not isinstance(found, Plateaus):
-            refused.setdefault(found.reason, []).append(label)
+        if isinstance(found, Unavailable):
+            refused.append((f"{found.reason}.", label))
             continue
         kinds = [*["a cache, or caches"] * (len(found.plateaus) - 1), found.outermost]
         levels = zip(found.names, found.plateaus, kinds, strict=True)
         rows += [_Level(label, curve, name, plateau, what) for name, plateau, what in levels]
     if rows:
-        launches = {len(point.launch_rates) for curve in curves for point in curve.points}
-        begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for curve in curves)
+        launches = max(len(point.launch_rates) for _, curve in curves for point in curve.points)
+        begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for _, curve in curves)
         without = ", without the time that a call takes to start by the same curve" if begun else ""
-        intervals = [Interval(one.plateau.low, one.plateau.high, one.plateau.kind) for one in rows]
-        note = f"The rate is the median over the sizes on it{without}. {_kinds(intervals, launches)}"
+        ends = ends_in_words(one.plateau.kind for one in rows)
+        if all(one.plateau.kind == "none" for one in rows):
+            ends = f"No interval: {'one launch' if launches == 1 else 'launches did not measure the same sizes'}."
+        note = f"The rate is the median over the sizes on it{without}. {ends}"
         yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2, without_empty=True)
-    for reason, names in refused.items():
-        which = f" for {', '.join(names)}" if len(curves) > 1 else ""
-        yield Paragraph(f"No plateaus{which}: {reason}.", tone="quiet")
-
-
-def _kinds(intervals: Sequence[Interval], launches: Iterable[int]) -> str:
-    if all(interval.kind == "none" for interval in intervals):
-        return "No interval: " + ("one launch." if max(launches) == 1 else "launches did not measure the same sizes.")
-    return ends_in_words(intervals)
+    yield from refusals("plateaus", refused, several=len(curves) > 1)

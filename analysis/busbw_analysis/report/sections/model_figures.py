@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from busbw.units import format_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.normality import Modelled
 from busbw_analysis.fitting.curve import Fit
@@ -15,7 +16,7 @@ from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.plots.models import Part, Ratios, Stack
 from busbw_analysis.report.sections.curves import points_of
-from busbw_analysis.report.sections.labels import ends_in_words
+from busbw_analysis.report.sections.labels import ends_in_words, ends_of
 
 _MOST_OTHERS: Final = 6
 _SIZES_IN_TABLE: Final = 4
@@ -53,24 +54,23 @@ def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]
     """The other algorithms as lines, those with the same times as one line under all their names: the fastest, and of
     those that send several messages for one α only what there is room for.
     """
-    lines: dict[tuple[tuple[float, ...], bool], list[str]] = {}
     sizes = [float(spent.size_bytes) for spent in one.explanation.spent]
     own = tuple(float(f"{p.time_ns:.6g}") for p in one.model)
-    for other in one.explanation.others:
-        times = tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)
-        if times != own:
-            lines.setdefault((times, other.at_once > 1), []).append(other.algorithm)
+    others = (
+        ((other.at_once > 1, tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)), other.algorithm)
+        for other in one.explanation.others
+    )
+    lines = by_key((line, name) for line, name in others if line[1] != own)
 
-    def rank(line: tuple[tuple[tuple[float, ...], bool], list[str]]) -> tuple[bool, float]:
-        (times, at_once), _ = line
-        return at_once, math.prod(time_ns ** (1 / len(sizes)) for time_ns in times)
+    def rank(line: tuple[bool, tuple[float, ...]]) -> tuple[bool, float]:
+        return line[0], math.prod(time_ns ** (1 / len(sizes)) for time_ns in line[1])
 
     return [
         (
-            " = ".join(names) + (" (several messages for one α)" if at_once else ""),
+            " = ".join(lines[at_once, times]) + (" (several messages for one α)" if at_once else ""),
             tuple(zip(sizes, times, strict=True)),
         )
-        for (times, at_once), names in sorted(lines.items(), key=rank)[:_MOST_OTHERS]
+        for at_once, times in sorted(lines, key=rank)[:_MOST_OTHERS]
     ]
 
 
@@ -83,9 +83,7 @@ def _ratios(one: Modelled) -> Ratios:
     of_fit: list[tuple[int, float]] = []
     for point in one.curve.series.points:
         if size := point.size_bytes:
-            segment = next(
-                part for part in reversed(fit.segments) if size >= part.first_bytes or part is fit.segments[0]
-            )
+            segment = ([one for one in fit.segments if one.first_bytes <= size] or fit.segments[:1])[-1]
             predicted = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
             of_fit.append((size, predicted / point.time_ns))
     return {"fit": of_fit, "model": model}
@@ -139,9 +137,7 @@ def _of_the_time(name: str, ns: Callable[[Spent], float | None]) -> Column[_Row]
 
 _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("Size S", lambda row: row[0].size_bytes, size_in_words),
-    Column("Time", lambda row: row[0].time_ns, micro, "µs"),
-    Column("low", lambda row: row[0].interval.low_ns, micro, "µs"),
-    Column("high", lambda row: row[0].interval.high_ns, micro, "µs"),
+    Column("Time", lambda row: row[0].time_ns, micro, "µs", ends=lambda row: ends_of(row[0].interval)),
     Column("Model", lambda row: row[1].time_ns, micro, "µs"),
     _of_the_time("latency (α)", lambda spent: spent.messages_ns),
     _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bytes_ns),
@@ -164,7 +160,7 @@ def _numbers(one: Modelled) -> Table:
     if not one.explanation.bound:
         columns = columns[:-2]
     fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
-    note = f"{ends_in_words(point.interval for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
+    note = f"{ends_in_words(point.interval.kind for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
     return table("Where the time goes", columns, chosen, note)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve
@@ -14,7 +15,7 @@ from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
 from busbw_analysis.report.sections.curves import predictions_of
-from busbw_analysis.report.sections.labels import curve_label, varying_fields
+from busbw_analysis.report.sections.labels import and_list, curve_label, varying_fields
 from busbw_analysis.report.sections.model_figures import model_figure
 from busbw_analysis.report.tables.fits import fits_table
 from busbw_analysis.report.tables.joint_fits import joint_sections
@@ -48,35 +49,24 @@ def theory(judgement: Judgement) -> Section | None:
     is none. Why a curve has no model stands with the op.
     """
     cases = {case.index: case for case in judgement.cases}
-    by_op: dict[str, list[Modelled]] = {}
-    for curve in judgement.curves:
-        if (modelled := modelled_curve(curve)) is not None:
-            by_op.setdefault(curve.series.key.op, []).append(modelled)
-    comparisons: dict[str, list[AlgorithmComparison]] = {}
-    for comparison in judgement.comparisons:
-        comparisons.setdefault(comparison.key.op, []).append(comparison)
-        by_op.setdefault(comparison.key.op, [])
-    if not by_op:
+    modelled = [one for curve in judgement.curves if (one := modelled_curve(curve)) is not None]
+    by_op = grouped(modelled, lambda one: one.curve.series.key.op)
+    comparisons = grouped(judgement.comparisons, lambda one: one.key.op)
+    ops = dict.fromkeys((*by_op, *comparisons))
+    if not ops:
         return None
-    count = sum(len(members) for members in by_op.values())
+    count = len(modelled)
     blocks: list[Block] = [Paragraph(_HOW), Paragraph(_LEAST)] if count else []
     if count > _MOST_DRAWN:
         blocks.append(Paragraph(f"{count} curves have a model; the first {_MOST_DRAWN} are drawn.", tone="quiet"))
     parts: list[Section] = []
-    before = 0
-    for number, (op, members) in enumerate(by_op.items(), start=1):
-        parts.append(
-            _operation(
-                f"theory-{number}",
-                op,
-                members,
-                [in_words(one.curve, judgement.dataset, cases) for one in members],
-                comparisons.get(op, ()),
-                drawn=_MOST_DRAWN - before,
-                folded=count > _OPEN,
-            )
-        )
-        before += len(members)
+    drawn = _MOST_DRAWN
+    for number, op in enumerate(ops, start=1):
+        members = by_op.get(op, [])
+        told = [in_words(one.curve, judgement.dataset, cases) for one in members]
+        beside, folded = comparisons.get(op, ()), count > _OPEN
+        parts.append(_operation(f"theory-{number}", op, members, told, beside, drawn=drawn, folded=folded))
+        drawn -= len(members)
     gist = "Where the time of each operation goes, and the least that any algorithm needs."
     return Section("theory", "Measured against theory", tuple(blocks), tuple(parts), gist=gist)
 
@@ -92,8 +82,7 @@ def _operation(
     folded: bool,
 ) -> Section:
     varying = varying_fields(one.curve.series.key for one in members)
-    several = len(members) > 1
-    labels = [curve_label(one.curve.series.key, varying if several else None) for one in members]
+    labels = [curve_label(one.curve.series.key, varying) for one in members]
     figures = [
         model_figure(f"{anchor}-{number}", one, f"{words} {_efficiency(one)}".rstrip(), draw=number <= drawn)
         for number, (one, words) in enumerate(zip(members, told, strict=True), start=1)
@@ -104,7 +93,7 @@ def _operation(
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
     for number, comparison in enumerate(comparisons, start=1):
         blocks += beside_each_other(comparison, f"{anchor}-{number}", draw=drawn > 0)
-    if not several:
+    if len(members) <= 1:
         return Section(anchor, op, (*figures, *blocks))
     parts = tuple(
         Section(f"{anchor}-curve-{number}", label, (replace(figure, caption=""),), folded=folded, gist=figure.caption)
@@ -151,11 +140,9 @@ def _at_once(one: Modelled) -> str:
     names = [other.algorithm for other in one.explanation.others if other.at_once > 1]
     if not names:
         return ""
-    *first, last = names
-    if not first:
-        who = f"{last}, which sends several messages at once; its formula takes"
-    else:
-        who = f"{', '.join(first)} and {last}, which send several messages at once; their formulas take"
+    who = f"{and_list(names)}, which send several messages at once; their formulas take"
+    if len(names) == 1:
+        who = f"{names[0]}, which sends several messages at once; its formula takes"
     return f" Not compared: {who} those to cost one α together."
 
 
@@ -169,10 +156,11 @@ def _tied(found: Fastest) -> str:
 
 def _model_tables(curves: Sequence[Curve]) -> list[Block]:
     """What each model assumes, and what other algorithms would take."""
-    used: dict[tuple[str, str, str, str], list[int]] = {}
-    for curve in curves:
-        for one in predictions_of(curve):
-            used.setdefault((one.algorithm, one.formula, one.parameters, one.source), []).append(one.size_bytes)
+    used = by_key(
+        ((one.algorithm, one.formula, one.parameters, one.source), one.size_bytes)
+        for curve in curves
+        for one in predictions_of(curve)
+    )
     columns: tuple[Column[tuple[tuple[str, str, str, str], list[int]]], ...] = (
         Column("Algorithm", lambda one: one[0][0]),
         Column("Sizes", lambda one: f"{format_size(min(one[1]))} … {format_size(max(one[1]))}"),
@@ -181,9 +169,9 @@ def _model_tables(curves: Sequence[Curve]) -> list[Block]:
         Column("Source", lambda one: one[0][3]),
     )
     blocks: list[Block] = [table("What the model assumes", columns, used.items(), folded=True)] if used else []
-    varying = varying_fields(curve.series.key for curve in curves) if len(curves) > 1 else None
+    varying = varying_fields(curve.series.key for curve in curves)
     return blocks + [
-        _alternatives(curve, "" if varying is None else curve_label(curve.series.key, varying))
+        _alternatives(curve, curve_label(curve.series.key, varying) if len(curves) > 1 else "")
         for curve in curves
         if curve.alternatives
     ]

@@ -1,15 +1,15 @@
 """The part of a report about single ranks: who keeps the others waiting."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 from typing import Final
 
 from busbw.ops import SYNCHRONISING
 from busbw.units import format_time
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
-from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.stragglers import (
     LEAST_COST,
     LEAST_EXCESS,
@@ -18,7 +18,7 @@ from busbw_analysis.diagnosis.stragglers import (
     GroupLateness,
     RankLateness,
 )
-from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Table, table
+from busbw_analysis.report.document import Cell, Column, Paragraph, Section, Table, table
 from busbw_analysis.report.sections.pairs import shades
 
 _MOST_RANK_COLUMNS = 32
@@ -33,42 +33,39 @@ _NO_INTERVAL: Final = (
 )
 
 
-def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary], lateness: Sequence[GroupLateness]) -> Section:
+def rank_views(judgement: Judgement) -> Section:
     """Each rank's own times against the headline, how often it was the last to come, and whether it comes late."""
     whole = [
-        (summary, group)
-        for summary in summaries
+        (summary.case.op, group)
+        for summary in judgement.cases
         if summary.state == "measured" and (group := summary.only) is not None and len(group.ranks) > 1
     ]
     everyone = sorted({rank for _, group in whole for rank in group.ranks})
     if not everyone:
         text = "No operation was measured in which ranks could wait for each other."
         return Section("ranks", "Single ranks", (Paragraph(text),))
-    late: dict[int, list[float]] = {rank: [] for rank in everyone}
-    own: dict[int, list[float]] = {rank: [] for rank in everyone}
-    for summary, group in whole:
-        for view in group.views:
-            if math.isfinite(view.own_share):
-                own[view.rank].append(view.own_share)
-            if summary.case.op in SYNCHRONISING and view.samples:
-                late[view.rank].append(view.late_count / view.samples)
-    hosts = dataset.runs[0].run.hosts
-    together = next((group for group in lateness if group.ranks == tuple(everyone)), None)
+    waiting = [(op, group) for op, group in whole if op in SYNCHRONISING]
+    views = [view for _, group in whole for view in group.views]
+    shares = by_key((view.rank, view.own_share) for view in views if math.isfinite(view.own_share))
+    own = {rank: median(of) for rank, of in shares.items()}
+    views = [view for _, group in waiting for view in group.views]
+    late = by_key((view.rank, view.late_count / view.samples) for view in views if view.samples)
+    hosts = judgement.dataset.runs[0].run.hosts
+    together = next((group for group in judgement.lateness if group.ranks == tuple(everyone)), None)
     members = {} if together is None else {member.rank: member for member in together.members}
 
     def late_share(rank: int) -> Cell | None:
-        return Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if late[rank] else None
+        return Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if rank in late else None
 
     def member(rank: int, value: Callable[[RankLateness], object]) -> object:
         return None if (found := members.get(rank)) is None else value(found)
 
-    waiting = [group for summary, group in whole if summary.case.op in SYNCHRONISING]
-    known = all(group.entry_known for group in waiting)
+    known = all(group.entry_known for _, group in waiting)
     name = "Came last" if known else SHORTEST
     columns: tuple[Column[int], ...] = (
         Column("Rank", lambda rank: rank, str),
         Column("Host", lambda rank: hosts[rank] if rank < len(hosts) else None),
-        Column("Own time", lambda rank: median(own[rank]) if own[rank] else None, _percent, "% of the slowest rank's"),
+        Column("Own time", own.get, _percent, "% of the slowest rank's"),
         Column(name, late_share, str, "% of samples"),
         Column("Late", lambda rank: member(rank, _late), str, "% of samples"),
         Column("By", lambda rank: member(rank, _by), format_time, "median"),
@@ -81,8 +78,7 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary], lateness: Seq
         f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
     each = table("Each rank over all cases that all ranks ran together", columns, everyone, note)
-    blocks: tuple[Block, ...] = (each, *_late_by_op(whole, everyone, known=known))
-    return Section("ranks", "Single ranks", blocks)
+    return Section("ranks", "Single ranks", (each, *_late_by_op(waiting, everyone, known=known)))
 
 
 def _percent(share: float) -> str:
@@ -117,20 +113,16 @@ def _late_note(group: GroupLateness | None) -> str:
     )
 
 
-def _late_by_op(
-    whole: Sequence[tuple[CaseSummary, GroupSummary]], everyone: Sequence[int], *, known: bool
-) -> list[Table]:
+def _late_by_op(waiting: Iterable[tuple[str, GroupSummary]], everyone: Sequence[int], *, known: bool) -> list[Table]:
     shown = everyone[:_MOST_RANK_COLUMNS]
     what = "came last" if known else "had the shortest time"
-    shares: dict[str, dict[int, list[float]]] = {}
-    for summary, group in whole:
-        if summary.case.op in SYNCHRONISING:
-            by_rank = shares.setdefault(summary.case.op, {rank: [] for rank in everyone})
-            for view in group.views:
-                by_rank[view.rank].append(view.late_count / max(1, view.samples))
-    if not shares:
+    means: dict[str, dict[int, float]] = {}
+    for op, groups in by_key(waiting).items():
+        views = [view for group in groups for view in group.views]
+        shares = by_key((view.rank, view.late_count / max(1, view.samples)) for view in views)
+        means[op] = {rank: fmean(of) for rank, of in shares.items()}
+    if not means:
         return []
-    means = {op: {rank: fmean(values) for rank, values in by_rank.items() if values} for op, by_rank in shares.items()}
     shade = shades([share for by_rank in means.values() for share in by_rank.values()])
 
     def of_rank(rank: int) -> Column[str]:
@@ -139,10 +131,7 @@ def _late_by_op(
 
         return Column(f"rank {rank}", share, str)
 
-    columns: tuple[Column[str], ...] = (
-        Column("Operation", lambda op: op),
-        *map(of_rank, shown),
-    )
+    columns: tuple[Column[str], ...] = (Column("Operation", lambda op: op), *map(of_rank, shown))
     cut = "" if len(shown) == len(everyone) else f"; the first {len(shown)} of {len(everyone)} ranks"
     caption = f"How often each rank {what}, in % of samples, by operation{cut}"
     return [table(caption, columns, means, _NO_INTERVAL, folded=True)]

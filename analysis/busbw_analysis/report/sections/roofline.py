@@ -1,6 +1,6 @@
 """The part of a report about rooflines: what waits for memory, for arithmetic, for the wire."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from busbw.ops import LEAST_TRAFFIC
@@ -25,12 +25,7 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots.curves import swatch
 from busbw_analysis.report.plots.roofline import draw
 
-_SLOTS: Final = {
-    op: slot
-    for slot, op in enumerate(
-        ("matmul", "attention", "attention_unfused", "stream_triad", "stream_add", "stream_scale"),
-    )
-}
+_SLOTS = {"matmul": 0, "attention": 1, "attention_unfused": 2, "stream_triad": 3, "stream_add": 4, "stream_scale": 5}
 _FACTORS: Final = {"FLOP/s": 1.0, **{f"{prefix}FLOP/s": 1000.0**power for power, prefix in enumerate("kMGTP", start=1)}}
 _HOW: Final = (
     "A kernel that does I FLOP for each byte that it must read or write can reach min(π, β · I): π is what the "
@@ -71,19 +66,19 @@ def rooflines(judgement: Judgement) -> Section | None:
         said, *shown = parts.pop().blocks
         blocks = [said, *blocks, *shown]
     if judgement.networks:
-        parts.append(Section("roofline-network", "Roofline of the network", tuple(_network(judgement.networks))))
+        of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, judgement.networks, _TOKENS, row_headers=2)
+        parts.append(Section("roofline-network", "Roofline of the network", (Paragraph(_NETWORK), of_wire)))
     elif len(judgement.dataset.runs[0].run.hosts) < 2:
         blocks.append(Paragraph("A single rank sends nothing, so there is no roofline of the network.", tone="quiet"))
-    return Section(
-        "roofline", "Roofline", tuple(blocks), tuple(parts), gist="; ".join(best_arithmetic(judgement.rooflines))
-    )
+    gist = "; ".join(best_arithmetic(judgement.rooflines))
+    return Section("roofline", "Roofline", tuple(blocks), tuple(parts), gist=gist)
 
 
 def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
     yield Paragraph(" ".join(_said(roofline)))
     yield _figure(roofline, number)
-    yield _roofs(roofline)
-    yield _balances(roofline)
+    yield table("Roofs", _ROOF_COLUMNS, _roofs(roofline))
+    yield table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, _BALANCE, row_headers=2)
 
 
 def _said(roofline: Roofline) -> Iterator[str]:
@@ -158,9 +153,7 @@ def _kernels(roofline: Roofline) -> Table:
         Column("Type", lambda one: one.dtype),
         Column("Size", lambda one: one.size_bytes, format_size),
         Column("FLOP/byte", lambda one: one.intensity, three_digits),
-        Column("Reached", lambda one: one.flop_per_second, rate, unit),
-        Column("low", lambda one: one.low, rate, unit),
-        Column("high", lambda one: one.high, rate, unit),
+        Column("Reached", lambda one: one.flop_per_second, rate, unit, ends=lambda one: (one.low, one.high)),
         Column("Attainable", lambda one: one.attainable, rate, unit),
         Column("Share", lambda one: one.share and Cell(percent(one.share), bar=min(one.share, 1.0)), percent, "%"),
         Column("Lower roof", lambda one: one.bound or None),
@@ -186,13 +179,11 @@ _ROOF_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
 )
 
 
-def _roofs(roofline: Roofline) -> Table:
-    rows = [(roof.name, format_rate(roof.bytes_per_second), roof.measured, roof.what) for roof in roofline.memory]
-    rows += [
-        (f"{roof.dtype} arithmetic", format_flop(roof.flop_per_second), roof.measured, roof.what)
-        for roof in roofline.compute
-    ]
-    return table("Roofs", _ROOF_COLUMNS, rows)
+def _roofs(roofline: Roofline) -> Iterator[tuple[str, str, bool, str]]:
+    for slope in roofline.memory:
+        yield slope.name, format_rate(slope.bytes_per_second), slope.measured, slope.what
+    for roof in roofline.compute:
+        yield f"{roof.dtype} arithmetic", format_flop(roof.flop_per_second), roof.measured, roof.what
 
 
 _BALANCE_COLUMNS: Final[tuple[Column[Balance], ...]] = (
@@ -204,13 +195,11 @@ _BALANCE_COLUMNS: Final[tuple[Column[Balance], ...]] = (
 )
 
 
-def _balances(roofline: Roofline) -> Table:
-    note = (
-        "Balance is π / β, the ridge of the roofline. The last column is the side of square matrices whose product is "
-        "bound by arithmetic, were each read or written once: FLOP/byte of a matmul is n / (1.5 × bytes of one "
-        "element)."
-    )
-    return table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, note, row_headers=2)
+_BALANCE: Final = (
+    "Balance is π / β, the ridge of the roofline. The last column is the side of square matrices whose product is "
+    "bound by arithmetic, were each read or written once: FLOP/byte of a matmul is n / (1.5 × bytes of one "
+    "element)."
+)
 
 
 def _side(balance: float, dtype: str) -> float:
@@ -230,12 +219,9 @@ _NETWORK_COLUMNS: Final[tuple[Column[NetworkRoofline], ...]] = (
 )
 
 
-def _network(networks: Sequence[NetworkRoofline]) -> Iterable[Block]:
-    note = (
-        "At least: π / W (Austin et al. 2025, How to Scale Your Model, rooflines). Tokens: so many a rank must have in "
-        "a step of data-parallel training for the all_reduce of a dense layer's gradients, 2(n−1)/n × bytes of an "
-        "element for each parameter, to take no longer than its backward pass, 4 FLOP for each parameter and token "
-        "(Kaplan et al. 2020)."
-    )
-    of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, networks, note, row_headers=2)
-    return Paragraph(_NETWORK), of_wire
+_TOKENS: Final = (
+    "At least: π / W (Austin et al. 2025, How to Scale Your Model, rooflines). Tokens: so many a rank must have in "
+    "a step of data-parallel training for the all_reduce of a dense layer's gradients, 2(n−1)/n × bytes of an "
+    "element for each parameter, to take no longer than its backward pass, 4 FLOP for each parameter and token "
+    "(Kaplan et al. 2020)."
+)

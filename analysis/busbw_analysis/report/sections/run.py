@@ -10,6 +10,7 @@ from typing import Any, Final
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import format_size, format_span, format_time
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseRow, CaseState, Dataset
 from busbw_analysis.report.document import (
     MISSING,
@@ -62,15 +63,15 @@ def missing_cases(dataset: Dataset) -> Section | None:
     """The cases that were asked for and gave no number that may be believed, with the reason; like ones together. None
     where there are none.
     """
-    grouped: dict[tuple[CaseState, str, str], list[CaseRow]] = {}
-    for row in dataset.cases:
-        if row.state != "measured":
-            key = (row.state, case_label(row.case, without=frozenset({"mode"})), "; ".join(row.reasons))
-            grouped.setdefault(key, []).append(row)
-    if not grouped:
+    by_reason = by_key(
+        ((row.state, case_label(row.case, without=frozenset({"mode"})), "; ".join(row.reasons)), row)
+        for row in dataset.cases
+        if row.state != "measured"
+    )
+    if not by_reason:
         return None
-    order: tuple[CaseState, ...] = ("failed", "not reached", "skipped")
-    alike = sorted(grouped.items(), key=lambda item: order.index(item[0][0]))
+    order = list(_STATE_TONES)
+    alike = sorted(by_reason.items(), key=lambda item: order.index(item[0][0]))
     counts = Counter(row.state for row in dataset.cases)
     caption = f"Of {len(dataset.cases)} cases: " + ", ".join(
         f"{counts[state]} {state}" for state in order if counts[state]
@@ -90,30 +91,21 @@ def timing(dataset: Dataset) -> Section:
     stops: Counter[str] = Counter()
     checks: Counter[str] = Counter()
     for _, block, groups in dataset.measured():
-        stops[block.stop_reason] += groups
-        checks[block.check.state] += groups
-    blocks_measured = stops.total()
-    calls = sorted({block.calls for _, block, _ in dataset.measured()})
+        stops[f"Blocks that stopped because {_STOP_WORDS.get(block.stop_reason, block.stop_reason)}"] += groups
+        checks[f"Blocks with data {block.check.state}"] += groups
     protocol = (
         "Before every sample the ranks come together, by a barrier unless the case says otherwise, outside of the "
         "timed part; each then reads a monotonic clock before and after the call or, in mode pipelined, a row of "
         "calls. The time of a call is that of the slowest rank. The cost of reading the clock is known and not "
         "subtracted. No sample is thrown away."
     )
-    facts: list[tuple[str, str]] = []
-    if blocks_measured:
-        facts.append(("Calls per sample", ", ".join(map(str, calls))))
-        facts += [
-            (f"Blocks that stopped because {_STOP_WORDS.get(reason, reason)}", f"{number} of {blocks_measured}")
-            for reason, number in stops.most_common()
-        ]
-        facts += [
-            (f"Blocks with data {state}", f"{number} of {blocks_measured}") for state, number in checks.most_common()
-        ]
     blocks: list[Paragraph | Table] = [Paragraph(protocol), _launches(dataset)]
     launches = sum(len(stored.launches) for stored in dataset.runs)
     spent = ", ".join(ran_for(stored) for stored in dataset.runs)
-    if facts:
+    if measured := stops.total():
+        calls = ", ".join(map(str, sorted({block.calls for _, block, _ in dataset.measured()})))
+        counts = (*stops.most_common(), *checks.most_common())
+        facts = [("Calls per sample", calls), *((what, f"{number} of {measured}") for what, number in counts)]
         blocks.append(table("How the measuring ended", _FACT_COLUMNS, facts))
     for stored in dataset.runs:
         name = f" of run {stored.run.id}" if len(dataset.runs) > 1 else ""
@@ -156,14 +148,14 @@ def environment(dataset: Dataset) -> Section:
     """The facts of every host. What is the same on all of them is said once."""
     blocks = places(dataset.runs)
     names = list(dict.fromkeys(host for stored in dataset.runs for host in stored.run.environments))
-    values: dict[str, dict[str, list[str]]] = {}
-    for stored in dataset.runs:
-        for host, facts in stored.run.environments.items():
-            for fact, value in flatten({name: told for name, told in facts.items() if name not in SHOWN_HERE}):
-                hosts = values.setdefault(fact, {}).setdefault(value, [])
-                if host not in hosts:
-                    hosts.append(host)
-    rows = [(fact, value, hosts) for fact, by_value in values.items() for value, hosts in by_value.items()]
+    told = by_key(
+        (fact, (value, host))
+        for stored in dataset.runs
+        for host, facts in stored.run.environments.items()
+        for fact, value in flatten({name: inner for name, inner in facts.items() if name not in SHOWN_HERE})
+    )
+    each = ((fact, value, hosts) for fact, values in told.items() for value, hosts in by_key(values).items())
+    rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]
     columns: list[Column[tuple[str, str, list[str]]]] = [
         Column("Fact", lambda row: row[0]),
         Column("Value", lambda row: row[1]),

@@ -1,14 +1,14 @@
 """The parts of a report about the instrument itself: what the self-test found, and what overlaps with computation."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
 
 from busbw.ops import STORING
-from busbw.runs.records import Case, LaunchStarted
+from busbw.runs.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
 from busbw_analysis.data.overlap import Overlap
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import Check, SelfTest, State, taken_in_words
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Tone, table
@@ -37,9 +37,7 @@ def trust(judgement: Judgement) -> Section:
         blocks.append(Paragraph(_said(judgement, tested), tone="bad" if tested.failures else "plain"))
         caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
         blocks.append(table(caption, _CHECK_COLUMNS, tested.checks, folded=not tested.failures))
-    own = _own_cost(judgement)
-    if own:
-        blocks.append(Paragraph(own))
+    blocks += _own_cost(judgement)
     gist = "No self-test of this machine." if tested is None else tested.answer()
     return Section("trust", "How far to trust the instrument", tuple(blocks), gist=gist)
 
@@ -51,18 +49,17 @@ def _said(judgement: Judgement, tested: SelfTest) -> str:
     return f"S{which[1:]}. {tested.answer()}{fine}"
 
 
-def _own_cost(judgement: Judgement) -> str:
+def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
     """The harness's own share of a call, as it was measured by the launches of these runs."""
     launches = [launch for stored in judgement.dataset.runs for launch in stored.launches if launch.empty_call_ns]
-    if not launches:
-        return ""
-    alone = max(max(launch.empty_call_ns) for launch in launches)
-    row = max(max(launch.empty_loop_ns) for launch in launches)
-    return (
-        f"A call that does nothing takes {format_time(alone)} alone in a sample and {format_time(row)} in a row of "
-        f"calls{_compiled_cost(judgement, launches)}, on the rank where it takes longest: so much of every number is "
-        "the instrument. It is not subtracted."
-    )
+    if launches:
+        alone = max(max(launch.empty_call_ns) for launch in launches)
+        row = max(max(launch.empty_loop_ns) for launch in launches)
+        yield Paragraph(
+            f"A call that does nothing takes {format_time(alone)} alone in a sample and {format_time(row)} in a row of "
+            f"calls{_compiled_cost(judgement, launches)}, on the rank where it takes longest: so much of every number "
+            "is the instrument. It is not subtracted."
+        )
 
 
 def _compiled_cost(judgement: Judgement, launches: Sequence[LaunchStarted]) -> str:
@@ -80,51 +77,43 @@ def _compiled_cost(judgement: Judgement, launches: Sequence[LaunchStarted]) -> s
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Overlapped:
-    """A case of one group of ranks and what overlapped; ``several``: other groups ran it at the same time."""
+_Overlapped: TypeAlias = tuple[CaseSummary, GroupSummary, Overlap]
 
-    case: Case
-    group: GroupSummary
-    found: Overlap
-    several: bool
 
-    @property
-    def label(self) -> str:
-        """The case in words."""
-        name = case_label(self.case, without=frozenset({"mode", "ranks"}))
-        return f"{name} (ranks {self.group.label})" if self.several else name
+def _case_of(one: _Overlapped) -> str:
+    """The case in words, with its ranks where others ran it at the same time."""
+    name = case_label(one[0].case, without=frozenset({"mode", "ranks"}))
+    return f"{name} (ranks {one[1].label})" if len(one[0].groups) > 1 else name
 
 
 _OVERLAP_COLUMNS: Final[tuple[Column[_Overlapped], ...]] = (
-    Column("Case", lambda one: one.label),
-    Column("Size", lambda one: one.case.size_bytes or None, format_size),
-    Column("Overlap", lambda one: Cell(f"{one.found.share:.0%}", bar=one.found.share), str),
-    Column("Over launches", lambda one: _span(one.found.low, one.found.high, "{:.0%}"), str),
-    Column("Alone", lambda one: one.found.pure_ns, format_time),
-    Column("Post", lambda one: one.found.post_ns, format_time),
-    Column("Wait", lambda one: one.found.wait_ns, format_time),
-    Column("Post + wait", lambda one: one.found.exposed_ns, format_time),
-    Column("Computation alone", lambda one: _computed(one.found), str),
-    Column("Slowed down", lambda one: one.found.slowdown, "{:.2f} ×".format),
-    Column("Over launches", lambda one: _span(one.found.slowdown_low, one.found.slowdown_high, "{:.2f}"), str),
+    Column("Case", _case_of),
+    Column("Size", lambda one: one[0].case.size_bytes or None, format_size),
+    Column("Overlap", lambda one: Cell(f"{one[2].share:.0%}", bar=one[2].share), str),
+    Column("Over launches", lambda one: _span(one[2].low, one[2].high, "{:.0%}"), str),
+    Column("Alone", lambda one: one[2].pure_ns, format_time),
+    Column("Post", lambda one: one[2].post_ns, format_time),
+    Column("Wait", lambda one: one[2].wait_ns, format_time),
+    Column("Post + wait", lambda one: one[2].exposed_ns, format_time),
+    Column("Computation alone", lambda one: _computed(one[2]), str),
+    Column("Slowed down", lambda one: one[2].slowdown, "{:.2f} ×".format),
+    Column("Over launches", lambda one: _span(one[2].slowdown_low, one[2].slowdown_high, "{:.2f}"), str),
 )
 
 
 def overlaps(judgement: Judgement) -> Section | None:
     """How much of each call a computation beside it hides; None when nothing of the kind was measured."""
     rows = [
-        _Overlapped(case.case, group, group.overlap, len(case.groups) > 1)
-        for case in judgement.cases
-        if case.case.mode == "overlap"
-        for group in case.groups
+        (summary, group, group.overlap)
+        for summary in judgement.cases
+        if summary.case.mode == "overlap"
+        for group in summary.groups
         if group.overlap is not None
     ]
     if not rows:
         return None
-    ops = {one.case.op for one in rows}
-    stored = ops <= STORING
-    what = "storage" if stored else "communication and storage" if ops & STORING else "communication"
+    ops = {summary.case.op for summary, _, _ in rows}
+    what = "storage" if ops <= STORING else "communication and storage" if ops & STORING else "communication"
     how = (
         "Each call was posted, as much was computed as the call takes alone, and then it was waited for; in turns with "
         "the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for non-blocking collectives. "
@@ -140,7 +129,7 @@ def overlaps(judgement: Judgement) -> Section | None:
     )
     caption = f"{what.capitalize()} beside computation"
     beside = table(caption, _OVERLAP_COLUMNS, rows, note, row_headers=2)
-    shares = sorted(one.found.share for one in rows)
+    shares = sorted(found.share for _, _, found in rows)
     gist = f"{shares[0]:.0%} to {shares[-1]:.0%} of a call is hidden behind computation."
     return Section("overlap", "Overlap", (Paragraph(how), beside), gist=gist)
 

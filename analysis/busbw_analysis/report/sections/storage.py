@@ -6,7 +6,6 @@ from typing import Final
 from busbw.runs.facts import fact
 from busbw.runs.records import JSON
 from busbw.units import format_size, format_time
-from busbw_analysis.data.groups import Interval
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak
@@ -50,7 +49,8 @@ def storage(judgement: Judgement) -> Section | None:
         return None
     files = [one for one in judgement.files if one.op != _CHECKPOINT]
     saves = [one for one in judgement.files if one.op == _CHECKPOINT]
-    blocks: list[Block] = [Paragraph(_HOW), *_places(judgement), *_peaks(judgement.files)]
+    peaks = dict.fromkeys(sentence(_denominator(one)) for one in judgement.files)
+    blocks: list[Block] = [Paragraph(_HOW), *_places(judgement), *map(Paragraph, peaks)]
     if files:
         blocks.append(_files(files))
     if saves:
@@ -76,11 +76,6 @@ def _tools(told: object) -> str | None:
     return ", ".join(found) or None
 
 
-def _peaks(files: Sequence[Stored]) -> Iterator[Block]:
-    for one in {_denominator(one): one for one in files}:
-        yield Paragraph(sentence(one))
-
-
 def _denominator(one: Stored) -> str:
     if isinstance(one.peak, Peak):
         return f"100 % of nominal: {one.peak.denominator.partition('; ')[0]}"
@@ -95,13 +90,11 @@ _COLUMNS: Final[tuple[Column[Stored], ...]] = (
     Column("Depth", lambda one: one.access and one.access.depth, str),
     Column("Page cache", lambda one: one.access and one.access.way),
     Column("Time of a file", lambda one: one.time_ns, format_time),
-    Column("All ranks", lambda one: one.rate, giga, "GB/s"),
-    Column("low", lambda one: one.low, giga, "GB/s"),
-    Column("high", lambda one: one.high, giga, "GB/s"),
+    Column("All ranks", lambda one: one.rate, giga, "GB/s", ends=lambda one: (one.low, one.high)),
     Column("Of nominal", lambda one: one.rate / one.nominal if one.nominal else None, percent, "%"),
     Column("Of practical", lambda one: one.rate / one.practical if one.practical else None, percent, "%"),
     Column("Other tool", lambda one: one.beside and one.beside.rate, giga, "GB/s"),
-    Column("Over it", lambda one: one.rate / told if (told := _told(one)) else None, three_digits),
+    Column("Over it", lambda one: one.rate / told if one.beside and (told := one.beside.rate) else None, three_digits),
     Column("Data", lambda one: checked(one.check)),
     Column("Flags", lambda one: flagged(one.flags)),
 )
@@ -112,10 +105,6 @@ def _files(files: Sequence[Stored]) -> Table:
     notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways)]
     notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files), *_no_practical(files)]
     return table("Files", _COLUMNS, files, *notes, without_empty=True)
-
-
-def _told(one: Stored) -> float | None:
-    return None if one.beside is None else one.beside.rate
 
 
 def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
@@ -136,7 +125,7 @@ _SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (
     *_COLUMNS[1:3],
     Column("Blocked", lambda one: one.time_ns if one.blocked_ns is None else one.blocked_ns, format_time),
     Column("Durable after", lambda one: one.time_ns, format_time),
-    *_COLUMNS[7:11],
+    *_COLUMNS[7:9],
     *_COLUMNS[-2:],
 )
 
@@ -147,7 +136,7 @@ def _saves(saves: Sequence[Stored]) -> Table:
 
 
 def _ends(files: Sequence[Stored]) -> str:
-    ends = [Interval(one.low, one.high, one.kind) for one in files if one.blocked_ns is None]
+    ends = [one.kind for one in files if one.blocked_ns is None]
     beside = " Saves beside computation have no interval." if len(ends) < len(files) else ""
     return f"{ends_in_words(ends) if ends else ''}{beside}".strip()
 

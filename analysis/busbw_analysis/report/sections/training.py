@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.units import format_time
+from busbw.units import format_seconds
 from busbw.workloads.model_rows import Model
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.predict import Questions
@@ -42,8 +42,8 @@ def _measured(questions: Questions) -> Iterator[Block]:
     told = [one for one in found if one.predicted is not None]
     columns: tuple[Column[Held], ...] = (
         Column("Step", lambda one: one.what),
-        Column("Measured", lambda one: one.seconds, _seconds),
-        Column("Predicted", lambda one: None if one.predicted is None else one.predicted.total, _seconds),
+        Column("Measured", lambda one: one.seconds, format_seconds),
+        Column("Predicted", lambda one: None if one.predicted is None else one.predicted.total, format_seconds),
         Column("Error", lambda one: one.error, "{:+.1%}".format),
         Column("of compute", lambda one: one.compute_error, "{:+.1%}".format),
         Column("of the bubble", lambda one: one.bubble_error, "{:+.1%}".format),
@@ -58,10 +58,6 @@ def _measured(questions: Questions) -> Iterator[Block]:
     if found:
         fastest_first = sorted(found, key=lambda one: one.seconds)
         yield table("Steps of training, measured and predicted", columns, fastest_first, note, *reasons, row_headers=1)
-
-
-def _seconds(seconds: float) -> str:
-    return format_time(seconds * 1e9)
 
 
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:

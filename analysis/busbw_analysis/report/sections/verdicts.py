@@ -5,22 +5,13 @@ from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.document import (
-    TONES,
-    Block,
-    Cell,
-    Column,
-    Paragraph,
-    Table,
-    percent,
-    sentence,
-    table,
-)
-from busbw_analysis.report.sections.labels import op_anchor
+from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, sentence, table
+from busbw_analysis.report.sections.labels import ends_of, op_anchor
 
 HOW: Final = (
     f"Verdicts are rules of thumb, not tests: medians against {NEAR_PEAK:.0%} of the peak, or {NEAR_PRACTICAL:.0%} of "
@@ -28,13 +19,13 @@ HOW: Final = (
     "range of the launches lies on both sides of a limit."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
-    "as expected": "✓",
-    "faster": "✓",
     "slower": "✗",
     "undecided": "?",
+    "faster": "✓",
+    "as expected": "✓",
     "not judged": "·",
 }
-_WORST: Final[tuple[Status, ...]] = ("slower", "undecided", "faster", "as expected", "not judged")
+"""The worst first."""
 _BANDS: Final[tuple[tuple[Band, str], ...]] = (
     ("small", "Small (≤ 4 KiB)"),
     ("middle", "Middle"),
@@ -46,9 +37,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     """A row an operation: the worst verdict on its curves in each band of sizes, and its best busbw; None where nothing
     was judged.
     """
-    by_op: dict[str, list[Verdict]] = {}
-    for verdict in answer.verdicts:
-        by_op.setdefault(verdict.op, []).append(verdict)
+    by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
     if not by_op:
         return None
     best: dict[str, tuple[float, int, float | None]] = {}
@@ -79,7 +68,7 @@ def _rate_at(best: tuple[float, int, float | None]) -> str:
 
 def _cell(verdicts: Sequence[Verdict]) -> Cell:
     """The worst of ``verdicts``, with its ratio."""
-    worst = min(verdicts, key=lambda one: (_WORST.index(one.status), -(one.model_ratio or 0.0)))
+    worst = min(verdicts, key=lambda one: (list(_SYMBOLS).index(one.status), -(one.model_ratio or 0.0)))
     text = worst.text
     if worst.status == "undecided":
         text = f"{worst.model_ratio:.2g}× the model's time" if worst.model_ratio else worst.text.partition(": ")[2]
@@ -104,16 +93,12 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     """For every operation its verdicts with the numbers behind them; ``name`` is that of the run among several."""
     of = f" · {name}" if name else ""
     causes = {cause.code: cause.text for cause in answer.causes}
-    by_op: dict[str, list[Verdict]] = {}
-    for verdict in answer.verdicts:
-        by_op.setdefault(verdict.op, []).append(verdict)
+    by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
     columns: tuple[Column[Verdict], ...] = (
         Column("Curve", lambda one: labels[one.label] or None),
         Column("At", lambda one: format_size(one.size_bytes) if one.size_bytes else None),
         Column("Verdict", lambda one: Cell(f"{_SYMBOLS[one.status]} {one.text}", tone=TONES[one.status])),
-        Column("Time", lambda one: one.time_ns, format_time),
-        Column("low", lambda one: one.interval.low_ns, format_time),
-        Column("high", lambda one: one.interval.high_ns, format_time),
+        Column("Time", lambda one: one.time_ns, format_time, ends=lambda one: ends_of(one.interval)),
         Column("Model's time", lambda one: one.time_ns / one.model_ratio if one.model_ratio else None, format_time),
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Of peak", lambda one: one.peak_share, percent, "%"),
@@ -127,14 +112,9 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     for op, verdicts in by_op.items():
         labels.update(_apart({one.label for one in verdicts}))
         first = 0 if len({one.label for one in verdicts}) > 1 else 1
+        measured = f"{op}{of}: measured against model and peak"
         found[op] = [
-            table(
-                f"{op}{of}: measured against model and peak",
-                columns[first:],
-                verdicts,
-                *_peaks(verdicts),
-                without_empty=True,
-            ),
+            table(measured, columns[first:], verdicts, *_peaks(verdicts), without_empty=True),
             table(f"{op}{of}: why, in words", why[first:], verdicts, folded=True),
         ]
         # One cause of everything stands at the top of the page.
