@@ -170,11 +170,9 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         if isinstance(one.curve.peak, Peak) and one.curve.peak.busbw:
             what = one.curve.peak.denominator.partition(",")[0]
             peaks.setdefault(one.curve.peak.busbw, f"{what} ({one.side.name})" if one.side.name else what)
-    sizes = [float(point.size_bytes) for one in series for point in one.points]
     if not plots.drawable(series):
         return None
-    ends = (min(sizes), max(sizes))
-    lines = [Line("peak", tuple((end, peak) for end in ends), None, f"peak {format_rate(peak)}") for peak in peaks]
+    lines = [peak_line(series, peak) for peak in peaks]
     lines += _reference_lines(references, "rate")
     lines += _published_lines(((slot, one.curve) for slot, _, one in chosen), "rate")
     legend += [
@@ -223,12 +221,7 @@ def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[B
 
 
 def _figure(
-    identity: str,
-    op: str,
-    where: str,
-    drawn: Sequence[_Drawn],
-    labels: Sequence[str],
-    references: Sequence[_Reference],
+    identity: str, op: str, where: str, drawn: Sequence[_Drawn], labels: Sequence[str], references: Sequence[_Reference]
 ) -> Figure:
     curves = [one.curve for one in drawn]
     told = zip(curves[:_TOLD], labels, strict=False)
@@ -346,13 +339,17 @@ def panel_of(
         if rate and rate.peak is not None:
             peaks.setdefault(rate.peak, slot)
     lines += _published_lines(enumerate(curves), quantity)
-    sizes = [float(point.size_bytes) for one in series for point in one.points]
-    for peak, slot in peaks.items():
-        ends = ((min(sizes, default=1.0), peak), (max(sizes, default=1.0), peak))
-        lines.append(Line("peak", ends, None if len(peaks) == 1 else slot, f"peak {format_rate(peak)}"))
+    lines += [peak_line(series, peak, None if len(peaks) == 1 else slot) for peak, slot in peaks.items()]
     heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
     marks = tuple(sorted(breaks)) if quantity == "time" else ()
     return Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
+
+
+def peak_line(series: Iterable[plots.Series], rate: float, slot: int | None = None, name: str = "peak") -> Line:
+    """A ``rate`` (B/s) over all sizes of ``series``."""
+    sizes = [float(point.size_bytes) for one in series for point in one.points]
+    ends = ((min(sizes, default=1.0), rate), (max(sizes, default=1.0), rate))
+    return Line("peak", ends, slot, f"{name} {format_rate(rate)}")
 
 
 def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None) -> Line:
@@ -395,53 +392,38 @@ def predictions_of(curve: Curve) -> tuple[Prediction, ...]:
     return () if isinstance(curve.model, Unavailable) else curve.model
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A point of a curve with the curve's label and what is known of its case."""
-
-    curve: Curve
-    label: str
-    point: Point
-    case: CaseSummary
-
-    @property
-    def model_ns(self) -> float | None:
-        """What the model says of this size."""
-        predictions = predictions_of(self.curve)
-        return next((one.time_ns for one in predictions if one.size_bytes == self.point.size_bytes), None)
-
-
 def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded: bool) -> Table:
     rows = [
-        _Row(one.curve, label, point, one.side.judgement.cases[point.case])
+        (label, point, one.side.judgement.cases[point.case], model.get(point.size_bytes))
         for one, label in zip(drawn, labels, strict=True)
+        for model in [{known.size_bytes: known.time_ns for known in predictions_of(one.curve)}]
         for point in one.curve.series.points
     ]
     curves = [one.curve for one in drawn]
-    every = [row.case.flags for row in rows]
+    every = [case.flags for _, _, case, _ in rows]
     common = common_flags(every)
-    most = max((row.point.algbw for row in rows if row.point.algbw), default=0.0)
+    most = max((point.algbw for _, point, _, _ in rows if point.algbw), default=0.0)
     unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
 
     def rate(value: float) -> str:
         return three_digits(value / factor)
 
-    columns: list[Column[_Row]] = [
-        Column("Curve", lambda row: row.label),
-        Column("Size S", lambda row: row.point.size_bytes, format_size),
-        Column("Time", lambda row: row.point.time_ns, micro, "µs", ends=lambda row: ends_of(row.point.interval)),
-        Column("Fastest rank", lambda row: row.point.fastest_ns, micro, "µs"),
-        Column("algbw", lambda row: row.point.algbw, rate, unit),
-        Column("busbw", lambda row: row.point.busbw, rate, unit),
-        Column("Model", lambda row: row.model_ns, micro, "µs"),
-        Column("Time / model", lambda row: row.point.time_ns / row.model_ns if row.model_ns else None, three_digits),
-        Column("Launches", lambda row: len(row.point.launch_medians_ns), str),
-        Column("Samples", lambda row: row.point.samples, str),
-        Column("Data", lambda row: checked(row.case.check)),
-        Column("Flags", lambda row: flagged(row.case.flags, common)),
+    columns: list[Column[tuple[str, Point, CaseSummary, float | None]]] = [
+        Column("Curve", lambda row: row[0]),
+        Column("Size S", lambda row: row[1].size_bytes, format_size),
+        Column("Time", lambda row: row[1].time_ns, micro, "µs", ends=lambda row: ends_of(row[1].interval)),
+        Column("Fastest rank", lambda row: row[1].fastest_ns, micro, "µs"),
+        Column("algbw", lambda row: row[1].algbw, rate, unit),
+        Column("busbw", lambda row: row[1].busbw, rate, unit),
+        Column("Model", lambda row: row[3], micro, "µs"),
+        Column("Time / model", lambda row: row[1].time_ns / row[3] if row[3] else None, three_digits),
+        Column("Launches", lambda row: len(row[1].launch_medians_ns), str),
+        Column("Samples", lambda row: row[1].samples, str),
+        Column("Data", lambda row: checked(row[2].check)),
+        Column("Flags", lambda row: flagged(row[2].flags, common)),
     ]
     several = len(curves) > 1
-    notes = [ends_in_words(row.point.interval.kind for row in rows), flags_note(every, common)]
+    notes = [ends_in_words(point.interval.kind for _, point, _, _ in rows), flags_note(every, common)]
     unwired = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
     if unwired:
         notes.append(_NO_WIRE if unwired == {1} else _NO_KNOWN_WIRE)

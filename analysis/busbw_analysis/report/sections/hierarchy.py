@@ -1,6 +1,5 @@
 """The part of a report that shows the hierarchy as one picture: every level, measured beside nominal."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
@@ -34,7 +33,13 @@ def hierarchy(judgement: Judgement) -> Section | None:
     if not levels:
         return None
     letters = {text: letter(number) for number, text in enumerate(dict.fromkeys(map(_source, levels)))}
-    caption = _caption(levels)
+    told = [
+        f"{_label(level)} {format_rate(level.measured)}"
+        + ("" if level.share is None else f" ({percent(level.share)} % of nominal)")
+        for level in levels
+        if level.measured is not None
+    ]
+    caption = f"{'; '.join(told)}."
     pictures: tuple[str, ...] = ()
     if len(levels) >= _LEAST_TO_DRAW:
         title = "The hierarchy of memories and links"
@@ -76,13 +81,3 @@ def _label(level: HierarchyLevel) -> str:
 
 def _source(level: HierarchyLevel) -> str:
     return sentence(level.denominator)
-
-
-def _caption(levels: Sequence[HierarchyLevel]) -> str:
-    told = [
-        f"{_label(level)} {format_rate(level.measured)}"
-        + ("" if level.share is None else f" ({percent(level.share)} % of nominal)")
-        for level in levels
-        if level.measured is not None
-    ]
-    return f"{'; '.join(told)}."

@@ -83,6 +83,6 @@ def refusals(what: str, told: Iterable[tuple[str, str]], *, several: bool) -> It
         yield Paragraph(f"No {what}{which}: {reason}", tone="quiet")
 
 
-def and_list(texts: Sequence[str]) -> str:
+def listed(texts: Sequence[str], word: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+    return f" {word} ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

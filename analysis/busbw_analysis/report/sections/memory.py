@@ -41,12 +41,13 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.curves import Line, Panel
+from busbw_analysis.report.sections.curves import peak_line
 from busbw_analysis.report.sections.labels import (
-    and_list,
     checked,
     curve_label,
     ends_in_words,
     flagged,
+    listed,
     refusals,
     varying_fields,
 )
@@ -164,9 +165,7 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
     ]
     on_hosts = [copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu"]
     why = "" if not on_hosts else _PAST_CACHES if any(on_hosts) else _NOT_PAST_CACHES
-    said = (
-        f"memory_copy, the copy of the library, moves {and_list(told)} what the plain loop of stream_copy does. {why}"
-    )
+    said = f"memory_copy, the copy of the library, moves {listed(told)} what the plain loop of stream_copy does. {why}"
     yield Paragraph(said.rstrip())
 
 
@@ -263,10 +262,8 @@ def _panel(curves: Sequence[MemoryCurve]) -> Panel:
                 Line("fit", tuple((float(end), one.rate) for end in (one.first_bytes, one.last_bytes)), slot)
                 for one in curve.plateaus.plateaus
             ]
-    sizes = [float(point.working_set_bytes) for curve in curves for point in curve.points]
-    for nominal in dict.fromkeys(curve.nominal for curve in curves if curve.nominal is not None):
-        ends = ((min(sizes), nominal), (max(sizes), nominal))
-        lines.append(Line("peak", ends, None, f"nominal {format_rate(nominal)}"))
+    every = dict.fromkeys(curve.nominal for curve in curves if curve.nominal is not None)
+    lines += [peak_line(series, nominal, name="nominal") for nominal in every]
     return Panel("rate", "Traffic over working set", tuple(series), tuple(lines))
 
 

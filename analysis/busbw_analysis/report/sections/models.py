@@ -6,7 +6,6 @@ from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve
 from busbw_analysis.fitting.curve import Fit
@@ -15,7 +14,7 @@ from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
 from busbw_analysis.report.sections.curves import predictions_of
-from busbw_analysis.report.sections.labels import and_list, curve_label, varying_fields
+from busbw_analysis.report.sections.labels import curve_label, listed, varying_fields
 from busbw_analysis.report.sections.model_figures import model_figure
 from busbw_analysis.report.tables.fits import fits_table
 from busbw_analysis.report.tables.joint_fits import joint_sections
@@ -48,11 +47,9 @@ def theory(judgement: Judgement) -> Section | None:
     """A part for every op of which a curve has a model, or of which several algorithms were measured; None where there
     is none. Why a curve has no model stands with the op.
     """
-    cases = {case.index: case for case in judgement.cases}
     modelled = [one for curve in judgement.curves if (one := modelled_curve(curve)) is not None]
     by_op = grouped(modelled, lambda one: one.curve.series.key.op)
-    comparisons = grouped(judgement.comparisons, lambda one: one.key.op)
-    ops = dict.fromkeys((*by_op, *comparisons))
+    ops = dict.fromkeys((*by_op, *(one.key.op for one in judgement.comparisons)))
     if not ops:
         return None
     count = len(modelled)
@@ -63,35 +60,29 @@ def theory(judgement: Judgement) -> Section | None:
     drawn = _MOST_DRAWN
     for number, op in enumerate(ops, start=1):
         members = by_op.get(op, [])
-        told = [in_words(one.curve, judgement.dataset, cases) for one in members]
-        beside, folded = comparisons.get(op, ()), count > _OPEN
-        parts.append(_operation(f"theory-{number}", op, members, told, beside, drawn=drawn, folded=folded))
+        parts.append(_operation(f"theory-{number}", op, members, judgement, drawn=drawn, folded=count > _OPEN))
         drawn -= len(members)
     gist = "Where the time of each operation goes, and the least that any algorithm needs."
     return Section("theory", "Measured against theory", tuple(blocks), tuple(parts), gist=gist)
 
 
 def _operation(
-    anchor: str,
-    op: str,
-    members: Sequence[Modelled],
-    told: Sequence[str],
-    comparisons: Sequence[AlgorithmComparison],
-    *,
-    drawn: int,
-    folded: bool,
+    anchor: str, op: str, members: Sequence[Modelled], judgement: Judgement, *, drawn: int, folded: bool
 ) -> Section:
     varying = varying_fields(one.curve.series.key for one in members)
     labels = [curve_label(one.curve.series.key, varying) for one in members]
+    cases = dict(enumerate(judgement.cases))
+    told = (f"{in_words(one.curve, judgement.dataset, cases)} {_efficiency(one)}".rstrip() for one in members)
     figures = [
-        model_figure(f"{anchor}-{number}", one, f"{words} {_efficiency(one)}".rstrip(), draw=number <= drawn)
+        model_figure(f"{anchor}-{number}", one, words, draw=number <= drawn)
         for number, (one, words) in enumerate(zip(members, told, strict=True), start=1)
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
     blocks += _model_tables([one.curve for one in members])
     notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
-    for number, comparison in enumerate(comparisons, start=1):
+    beside = (one for one in judgement.comparisons if one.key.op == op)
+    for number, comparison in enumerate(beside, start=1):
         blocks += beside_each_other(comparison, f"{anchor}-{number}", draw=drawn > 0)
     if len(members) <= 1:
         return Section(anchor, op, (*figures, *blocks))
@@ -119,20 +110,20 @@ def _efficiency(one: Modelled) -> str:
 
 def _fastest(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Iterator[str]:
     """Which of the textbook's algorithms should win where, once for all curves that it is the same for."""
-    told: dict[str, list[str]] = {}
-    for one, label in zip(members, labels, strict=True):
-        found = one.explanation.fastest
-        if not found or not one.curve.series.points[-1].size_bytes:
-            continue
-        text = _tied(found[0])
-        if len(found) == 1:
-            text = f"{text} at every size that was measured"
-        else:
-            text += "".join(f" up to S* = {about_size(two.from_bytes)}, then {_tied(two)}" for two in found[1:])
-        told.setdefault(f"{text}.{_at_once(one)}", []).append(label)
+    known = (
+        (f"{_in_turn(one.explanation.fastest)}.{_at_once(one)}", label)
+        for one, label in zip(members, labels, strict=True)
+        if one.explanation.fastest and one.curve.series.points[-1].size_bytes
+    )
+    told = by_key(known)
     for text, whose in told.items():
         which = "" if len(told) == 1 else f" for {', '.join(whose)}"
         yield f"By their formulas with the same α, β and R the fastest {op} of the textbooks{which} is {text}"
+
+
+def _in_turn(found: Sequence[Fastest]) -> str:
+    later = "".join(f" up to S* = {about_size(one.from_bytes)}, then {_tied(one)}" for one in found[1:])
+    return f"{_tied(found[0])}{later or ' at every size that was measured'}"
 
 
 def _at_once(one: Modelled) -> str:
@@ -140,18 +131,16 @@ def _at_once(one: Modelled) -> str:
     names = [other.algorithm for other in one.explanation.others if other.at_once > 1]
     if not names:
         return ""
-    who = f"{and_list(names)}, which send several messages at once; their formulas take"
-    if len(names) == 1:
-        who = f"{names[0]}, which sends several messages at once; its formula takes"
-    return f" Not compared: {who} those to cost one α together."
+    sends = "sends several messages at once; its formula takes"
+    if len(names) > 1:
+        sends = "send several messages at once; their formulas take"
+    return f" Not compared: {listed(names)}, which {sends} those to cost one α together."
 
 
 def _tied(found: Fastest) -> str:
     names = found.algorithms
-    if len(names) == 1:
-        return names[0]
-    last = names[-1] if len(names) <= _NAMED else f"{len(names) - _NAMED + 1} more"
-    return f"{', '.join(names[: _NAMED - 1 if len(names) > _NAMED else -1])} or {last} (a tie)"
+    named = names if len(names) <= _NAMED else (*names[: _NAMED - 1], f"{len(names) - _NAMED + 1} more")
+    return f"{listed(named, 'or')}{' (a tie)' if len(names) > 1 else ''}"
 
 
 def _model_tables(curves: Sequence[Curve]) -> list[Block]:

@@ -242,13 +242,7 @@ def _spread(shares: Floats) -> str:
 
 
 def _by_ranks(
-    caption: str,
-    matrix: PairMatrix,
-    placements: Sequence[RankPlacement],
-    values: Floats,
-    unit: str,
-    *,
-    folded: bool,
+    caption: str, matrix: PairMatrix, placements: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
 ) -> Table:
     """Ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
     known = {one.rank: one.switches or () for one in placements}

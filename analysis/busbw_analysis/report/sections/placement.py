@@ -8,6 +8,7 @@ from busbw.runs.placement import RankPlacement, binding, mappings, rank_placemen
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw.units import number_list
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.report.document import Column, Table, table
 
@@ -23,12 +24,11 @@ def places(runs: Sequence[StoredRun]) -> list[Table]:
 
 
 def _hosts(runs: Sequence[StoredRun]) -> Table:
-    hosts: list[tuple[list[RankPlacement], object]] = []
-    for stored in runs:
-        placements = rank_placements(stored.run.hosts, stored.run.environments)
-        for host in dict.fromkeys(stored.run.hosts):
-            here = [placement for placement in placements if placement.host == host]
-            hosts.append((here, fact(stored.run.environments.get(host, {}), "node.name")))
+    hosts = [
+        (here, fact(run.environments.get(host, {}), "node.name"))
+        for run in (stored.run for stored in runs)
+        for host, here in grouped(rank_placements(run.hosts, run.environments), lambda one: one.host).items()
+    ]
     return table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True, without_empty=True)
 
 

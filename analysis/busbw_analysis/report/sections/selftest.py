@@ -1,10 +1,9 @@
 """The parts of a report about the instrument itself: what the self-test found, and what overlaps with computation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from busbw.ops import STORING
-from busbw.runs.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
 from busbw_analysis.data.overlap import Overlap
@@ -50,31 +49,30 @@ def _said(judgement: Judgement, tested: SelfTest) -> str:
 
 
 def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
-    """The harness's own share of a call, as it was measured by the launches of these runs."""
+    """The harness's own share of a call, as it was measured by the launches of these runs; also that of the loop that
+    made the calls without Python, where one did.
+    """
     launches = [launch for stored in judgement.dataset.runs for launch in stored.launches if launch.empty_call_ns]
-    if launches:
-        alone = max(max(launch.empty_call_ns) for launch in launches)
-        row = max(max(launch.empty_loop_ns) for launch in launches)
-        yield Paragraph(
-            f"A call that does nothing takes {format_time(alone)} alone in a sample and {format_time(row)} in a row of "
-            f"calls{_compiled_cost(judgement, launches)}, on the rank where it takes longest: so much of every number "
-            "is the instrument. It is not subtracted."
-        )
-
-
-def _compiled_cost(judgement: Judgement, launches: Sequence[LaunchStarted]) -> str:
-    """The same of the loop that made the calls without Python, where one did."""
+    compiled = [launch for launch in launches if launch.compiled_call_ns]
     cases = sum("compiled" in case.loops for case in judgement.cases)
-    known = [launch for launch in launches if launch.compiled_call_ns]
-    if not cases or not known:
-        return ""
-    alone = max(max(launch.compiled_call_ns) for launch in known)
-    row = max(max(launch.compiled_loop_ns) for launch in known)
-    which = "1 case" if cases == 1 else f"{cases} cases"
-    return (
-        f" that Python makes; in the compiled loop, which made those of {which}, {format_time(alone)} and "
-        f"{format_time(row)}"
+    if not launches:
+        return
+    other = ""
+    if cases and compiled:
+        other = (
+            " that Python makes; in the compiled loop, which made those of "
+            f"{'1 case' if cases == 1 else f'{cases} cases'}, {_longest(one.compiled_call_ns for one in compiled)} and "
+            f"{_longest(one.compiled_loop_ns for one in compiled)}"
+        )
+    yield Paragraph(
+        f"A call that does nothing takes {_longest(one.empty_call_ns for one in launches)} alone in a sample and "
+        f"{_longest(one.empty_loop_ns for one in launches)} in a row of calls{other}, on the rank where it takes "
+        "longest: so much of every number is the instrument. It is not subtracted."
     )
+
+
+def _longest(times: Iterable[Sequence[float]]) -> str:
+    return format_time(max(map(max, times)))
 
 
 _Overlapped: TypeAlias = tuple[CaseSummary, GroupSummary, Overlap]

@@ -103,10 +103,7 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Of peak", lambda one: one.peak_share, percent, "%"),
     )
-    why: tuple[Column[Verdict], ...] = (
-        *columns[:2],
-        Column("Why", lambda one: sentence(one.why) if one.why else None),
-    )
+    why: tuple[Column[Verdict], ...] = (*columns[:2], Column("Why", lambda one: sentence(one.why) if one.why else None))
     found: dict[str, list[Block]] = {}
     labels: dict[str, str] = {}
     for op, verdicts in by_op.items():
