@@ -78,7 +78,8 @@ def pairs(judgement: Judgement) -> Section | None:
         blocks += _every_pair(smallest, label, placements, "time")
         if smallest is not largest:
             blocks += _slow(smallest)
-        blocks += _unknown(ordered)
+        unknown = by_key((one.unknown, format_size(one.size_bytes)) for one in ordered if one.unknown is not None)
+        blocks += (Paragraph(sentence(f"at {', '.join(at)}: {why}"), tone="quiet") for why, at in unknown.items())
         for matrix in reversed(ordered[1:-1]):
             blocks += _every_pair(matrix, label, placements, "rate", folded=True)
     return Section("pairs", "Pairs of ranks", tuple(blocks)) if blocks else None
@@ -154,11 +155,6 @@ def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
 
 def _slow(matrix: PairMatrix) -> list[Block]:
     return [Paragraph(sentence(outlier.text), tone="caution") for outlier in matrix.outliers]
-
-
-def _unknown(matrices: Sequence[PairMatrix]) -> list[Block]:
-    sizes = by_key((one.unknown, format_size(one.size_bytes)) for one in matrices if one.unknown is not None)
-    return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
 
 
 def _every_pair(

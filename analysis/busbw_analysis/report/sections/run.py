@@ -90,29 +90,41 @@ def timing(dataset: Dataset) -> Section:
     """The protocol and its numbers, launch by launch."""
     stops: Counter[str] = Counter()
     checks: Counter[str] = Counter()
-    for _, block, groups in dataset.measured():
+    by_launch: Counter[tuple[int, int]] = Counter()
+    for run, block, groups in dataset.measured():
         stops[f"Blocks that stopped because {_STOP_WORDS.get(block.stop_reason, block.stop_reason)}"] += groups
         checks[f"Blocks with data {block.check.state}"] += groups
+        by_launch[run, block.launch] += groups
     protocol = (
         "Before every sample the ranks come together, by a barrier unless the case says otherwise, outside of the "
         "timed part; each then reads a monotonic clock before and after the call or, in mode pipelined, a row of "
         "calls. The time of a call is that of the slowest rank. The cost of reading the clock is known and not "
         "subtracted. No sample is thrown away."
     )
-    blocks: list[Paragraph | Table] = [Paragraph(protocol), _launches(dataset)]
-    launches = sum(len(stored.launches) for stored in dataset.runs)
-    spent = ", ".join(ran_for(stored) for stored in dataset.runs)
+    several = len(dataset.runs) > 1
+    launches = [
+        (stored, launch, by_launch[number, launch.launch])
+        for number, stored in enumerate(dataset.runs)
+        for launch in stored.launches
+    ]
+    columns = _LAUNCH_COLUMNS if several else _LAUNCH_COLUMNS[1:]
+    note = "The cost of a clock reading is that of the slowest rank." if launches else "No launch came to life."
+    blocks: list[Paragraph | Table] = [Paragraph(protocol)]
+    blocks.append(table("Launches", columns, launches, note, row_headers=2 if several else 1))
     if measured := stops.total():
         calls = ", ".join(map(str, sorted({block.calls for _, block, _ in dataset.measured()})))
         counts = (*stops.most_common(), *checks.most_common())
         facts = [("Calls per sample", calls), *((what, f"{number} of {measured}") for what, number in counts)]
         blocks.append(table("How the measuring ended", _FACT_COLUMNS, facts))
     for stored in dataset.runs:
-        name = f" of run {stored.run.id}" if len(dataset.runs) > 1 else ""
+        name = f" of run {stored.run.id}" if several else ""
         blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, flatten(stored.run.plan, 4), folded=True))
         if stored.run.adjusted:
             blocks.append(table(f"Sizes{name} that were rounded", _LINE_COLUMNS, stored.run.adjusted, folded=True))
-    gist = f"{launches} launch{'es' if launches != 1 else ''}, {spent} of measuring; no sample is thrown away."
+    spent = ", ".join(ran_for(stored) for stored in dataset.runs)
+    gist = (
+        f"{len(launches)} launch{'es' if len(launches) != 1 else ''}, {spent} of measuring; no sample is thrown away."
+    )
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
 
@@ -127,21 +139,6 @@ _LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]]
     Column("Ranks share a clock", lambda one: "yes" if one[1].shared_clock else "no"),
     Column("Load average before", lambda one: one[1].load_average, "{:.2f}".format),
 )
-
-
-def _launches(dataset: Dataset) -> Table:
-    several = len(dataset.runs) > 1
-    measured: Counter[tuple[int, int]] = Counter()
-    for run, block, groups in dataset.measured():
-        measured[run, block.launch] += groups
-    rows = [
-        (stored, launch, measured[number, launch.launch])
-        for number, stored in enumerate(dataset.runs)
-        for launch in stored.launches
-    ]
-    columns = _LAUNCH_COLUMNS if several else _LAUNCH_COLUMNS[1:]
-    note = "The cost of a clock reading is that of the slowest rank." if rows else "No launch came to life."
-    return table("Launches", columns, rows, note, row_headers=2 if several else 1)
 
 
 def environment(dataset: Dataset) -> Section:

@@ -114,10 +114,8 @@ def steps(judgement: Judgement) -> Section | None:
     if any(one.workload.wait_ns is not None for one in judgement.steps):
         notes.append(_WAITED)
     rows = table("Steps", _COLUMNS, judgement.steps, *notes, without_empty=True)
-    order = ranked(judgement.steps)
-    places = [table("The fastest first", _RANKED, order, _WAITS)] if order else []
-    late = slowed(judgement.steps)
-    lates = [table("One rank late", _SLOWED, late, _LATE)] if late else []
+    places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(judgement.steps)) else []
+    lates = [table("One rank late", _SLOWED, late, _LATE)] if (late := slowed(judgement.steps)) else []
     full = [(one, one.fullest, one.computed_memory) for one in judgement.steps if one.workload.slow_ns is None]
     held = [(one, rank, computed) for one, rank, computed in full if rank is not None and computed is not None]
     memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []
