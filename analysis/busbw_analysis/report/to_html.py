@@ -52,15 +52,14 @@ def _digest(script: str) -> str:
 
 def aligned(table: Table) -> list[list[tuple[Cell, str]]]:
     """The rows of a table with the text to show, padded so that the decimal points of a column stand in line."""
-    columns = list(zip(*([cell.text for cell in row] for row in table.rows), strict=True))
+    texts = ([cell.text for cell in cells] for cells in zip(*table.rows, strict=True))
     shown = [
-        _pad(texts) if column.numeric and column.unit else list(texts)
-        for column, texts in zip(table.columns, columns, strict=False)
+        _pad(of) if column.numeric and column.unit else of for column, of in zip(table.columns, texts, strict=False)
     ]
-    return [[(cell, shown[place][number]) for place, cell in enumerate(row)] for number, row in enumerate(table.rows)]
+    return [list(zip(*row, strict=True)) for row in zip(table.rows, zip(*shown, strict=True), strict=True)]
 
 
-def _pad(texts: tuple[str, ...]) -> list[str]:
+def _pad(texts: list[str]) -> list[str]:
     matches = [_NUMBER.fullmatch(text) for text in texts]
     decimals = [len(match[1] or "") if match else 0 for match in matches]
     # The first is as wide as the point that a whole number lacks.

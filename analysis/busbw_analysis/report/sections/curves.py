@@ -30,7 +30,6 @@ from busbw_analysis.report.document import (
 )
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
-from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.sections.labels import (
     checked,
     curve_label,
@@ -181,7 +180,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     legend += _thin_entries(references, [one.curve for _, _, one in chosen], None)
     left_out = f" The {len(ops)} fastest of {len(kept)} operations." if len(kept) > len(ops) else ""
     caption = f"busbw over size of every operation, and the peaks that they are held against.{left_out}"
-    panel = Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
+    panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
     drawing = plots.draw(panel, "overview", "busbw over size of every operation", caption)
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
@@ -289,20 +288,20 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
         yield plots.Point(point.size_bytes, *values, _tip(label, point, f"{text(values[0])}{of_peak}", ends))
 
 
-def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity) -> Iterator[Line]:
+def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity) -> Iterator[plots.Line]:
     for slot, one in references:
         points = points_of(one.curve, quantity)
-        yield Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
+        yield plots.Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
 
 
-def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quantity) -> Iterator[Line]:
+def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quantity) -> Iterator[plots.Line]:
     """What others published of the same operation on as many GPUs of the same kind, as thin lines in the colour of the
     first slot that it is held against.
     """
     slots = {one: slot for slot, curve in reversed(list(curves)) for one in curve.published}
     for one, slot in slots.items():
         values = one.times_ns if quantity == "time" else [one.busbw(place) for place in range(len(one.sizes_bytes))]
-        yield Line("reference", tuple(zip(map(float, one.sizes_bytes), values, strict=True)), slot)
+        yield plots.Line("reference", tuple(zip(map(float, one.sizes_bytes), values, strict=True)), slot)
 
 
 def _thin_entries(references: Iterable[_Reference], curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
@@ -317,7 +316,7 @@ def panel_of(
     labels: Sequence[str],
     quantity: plots.Quantity = "rate",
     references: Sequence[_Reference] = (),
-) -> Panel:
+) -> plots.Panel:
     """Time or rate over size with fits and models, curve i in slot i. Rates are busbw with peaks, or algbw where no
     curve has a wire; times have a line where a fit changes.
     """
@@ -342,19 +341,19 @@ def panel_of(
     lines += [peak_line(series, peak, None if len(peaks) == 1 else slot) for peak, slot in peaks.items()]
     heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
     marks = tuple(sorted(breaks)) if quantity == "time" else ()
-    return Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
+    return plots.Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
 
 
-def peak_line(series: Iterable[plots.Series], rate: float, slot: int | None = None, name: str = "peak") -> Line:
+def peak_line(series: Iterable[plots.Series], rate: float, slot: int | None = None, name: str = "peak") -> plots.Line:
     """A ``rate`` (B/s) over all sizes of ``series``."""
     sizes = [float(point.size_bytes) for one in series for point in one.points]
     ends = ((min(sizes, default=1.0), rate), (max(sizes, default=1.0), rate))
-    return Line("peak", ends, slot, f"{name} {format_rate(rate)}")
+    return plots.Line("peak", ends, slot, f"{name} {format_rate(rate)}")
 
 
-def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None) -> Line:
+def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None) -> plots.Line:
     """A line of times, or of rates where there is a ``rate``."""
-    return Line(
+    return plots.Line(
         kind,
         tuple((float(size), rate.at(size, time) if rate else time) for size, time in vertices if size or not rate),
         slot,

@@ -40,7 +40,6 @@ from busbw_analysis.report.document import (
 )
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
-from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.sections.curves import peak_line
 from busbw_analysis.report.sections.labels import (
     checked,
@@ -249,9 +248,9 @@ def _finding(curve: MemoryCurve, label: str) -> str:
     return f"{label}: {end}."
 
 
-def _panel(curves: Sequence[MemoryCurve]) -> Panel:
+def _panel(curves: Sequence[MemoryCurve]) -> plots.Panel:
     series: list[plots.Series] = []
-    lines: list[Line] = []
+    lines: list[plots.Line] = []
     for slot, curve in enumerate(curves):
         points = tuple(
             plots.Point(point.working_set_bytes, point.rate, point.low, point.high) for point in curve.points
@@ -259,12 +258,12 @@ def _panel(curves: Sequence[MemoryCurve]) -> Panel:
         series.append(plots.Series(slot, points))
         if isinstance(curve.plateaus, Plateaus):
             lines += [
-                Line("fit", tuple((float(end), one.rate) for end in (one.first_bytes, one.last_bytes)), slot)
+                plots.Line("fit", tuple((float(end), one.rate) for end in (one.first_bytes, one.last_bytes)), slot)
                 for one in curve.plateaus.plateaus
             ]
     every = dict.fromkeys(curve.nominal for curve in curves if curve.nominal is not None)
     lines += [peak_line(series, nominal, name="nominal") for nominal in every]
-    return Panel("rate", "Traffic over working set", tuple(series), tuple(lines))
+    return plots.Panel("rate", "Traffic over working set", tuple(series), tuple(lines))
 
 
 def _legend(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[LegendEntry]:

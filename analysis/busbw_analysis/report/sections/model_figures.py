@@ -13,7 +13,6 @@ from busbw_analysis.models.bounds import Spent
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, micro, percent, table
 from busbw_analysis.report.plots import curves, models
-from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.plots.models import Part, Ratios, Stack
 from busbw_analysis.report.sections.curves import points_of
 from busbw_analysis.report.sections.labels import ends_in_words, ends_of
@@ -29,11 +28,11 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
     if not draw or not curves.drawable(series):
         return Figure(words, (), (), _numbers(one))
     others = _distinct(one)
-    lines = [Line("other", vertices, None) for _, vertices in others]
+    lines = [curves.Line("other", vertices, None) for _, vertices in others]
     bound = [(float(spent.size_bytes), spent.bound_ns) for spent in one.explanation.spent if spent.bound_ns is not None]
-    lines += [Line("bound", tuple(bound), None)] if bound else []
-    lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
-    panel = Panel("time", "Measured, predicted and bound", series, tuple(lines))
+    lines += [curves.Line("bound", tuple(bound), None)] if bound else []
+    lines.append(curves.Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
+    panel = curves.Panel("time", "Measured, predicted and bound", series, tuple(lines))
     ratios = _ratios(one)
     stack = {spent.size_bytes: _parts(spent) for spent in one.explanation.spent if spent.size_bytes}
     name = curve.series.key.label

@@ -82,18 +82,15 @@ def _variables(environment: Mapping[str, JSON], rank: int) -> str:
 
 def _gpus(runs: Sequence[StoredRun]) -> Iterator[Table]:
     """Hosts whose GPUs and cards sit alike have their rows once."""
-    hosts_of: dict[str, list[str]] = {}
-    gpus_of: dict[str, list[Mapping[str, JSON]]] = {}
+    alike: dict[str, dict[str, list[Mapping[str, JSON]]]] = {}
     for stored in runs:
         for host, facts in stored.run.environments.items():
             gpus = list(mappings(fact(facts, "pci.gpus")))
-            alike = str([[column.value((gpu, "")) for column in _GPU_COLUMNS] for gpu in gpus])
-            gpus_of.setdefault(alike, gpus)
-            if gpus and host not in hosts_of.setdefault(alike, []):
-                hosts_of[alike].append(host)
-    if not hosts_of:
+            shown = str([[column.value((gpu, "")) for column in _GPU_COLUMNS] for gpu in gpus])
+            alike.setdefault(shown, {})[host] = gpus
+    rows = [(gpu, ", ".join(hosts)) for hosts in alike.values() for gpu in next(iter(hosts.values()))]
+    if not rows:
         return
-    rows = [(gpu, ", ".join(hosts)) for alike, hosts in hosts_of.items() for gpu in gpus_of[alike]]
     note = (
         "By the kernel's PCI tree: cards with the most of the way to the host in common with the GPU, or else in its "
         "NUMA node. Where neither is told, there is no closest one."

@@ -90,15 +90,11 @@ def _said(roofline: Roofline) -> Iterator[str]:
         yield f"Measured on {where}: memory moves {format_rate(outer.bytes_per_second)}."
         if roofline.device == "cpu" and outer.what.startswith(_PAST_CACHES):
             yield _LOOPS
-    for above in roofline.compute:
-        if not above.measured:
-            continue
+    for above in (roof for roof in roofline.compute if roof.measured):
         found = next((one for one in reversed(roofline.balances) if one.measured and one.dtype == above.dtype), None)
-        ridge = (
-            ""
-            if found is None
-            else f"; below {three_digits(found.flop_per_byte)} FLOP/byte a kernel in {above.dtype} waits for memory"
-        )
+        ridge = ""
+        if found is not None:
+            ridge = f"; below {three_digits(found.flop_per_byte)} FLOP/byte a kernel in {above.dtype} waits for memory"
         yield f"{reached_in_words(roofline, above)}{ridge}."
     for reason in roofline.unknown:
         yield f"Not known: {reason}."

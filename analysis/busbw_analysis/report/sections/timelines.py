@@ -62,15 +62,11 @@ def _figures(judgement: Judgement) -> Iterator[Figure]:
         if not any(time.span_ns for time in times):
             continue
         what = f"{one.op} · {workload_in_words(one.workload)}"
+        slots = plots.colours([name for row in one.timeline for name, _, _ in row.spans])
+        legend = [LegendEntry(plots.swatch(slot), name) for name, slot in slots.items()]
         yield Figure(
             what,
             (plots.draw(one.timeline, times, f"timeline-{number}", what, f"One step of {one.ranks} ranks over time"),),
-            tuple(_legend(one)),
+            (*legend, LegendEntry(plots.swatch(None), plots.WAITING)),
             table(what, _COLUMNS, times, folded=True, without_empty=True),
         )
-
-
-def _legend(one: Trained) -> Iterator[LegendEntry]:
-    for name, slot in plots.colours([name for row in one.timeline for name, _, _ in row.spans]).items():
-        yield LegendEntry(plots.swatch(slot), name)
-    yield LegendEntry(plots.swatch(None), plots.WAITING)
