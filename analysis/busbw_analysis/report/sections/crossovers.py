@@ -77,9 +77,7 @@ def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple
 
 
 def _drawn(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
-    """As many as can be told apart: in their order where there are no more, else those nearest to the fastest."""
-    if len(comparison.curves) <= SLOTS:
-        return list(comparison.curves)
+    """As many as can be told apart, in their order: where there are more, those nearest to the fastest."""
 
     def distance(name: str) -> float:
         return sum(math.log(points[name].time_ns) for points in sizes.values())

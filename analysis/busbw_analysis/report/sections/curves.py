@@ -145,18 +145,19 @@ def overview(sides: Sequence[Side]) -> Figure | None:
 
     Of the curves of an operation that has several the one with the most sizes is drawn, or the fastest of those.
     """
-    best: dict[tuple[str, int], tuple[tuple[int, float], _Drawn]] = {}
-    for op, members in _drawn(sides).items():
-        for one in members if op not in ON_SOCKETS else ():
-            rates = [point.busbw for point in one.curve.series.points if point.busbw and point.size_bytes]
-            place, rank = (op, sides.index(one.side)), (len(rates), max(rates, default=0.0))
-            if len(rates) > 1 and rank > best.get(place, ((0, 0.0), one))[0]:
-                best[place] = (rank, one)
+
+    def rank(one: _Drawn) -> tuple[int, float]:
+        rates = [point.busbw for point in one.curve.series.points if point.busbw and point.size_bytes]
+        return len(rates), max(rates, default=0.0)
+
+    every = ((op, one) for op, members in _drawn(sides).items() if op not in ON_SOCKETS for one in members)
+    alike = by_key(((op, sides.index(one.side)), one) for op, one in every if rank(one)[0] > 1)
+    best = {place: max(members, key=rank) for place, members in alike.items()}
     ops = list(dict.fromkeys(op for op, _ in best))
-    kept = sorted(ops, key=lambda op: -max(rank[1] for (other, _), (rank, _) in best.items() if other == op))
+    kept = sorted(ops, key=lambda op: -max(rank(one)[1] for (other, _), one in best.items() if other == op))
     ops = [op for op in ops if op in kept[:_MOST_IN_OVERVIEW]]
     stride = -(-len(ops) // SLOTS) * SLOTS
-    chosen = [(ops.index(op) + stride * side, op, one) for (op, side), (_, one) in best.items() if op in ops]
+    chosen = [(ops.index(op) + stride * side, op, one) for (op, side), one in best.items() if op in ops]
     references = [(slot % stride, one) for slot, _, one in chosen if one.side.reference]
     chosen = [entry for entry in chosen if not entry[2].side.reference]
     series: list[plots.Series] = []

@@ -1,6 +1,6 @@
 """The part of a report about verdicts: every operation in one row, and what stands behind each of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
@@ -83,12 +83,6 @@ def _apart(labels: Iterable[str]) -> dict[str, str]:
     return {label: " · ".join(part for part in of if part not in common) for label, of in parts.items()}
 
 
-def _peaks(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """What 100 % is, each once."""
-    found = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
-    yield from (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in found.items())
-
-
 def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     """For every operation its verdicts with the numbers behind them; ``name`` is that of the run among several."""
     of = f" · {name}" if name else ""
@@ -109,9 +103,12 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     for op, verdicts in by_op.items():
         labels.update(_apart({one.label for one in verdicts}))
         first = 0 if len({one.label for one in verdicts}) > 1 else 1
+        # What 100 % is, each once.
+        known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
+        peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
         measured = f"{op}{of}: measured against model and peak"
         found[op] = [
-            table(measured, columns[first:], verdicts, *_peaks(verdicts), without_empty=True),
+            table(measured, columns[first:], verdicts, *peaks, without_empty=True),
             table(f"{op}{of}: why, in words", why[first:], verdicts, folded=True),
         ]
         # One cause of everything stands at the top of the page.
