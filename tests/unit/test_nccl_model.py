@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from testing.synthetic import Machine as Host
 from testing.synthetic import case, synthetic_run
 
-from busbw.errors import AnalysisError
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.nccl import (
-    LINK_RATES,
-    OPS,
+    ALGORITHMS,
+    LIMITS,
     TREE_CORRECTION,
     Architecture,
     Expectation,
@@ -33,7 +32,7 @@ LINKS: dict[Architecture, int] = {"Volta": 6, "Ampere": 12, "Hopper": 18, "Black
 
 
 def eight(architecture: Architecture, **more: object) -> Machine:
-    machine = Machine(architecture, 8, 1, ring_peak(architecture, LINKS[architecture]), 16, switched=True)
+    machine = Machine(architecture, 8, ring_peak(architecture, LINKS[architecture]), 16)
     return replace(machine, **more)  # type: ignore[arg-type] # what a test changes
 
 
@@ -131,7 +130,6 @@ def test_a_link_has_room_for_its_own_head_twice() -> None:
     assert busbw(expected("all_reduce", "NVLS", "Simple", machine), 8) == pytest.approx(2 * 7 * 20 * 0.85)
     thin = eight("Blackwell", bus_rate=9 * 17.9 * GB)
     assert "NVLS" not in {one.algorithm for one in expectations("all_reduce", thin)}
-    assert eight("Hopper", ranks=144, hosts=2, network_rate=GB).heads == 32
 
 
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
@@ -150,8 +148,6 @@ def test_latencies_are_those_of_steps() -> None:
     assert by["Ring", "Simple"] == pytest.approx(8.4 + 14 * 3.4)
     assert by["Tree", "LL128"] == pytest.approx(14.0 + 14 * 1.25)
     assert expected("all_gather", "Ring", "LL", machine).latency_seconds * 1e6 == pytest.approx(6.6 + 7 * 0.6)
-    apart = replace(machine, switched=False)
-    assert expected("broadcast", "Ring", "Simple", apart).latency_seconds * 1e6 == pytest.approx(8.4 + 8 * 4.0)
     assert expected("all_reduce", "NVLS", "Simple", eight("Hopper")).latency_seconds * 1e6 == pytest.approx(25)
 
 
@@ -166,52 +162,15 @@ def test_through_switches_a_chain_is_one_step(op: Op, ranks: int) -> None:
     long = choose(op, 16 << 20, machine)
     assert long.expectation.protocol == "Simple"
     assert long.seconds == pytest.approx(11.8e-6 + (16 << 20) / 360e9)
-    several = replace(FOUR_HOSTS, ranks=4 * ranks)
-    assert expected(op, "Ring", "LL", several).latency_seconds * 1e6 == pytest.approx(6.6 + 4 * ranks * 2.7)
-
-
-FOUR_HOSTS = eight("Hopper", ranks=32, hosts=4, network_rate=360 * GB)
-
-
-def test_between_hosts_steps_of_the_network_are_counted_apart() -> None:
-    ring = expected("all_reduce", "Ring", "LL", FOUR_HOSTS).latency_seconds * 1e6
-    assert ring == pytest.approx(6.6 + (62 - 6) * 1.0 + 6 * 2.7)  # a step inside costs at least what posting costs
-    amd = expected("all_reduce", "Ring", "LL", replace(FOUR_HOSTS, processor="AMD")).latency_seconds * 1e6
-    assert amd == pytest.approx(6.6 + 56 * 2.0 + 6 * 2.7)
-    tree = expected("all_reduce", "Tree", "Simple", FOUR_HOSTS).latency_seconds * 1e6
-    assert tree == pytest.approx(8.4 + 2 * (7 * 4.0 + 2 * 14))
-    nvls_tree = expected("all_reduce", "NVLSTree", "Simple", FOUR_HOSTS).latency_seconds * 1e6
-    assert nvls_tree == pytest.approx(25 + 2 * 2 * 20.9)
-    names = {one.algorithm for one in expectations("all_reduce", FOUR_HOSTS)}
-    assert "NVLS" not in names  # between hosts it takes a network that adds up
-    assert {"CollNetDirect", "CollNetChain", "NVLS"} <= {
-        one.algorithm for one in expectations("all_reduce", replace(FOUR_HOSTS, in_network=True))
-    }
-
-
-def test_a_long_ring_between_hosts_has_a_plateau() -> None:
-    ring = expected("all_reduce", "Ring", "Simple", FOUR_HOSTS)
-    edge = 64 * FOUR_HOSTS.channels * FOUR_HOSTS.ranks
-    short, long = (seconds(ring, size, FOUR_HOSTS) - size / ring.algbw for size in (edge - 1, edge))
-    assert long == pytest.approx(1.4 * short)
-
-
-def test_pat_is_for_one_gpu_a_host() -> None:
-    one_each = Machine("Hopper", 8, 8, 50 * GB, 4, network_rate=50 * GB)
-    pat = expected("all_gather", "PAT", "Simple", one_each)
-    assert pat.latency_seconds * 1e6 == pytest.approx(8.0 + 3 * 14 / 3.5 + 8 * 2.8)
-    assert pat.algbw == pytest.approx(0.75 * 50 * GB)
-    assert all(one.algorithm != "PAT" for one in expectations("all_gather", eight("Hopper")))
 
 
 def test_short_messages_go_by_ll_and_long_ones_by_simple() -> None:
-    for architecture in LINK_RATES:
+    for architecture in LIMITS:
         machine = eight(architecture)
         assert choose("all_reduce", 8, machine).expectation.protocol == "LL"
         assert choose("all_reduce", 1 << 32, machine).expectation.protocol == "Simple"
     assert choose("all_reduce", 16 << 20, eight("Ampere")).expectation.protocol == "LL128"
     assert choose("all_reduce", 1 << 30, eight("Hopper")).expectation.algorithm == "NVLS"
-    assert choose("all_reduce", 1 << 30, eight("Hopper", switched=False)).expectation.algorithm == "Ring"
 
 
 def test_a_tree_has_less_than_its_rate_at_middle_sizes() -> None:
@@ -219,44 +178,23 @@ def test_a_tree_has_less_than_its_rate_at_middle_sizes() -> None:
     tree = expected("all_reduce", "Tree", "Simple", machine)
     for power, share in ((6, 0.9), (6 + 11, 0.5), (6 + 22, 0.9), (6 + 23, 1.0)):
         size = 1 << power
-        assert (seconds(tree, size, machine) - tree.latency_seconds) * tree.algbw == pytest.approx(size / share)
+        assert (seconds(tree, size) - tree.latency_seconds) * tree.algbw == pytest.approx(size / share)
     assert {len(row) for row in TREE_CORRECTION.values()} == {24}
 
 
 @given(
-    op=st.sampled_from(OPS),
-    architecture=st.sampled_from(sorted(LINK_RATES)),
-    hosts=st.integers(1, 9),
-    per_host=st.integers(1, 8),
+    op=st.sampled_from(sorted(ALGORITHMS)),
+    architecture=st.sampled_from(sorted(LIMITS)),
+    ranks=st.integers(2, 72),
     power=st.integers(0, 36),
 )
 def test_whatever_is_asked_there_is_a_choice_and_it_is_the_fastest(
-    op: Op, architecture: Architecture, hosts: int, per_host: int, power: int
+    op: Op, architecture: Architecture, ranks: int, power: int
 ) -> None:
-    if hosts * per_host < 2:
-        return
-    rate = ring_peak(architecture, LINKS[architecture])
-    machine = Machine(architecture, hosts * per_host, hosts, rate, 16, network_rate=50 * GB, switched=True)
+    machine = eight(architecture, ranks=ranks)
     chosen = choose(op, 1 << power, machine)
     assert chosen.seconds > 0
-    assert all(chosen.seconds <= seconds(one, 1 << power, machine) for one in expectations(op, machine))
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Machine("Hopper", 1, 1, GB, 1), "want 2 ranks or more"),
-        (lambda: Machine("Hopper", 8, 3, GB, 1), "as many on each host"),
-        (lambda: Machine("Hopper", 8, 1, 0, 1), "a rate above 0"),
-        (lambda: Machine("Hopper", 8, 2, GB, 1), "its rate is needed"),
-        (lambda: choose("all_reduce", 0, eight("Hopper")), "want 1 B or more"),
-        (lambda: expectations("all_to_all", eight("Hopper")), "NCCL's model has no all_to_all"),  # type: ignore[arg-type] # refused
-    ],
-)
-def test_what_the_model_cannot_say_is_refused(make: object, words: str) -> None:
-    assert callable(make)
-    with pytest.raises(AnalysisError, match=words):
-        make()
+    assert all(chosen.seconds <= seconds(one, 1 << power) for one in expectations(op, machine))
 
 
 # --- of a run --------------------------------------------------------------------------------------------------

@@ -1,15 +1,17 @@
 """What NCCL's own model expects of a curve that was measured over NCCL, from what the run recorded of its GPUs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from busbw.ops.base import first_reason
+from busbw.runs.facts import fact
 from busbw.runs.placement import variables_of
-from busbw.system.catalog import Catalogue
+from busbw.system.catalog import Catalogue, Gpu
 from busbw.system.detect import from_log, gpus_of
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.nccl import OPS, Architecture, Chosen, Machine, choose, ring_peak
+from busbw_analysis.models.nccl import ALGORITHMS, Architecture, Chosen, Machine, choose, ring_peak
 from busbw_analysis.peaks.paths import gpu_model
 
 _BY_LINK: Final[dict[str, Architecture]] = {
@@ -45,8 +47,7 @@ def choices_of(
     """What NCCL would choose and expect at each of ``sizes_bytes`` by its own model, or what is missing for that; of a
     barrier, what it would for one element.
     """
-    is_barrier = key.op == "barrier"
-    op = next((one for one in OPS if one == ("all_reduce" if is_barrier else key.op)), None)
+    op = next((one for one in ALGORITHMS if one == ("all_reduce" if key.op == "barrier" else key.op)), None)
     if op is None:
         return Unavailable(
             "op-not-in-table", f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row"
@@ -56,12 +57,21 @@ def choices_of(
     machine = machine_of(dataset, key, rows)
     if isinstance(machine, Unavailable):
         return machine
-    return machine, tuple(choose(op, _ONE_ELEMENT_BYTES if is_barrier else size, machine) for size in sizes_bytes)
+    return machine, tuple(choose(op, size or _ONE_ELEMENT_BYTES, machine) for size in sizes_bytes)
 
 
 def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | Unavailable:
     """What NCCL's model is fed with, as far as the run tells it; or why it does not."""
-    refused = _refusal(dataset, key)
+    variables = variables_of(dataset.environment(dataset.hosts_of(key.ranks)[0]))
+    set_here = sorted(name for name in variables if name.split()[0] in _OVERRIDES)
+    refused = first_reason(
+        (len(key.ranks) < 2, "one rank sends nothing"),
+        (
+            key.hosts > 1,
+            "between hosts it needs how many channels go through which network card, which is not recorded",
+        ),
+        (set_here, f"NCCL's own choice does not hold: {', '.join(set_here)} was set in this run"),
+    )
     if refused is not None:
         return Unavailable("nccl-not-asked", refused)
     row = gpu_model(dataset, key.ranks, rows)
@@ -72,7 +82,7 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
         return Unavailable(
             "gpu-not-in-table", f"NCCL's tables have no row for {row.name}, or it is not connected by NVLink"
         )
-    up, switched = _links(dataset, key.ranks, rows)
+    up, switched = _links(dataset, key.ranks, row)
     if up is None:
         return Unavailable(
             "nvlinks-not-recorded",
@@ -83,30 +93,17 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
             "no-nvswitch",
             "the GPUs are not connected by NVSwitches: what NCCL's search makes of their links is not known",
         )
-    return Machine(
-        architecture, len(key.ranks), 1, ring_peak(architecture, up), channels=max(_CHANNELS, up // 2), switched=True
-    )
+    return Machine(architecture, len(key.ranks), ring_peak(architecture, up), channels=max(_CHANNELS, up // 2))
 
 
-def _refusal(dataset: Dataset, key: SeriesKey) -> str | None:
-    if len(key.ranks) < 2:
-        return "one rank sends nothing"
-    if key.hosts > 1:
-        return "between hosts it needs how many channels go through which network card, which is not recorded"
-    variables = variables_of(dataset.environment(dataset.hosts_of(key.ranks)[0]))
-    set_here = sorted(name for name in variables if name.split()[0] in _OVERRIDES)
-    return f"NCCL's own choice does not hold: {', '.join(set_here)} was set in this run" if set_here else None
-
-
-def _links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> tuple[int | None, bool]:
+def _links(dataset: Dataset, ranks: Sequence[int], row: Gpu) -> tuple[int | None, bool]:
     """The fewest links up of any of the ranks' GPUs, and whether all of them end at switches."""
     numbers = {dataset.placements[rank].gpu for rank in ranks}
     gpus = gpus_of(dataset.environment(dataset.hosts_of(ranks)[0]))
-    row = gpu_model(dataset, ranks, rows)
-    if len(numbers) == _ON_SWITCHES and not isinstance(row, str) and all(map(from_log, gpus)):
+    if len(numbers) == _ON_SWITCHES and all(map(from_log, gpus)):
         return row.links, True
-    links = [one for gpu in gpus if gpu.get("index") in numbers and isinstance(one := gpu.get("nvlink"), Mapping)]
-    ups = [up for one in links if isinstance(up := one.get("up"), int) and up > 0]
-    if not ups or len(ups) < len(numbers):
+    used = [gpu for gpu in gpus if gpu.get("index") in numbers]
+    ups = [up for gpu in used if (up := fact(gpu, "nvlink.up"))]
+    if len(ups) < len(numbers):
         return None, False
-    return min(ups), all(one.get("switch") == one.get("up") for one in links)
+    return min(ups), all(fact(gpu, "nvlink.switch") == fact(gpu, "nvlink.up") for gpu in used)
