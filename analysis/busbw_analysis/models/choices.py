@@ -6,23 +6,24 @@ shared memory send no messages at all. Where any of that is so, nothing is predi
 of commutative reductions that the library knows, with the names of the library.
 """
 
-import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, Literal
 
+from busbw.runs.facts import fact
 from busbw.runs.placement import variables_of
-from busbw.runs.records import CASE_DTYPE_BYTES
+from busbw.runs.records import CASE_DTYPE_BYTES, JSON
+from busbw.units import parse_size
 from busbw_analysis.data.load import Dataset, once
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.families import MPI
 from busbw_analysis.models.library_algorithms import formula_of, one_after_another
-from busbw_analysis.models.textbook import is_power
+from busbw_analysis.models.textbook import core, is_power
 
 OPEN_MPI_SOURCE: Final = (
     "ompi/mca/coll/tuned/coll_tuned_decision_fixed.c (4.1 to 5.0; its general table is the same on main, 8efebee)"
@@ -33,18 +34,15 @@ _KIB: Final = 1 << 10
 _TABLE: Final = Path(__file__).with_name("open_mpi.toml")
 
 
-def of_open_mpi(op: str, ranks: int, size_bytes: int, elements: int) -> str | None:
-    """What ``tuned`` of Open MPI takes by its fixed rules; None for an op that has no table here. ``elements`` are
-    those of S: what cannot be cut into one piece a rank goes another way, whatever the rule says.
+def _of_open_mpi(op: str, ranks: int, size_bytes: int, elements: int) -> str:
+    """What ``tuned`` of Open MPI takes by its fixed rules. What cannot be cut into one piece a rank goes another way,
+    whatever the rule says.
     """
-    rows = OPEN_MPI.get(op)
-    if rows is None:
-        return None
     size = size_bytes / ranks if op in BY_BLOCK else size_bytes
-    words = next(line for below, line in rows if ranks < below).split()
+    words = next(line for below, line in OPEN_MPI[op].items() if below == "more" or ranks < int(below)).split()
     bounds = zip(words[::2], words[1::2], strict=False)
     name = next((name for name, bound in bounds if size < _bytes(bound)), words[-1])
-    pieces = ranks if "ring" in name else 1 << (ranks.bit_length() - 1)
+    pieces = ranks if "ring" in name else core(ranks)
     return _TOO_FEW_ELEMENTS.get((op, name), name) if elements < pieces else name
 
 
@@ -58,21 +56,14 @@ _TOO_FEW_ELEMENTS: Final = {
 
 
 def _bytes(text: str) -> int:
-    units = {"K": _KIB, "M": _KIB**2}
-    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+    return parse_size(text if text.isdecimal() else f"{text}iB")
 
 
 BY_BLOCK: Final = frozenset({"all_gather", "all_to_all", "reduce_scatter", "gather", "scatter"})
 """Ops for which Open MPI goes by the bytes of one rank's block, S/n; for the others by S."""
 
 
-def _rows(table: Mapping[str, str]) -> tuple[tuple[float, str], ...]:
-    return tuple((math.inf if below == "more" else int(below), line) for below, line in table.items())
-
-
-OPEN_MPI: Final[dict[str, tuple[tuple[float, str], ...]]] = {
-    op: _rows(table) for op, table in tomllib.loads(_TABLE.read_text(encoding="utf-8")).items()
-}
+OPEN_MPI: Final[dict[str, dict[str, str]]] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
 """Op → below so many ranks → an algorithm, the bytes below which it is taken, the next, and so on; the last one takes
 the rest.
 """
@@ -81,34 +72,18 @@ the rest.
 # --- MPICH -----------------------------------------------------------------------------------------------------
 
 
-def of_mpich(op: str, ranks: int, size_bytes: int, elements: int) -> str | None:
-    """What the general table of MPICH takes; None for an op that has none here. ``elements`` are those of S."""
-    rule = MPICH.get(op)
-    return None if rule is None else rule(ranks, size_bytes, elements)
-
-
 MANY: Final = 8
 SHORT_BROADCAST: Final = 12 * _KIB
 LONG: Final = 512 * _KIB
-_SHORT_GATHER: Final = 80 * _KIB
-_SHORT_REDUCE: Final = 2 * _KIB
-_SHORT_BLOCK: Final = 256
-_LONG_BLOCK: Final = 32 * _KIB
-_ONE_NUMBER: Final = 8
-
-
-def _scattered(ranks: int, elements: int) -> bool:
-    """Fewer elements than ranks in the core (the largest power of two) cannot be scattered over it."""
-    return elements >= 1 << (ranks.bit_length() - 1)
+# Fewer elements than ranks in the core (the largest power of two) cannot be scattered over it.
 
 
 def _all_reduce(ranks: int, size: int, elements: int) -> str:
-    long = size > _ONE_NUMBER and _scattered(ranks, elements)
-    return "reduce_scatter_allgather" if long else "recursive_doubling"
+    return "reduce_scatter_allgather" if size > 8 and elements >= core(ranks) else "recursive_doubling"
 
 
 def _reduce(ranks: int, size: int, elements: int) -> str:
-    return "reduce_scatter_gather" if size > _SHORT_REDUCE and _scattered(ranks, elements) else "binomial"
+    return "reduce_scatter_gather" if size > 2 * _KIB and elements >= core(ranks) else "binomial"
 
 
 def _broadcast(ranks: int, size: int, _elements: int) -> str:
@@ -120,17 +95,20 @@ def _broadcast(ranks: int, size: int, _elements: int) -> str:
 def _all_gather(ranks: int, size: int, _elements: int) -> str:
     if is_power(ranks):
         return "recursive_doubling" if size < LONG else "ring"
-    return "brucks" if size < _SHORT_GATHER else "ring"
+    return "brucks" if size < 80 * _KIB else "ring"
 
 
 def _all_to_all(ranks: int, size: int, _elements: int) -> str:
     block = size / ranks
-    if ranks >= MANY and block <= _SHORT_BLOCK:
+    if ranks >= MANY and block <= 256:
         return "brucks"
-    return "scattered" if block <= _LONG_BLOCK else "pairwise"
+    return "scattered" if block <= 32 * _KIB else "pairwise"
 
 
-MPICH: Final[dict[str, Callable[[int, int, int], str]]] = {
+_Rules = dict[str, Callable[[int, int, int], str]]
+"""Op → what n, S and the elements of S decide."""
+
+MPICH: Final[_Rules] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "all_to_all": _all_to_all,
@@ -141,11 +119,12 @@ MPICH: Final[dict[str, Callable[[int, int, int], str]]] = {
     "scatter": lambda _ranks, _size, _elements: "binomial",
     "barrier": lambda _ranks, _size, _elements: "k_dissemination",
 }
-"""Op → what n, S and the elements of S decide. ``reduce_scatter`` is MPI_Reduce_scatter_block."""
+"""``reduce_scatter`` is MPI_Reduce_scatter_block."""
 
 
 _OPEN_MPI: Final = "Open MPI"
 _MPICH: Final = "MPICH"
+_RULES: Final[dict[str, _Rules]] = {_OPEN_MPI: {op: partial(_of_open_mpi, op) for op in OPEN_MPI}, _MPICH: MPICH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +190,9 @@ class Calls:
 
     def choice(self, op: str, ranks: int, hosts: int, size_bytes: float) -> Choice | Unavailable:
         """What the library runs for one of them, or why that is not known."""
-        return _choice(self, op, ranks, hosts, int(size_bytes))
-
-
-@lru_cache(maxsize=1 << 14)  # a fit asks for the same few hundred calls again and again
-def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> Choice | Unavailable:
-    if isinstance(calls.library, Unavailable):
-        return calls.library
-    return choose(calls.library, Call(op, ranks, hosts, size_bytes, calls.dtype, calls.mode))
+        if isinstance(self.library, Unavailable):
+            return self.library
+        return choose(self.library, Call(op, ranks, hosts, int(size_bytes), self.dtype, self.mode))
 
 
 def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]] | None:
@@ -240,25 +214,22 @@ def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     return library_of(environment.get("mpi"), variables_of(environment))
 
 
-def library_of(facts: object, variables: Mapping[str, str]) -> Library | Unavailable:
+def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailable:
     """The library of a run from its facts (``mpi`` of an environment) and the variables that were recorded."""
-    text = facts.get("library") if isinstance(facts, Mapping) else None
-    if not isinstance(facts, Mapping) or not isinstance(text, str):
+    text = fact(facts, "library")
+    if text is None:
         return Unavailable(
             "library-not-told", "the run does not say which MPI library it used, and each chooses by tables of its own"
         )
     known = library_in(text)
     if known is None:
         return Unavailable("library-not-known", f"no table is known of {text!r}; known are those of Open MPI and MPICH")
-    name, version = known
-    device = facts.get("device")
     by_messages = {op for op, told in _IN_SHARED_MEMORY.items() if variables.get(_KEPT_FROM_IT.format(told)) == "mpir"}
     meant = {_KEPT_FROM_IT.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
     return Library(
-        name,
-        version,
-        device if isinstance(device, str) else None,
-        facts.get("threads") != "multiple",
+        *known,
+        fact(facts, "device"),
+        fact(facts, "threads") != "multiple",
         frozenset(by_messages),
         tuple(sorted(one for one in variables if _OVERRIDE.match(one) and one not in meant)),
     )
@@ -270,20 +241,16 @@ _OVERRIDE: Final = re.compile(
 )
 
 
+@lru_cache(maxsize=1 << 14)  # a fit asks for the same few hundred calls again and again
 def choose(library: Library, call: Call) -> Choice | Unavailable:
     """The algorithm that ``library`` runs by default for ``call``, or why that is not known."""
-    if call.mode == "persistent":
-        return Unavailable(
-            "persistent-not-known",
-            f"{library.called} chooses for persistent collectives by another table, which is not known here",
-        )
-    if library.overrides:
-        return Unavailable(
-            "table-overridden", f"the default table does not hold: {', '.join(library.overrides)} was set in this run"
-        )
-    name = (_of_open_mpi if library.name == _OPEN_MPI else _of_mpich)(library, call)
-    if isinstance(name, Unavailable):
-        return name
+    refused = next(_refusals(library, call), None)
+    if refused is not None:
+        return Unavailable(*refused)
+    rule = _RULES[library.name].get(call.op)
+    if rule is None:
+        return Unavailable("op-not-in-table", f"no table of {library.called} is known for {call.op}")
+    name = rule(call.ranks, call.size_bytes, call.elements)
     row = _cost(library, call, name)
     if row is None:
         return Unavailable(
@@ -312,23 +279,44 @@ _TWO_CALLS: Final = {
 """Algorithms that are two collectives one after the other, each chosen for itself."""
 
 
-def _of_open_mpi(library: Library, call: Call) -> str | Unavailable:
-    if not (4, 1) <= library.version[:2] <= (5, 0):
-        return Unavailable(
-            "version-not-known", f"the table of {library.called} is not known; known are those of Open MPI 4.1 to 5.0"
+def _refusals(library: Library, call: Call) -> Iterator[tuple[str, str]]:
+    """Code and reason of all that keeps a choice from being known."""
+    called, two_levels = library.called, 1 < call.hosts < call.ranks
+    if call.mode == "persistent":
+        yield (
+            "persistent-not-known",
+            f"{called} chooses for persistent collectives by another table, which is not known here",
         )
-    if 1 < call.hosts < call.ranks and library.version >= _HAN_COMES_FIRST:
-        return Unavailable(
-            "two-levels-not-known",
-            f"on several hosts {library.called} runs collectives in two levels (han), whose cost is not known",
+    if library.overrides:
+        yield "table-overridden", f"the default table does not hold: {', '.join(library.overrides)} was set in this run"
+    if library.name == _OPEN_MPI:
+        if not (4, 1) <= library.version[:2] <= (5, 0):
+            yield "version-not-known", f"the table of {called} is not known; known are those of Open MPI 4.1 to 5.0"
+        if two_levels and library.version >= (5,):  # where han comes first
+            yield (
+                "two-levels-not-known",
+                f"on several hosts {called} runs collectives in two levels (han), whose cost is not known",
+            )
+        return
+    device = library.device or "device unknown"
+    if library.version[0] != 5 or not device.startswith("ch4"):
+        yield "version-not-known", f"the table of {called} ({device}) is not known; known is that of MPICH 5 on ch4"
+    if call.op not in _IN_SHARED_MEMORY or call.hosts == call.ranks:
+        return
+    if two_levels:
+        yield "two-levels-not-known", f"on several hosts {called} does {call.op} in two levels, whose cost is not known"
+    # A long broadcast to 8 ranks or more goes through the general table even within a host.
+    long = LONG if is_power(call.ranks) else SHORT_BROADCAST
+    past = call.op == "broadcast" and call.ranks >= MANY and call.size_bytes >= long
+    if library.shared and call.op not in library.by_messages and not past:
+        yield (
+            "shared-memory",
+            (
+                f"{called} does {call.op} within a host in shared memory (release and gather) and sends no messages; "
+                f"MPIR_CVAR_{_IN_SHARED_MEMORY[call.op]}_POSIX_INTRA_ALGORITHM=mpir makes it send them"
+            ),
         )
-    name = of_open_mpi(call.op, call.ranks, call.size_bytes, call.elements)
-    return (
-        Unavailable("op-not-in-table", f"no table of {library.called} is known for {call.op}") if name is None else name
-    )
 
-
-_HAN_COMES_FIRST: Final = (5,)
 
 _IN_SHARED_MEMORY: Final = {
     "all_reduce": "ALLREDUCE",
@@ -338,37 +326,3 @@ _IN_SHARED_MEMORY: Final = {
 }
 """Ops that MPICH does in memory that the ranks of a host share, once five of them have been called, and their names in
 its variables."""
-
-
-def _of_mpich(library: Library, call: Call) -> str | Unavailable:
-    if library.version[0] != _MPICH_READ or not (library.device or "").startswith("ch4"):
-        device = library.device or "device unknown"
-        return Unavailable(
-            "version-not-known",
-            f"the table of {library.called} ({device}) is not known; known is that of MPICH 5 on ch4",
-        )
-    if call.op in _IN_SHARED_MEMORY and call.hosts < call.ranks:
-        if call.hosts > 1:
-            return Unavailable(
-                "two-levels-not-known",
-                f"on several hosts {library.called} does {call.op} in two levels, whose cost is not known",
-            )
-        if library.shared and call.op not in library.by_messages and not _past_shared_memory(call):
-            return Unavailable(
-                "shared-memory",
-                f"{library.called} does {call.op} within a host in shared memory (release and gather) and sends no "
-                f"messages; MPIR_CVAR_{_IN_SHARED_MEMORY[call.op]}_POSIX_INTRA_ALGORITHM=mpir makes it send them",
-            )
-    name = of_mpich(call.op, call.ranks, call.size_bytes, call.elements)
-    return (
-        Unavailable("op-not-in-table", f"no table of {library.called} is known for {call.op}") if name is None else name
-    )
-
-
-_MPICH_READ: Final = 5
-
-
-def _past_shared_memory(call: Call) -> bool:
-    """A long broadcast to 8 ranks or more goes through the general table even within a host."""
-    long = LONG if is_power(call.ranks) else SHORT_BROADCAST
-    return call.op == "broadcast" and call.ranks >= MANY and call.size_bytes >= long

@@ -16,7 +16,6 @@ from busbw_analysis.models.textbook import (
     THAKUR,
     below,
     core,
-    depth,
     down,
     down_a_tree_at_once,
     folds,
@@ -83,11 +82,6 @@ def _down_the_k_nomial_tree(ranks: int) -> list[int]:
     return on_the_way
 
 
-def _rest(ranks: int) -> int:
-    """Ranks beyond the largest power of two."""
-    return ranks - core(ranks)
-
-
 def _mirrored(ranks: int) -> int:
     """Ranks of the core whose number is another one with its bits in mirrored order."""
     return core(ranks) - (1 << -(-down(ranks) // 2))
@@ -107,7 +101,7 @@ _LINEAR = _broadcast("linear", one, "α + (n−1) S β", "counted: all messages 
 _CHAIN = _broadcast("unsegmented-chain", others, "(n−1)(α + S β)", "counted", sent=others)
 _BINARY_TREE = _broadcast(
     "unsegmented-binary-tree",
-    lambda n, *_: depth(n),
+    down,
     "d α + c S β, d = ⌊lg n⌋, c = 2d, or 2d − 1 for n below 3/2 2^d",
     _TOPOLOGY,
     sent=_in_a_row,
@@ -128,7 +122,7 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
         formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 3 α + 2 S β + "
         "S/2 γ more",
         sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 2),
-        moved=lambda n, *_: 2 * (core(n) - 1) + 2.5 * _rest(n),
+        moved=lambda n, *_: 2 * (core(n) - 1) + 2.5 * (n - core(n)),
     ),
     _LINEAR,
     _CHAIN,
@@ -164,7 +158,7 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
         formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 2 α + S β + S/2 γ "
         "more",
         sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 1),
-        moved=lambda n, *_: core(n) - 1 + below(core(n)) + 1.5 * _rest(n),
+        moved=lambda n, *_: core(n) - 1 + below(core(n)) + 1.5 * (n - core(n)),
     ),
     CostModel(
         "reduce_scatter",
@@ -186,7 +180,7 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
         "Träff 2005; counted: blocks come home by the mirrored bits of the ranks",
         sent=_if_folded(_HALVING.sent, lambda n: 1 + (in_pairs(n) + 1 + (1 if _mirrored(n) else 0)) / n),
         added=_HALVING.added,
-        moved=_if_folded(_HALVING.moved, lambda n: n - 1 + (_rest(n) + _mirrored(n)) / n),
+        moved=_if_folded(_HALVING.moved, lambda n: n - 1 + (n - core(n) + _mirrored(n)) / n),
     ),
     CostModel(
         "gather",
@@ -223,9 +217,7 @@ _OPEN_MPI: Final = "Open MPI"
 
 def formula_of(library: str, op: str, name: str, ranks: int) -> CostModel | None:
     """What ``op`` costs on ``ranks`` ranks by what ``library`` calls ``name``; None where no formula is known."""
-    found = _BY_NAME.get((library, op), {}).get(name)
-    if found is None:
-        return None
+    found = _BY_NAME.get((library, op), {}).get(name, name.replace("_", "-"))
     row = library_row(op, found if isinstance(found, str) else found(ranks))
     return row if row is not None and row.possible(ranks, 1, 0) else None
 
@@ -249,21 +241,16 @@ _Named = str | Callable[[int], str]
 
 _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
     (_OPEN_MPI, "all_reduce"): {
-        "recursive_doubling": "recursive-doubling",
-        "ring": "ring",
         "segmented_ring": "ring",  # without a segment size, as by default, it is the ring
         "rabenseifner": _halved,
     },
     (_OPEN_MPI, "all_gather"): {
-        "bruck": "bruck",
         "recursive_doubling": _doubling_gather,
-        "ring": "ring",
         "neighbor": _neighbours,
         "two_proc": "direct",
     },
     (_OPEN_MPI, "all_to_all"): {
         "linear": "spread",
-        "pairwise": "pairwise",
         "modified_bruck": "bruck",
         "linear_sync": "spread",
         "two_proc": "pairwise",
@@ -279,17 +266,11 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
         "scatter_allgather_ring": "scatter-ring",
     },
     (_OPEN_MPI, "reduce"): {
-        "linear": "linear",
         "chain": "unsegmented-chain",
         "pipeline": "unsegmented-chain",
         "binary": "unsegmented-binary-tree",
         "binomial": "binomial-tree",
         "rabenseifner": _halved,
-    },
-    (_OPEN_MPI, "reduce_scatter"): {
-        "recursive_doubling": "recursive-doubling",
-        "recursive_halving": "recursive-halving",
-        "butterfly": "butterfly",
     },
     (_OPEN_MPI, "gather"): {
         "basic_linear": "linear",
@@ -297,27 +278,20 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
         "linear_sync": "linear-in-turns",
     },
     (_OPEN_MPI, "scatter"): {"basic_linear": "linear", "binomial": "binomial-tree", "linear_nb": "linear"},
-    (_OPEN_MPI, "barrier"): {
-        "linear": "linear-at-once",
-        "recursive_doubling": "recursive-doubling",
-        "bruck": "dissemination",
-        "tree": "binomial-tree",
-    },
-    (_MPICH, "all_reduce"): {
-        "recursive_doubling": "recursive-doubling",
-        "reduce_scatter_allgather": "rabenseifner",
-    },
-    (_MPICH, "all_gather"): {"recursive_doubling": "recursive-doubling", "brucks": "bruck", "ring": "ring"},
-    (_MPICH, "all_to_all"): {"scattered": "spread", "pairwise": "pairwise", "brucks": "bruck"},
+    (_OPEN_MPI, "barrier"): {"linear": "linear-at-once", "bruck": "dissemination", "tree": "binomial-tree"},
+    (_MPICH, "all_reduce"): {"reduce_scatter_allgather": "rabenseifner"},
+    (_MPICH, "all_gather"): {"brucks": "bruck"},
+    (_MPICH, "all_to_all"): {"scattered": "spread", "brucks": "bruck"},
     (_MPICH, "broadcast"): {
         "binomial": "binomial-tree",
         "scatter_recursive_doubling_allgather": "scatter-recursive-doubling",
         "scatter_ring_allgather": "scatter-ring",
     },
     (_MPICH, "reduce"): {"binomial": "binomial-tree", "reduce_scatter_gather": "rabenseifner"},
-    (_MPICH, "reduce_scatter"): {"recursive_halving": "recursive-halving", "pairwise": "pairwise"},
     (_MPICH, "gather"): {"binomial": "binomial-tree"},
     (_MPICH, "scatter"): {"binomial": "binomial-tree"},
     (_MPICH, "barrier"): {"k_dissemination": "dissemination"},
 }
-"""Library and op → its own name of an algorithm → that of the textbook, or what makes the row from n."""
+"""Library and op → its own name of an algorithm → that of the textbook, or what makes the row from n. Names that are
+not here are the same but for hyphens; those that no row has are of algorithms whose cost is not known.
+"""
