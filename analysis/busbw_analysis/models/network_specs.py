@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from busbw.errors import UsageError
-from busbw.units import format_rate, format_time, parse_rate, parse_time
+from busbw.units import format_rate, format_seconds, parse_rate, parse_time
 from busbw_analysis.models.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
 from busbw_analysis.models.networks import Whole as _Whole
 
@@ -24,35 +24,20 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        message = f"{text!r} is no number"
-        raise UsageError(message) from error
+        raise UsageError(f"{text!r} is no number") from error
 
 
 def _whole(text: str) -> int:
     if not (text.isdecimal() and text.isascii() and len(text) < 10):
-        message = f"{text!r} is no whole number of at most 9 digits"
-        raise UsageError(message)
+        raise UsageError(f"{text!r} is no whole number of at most 9 digits")
     return int(text)
 
 
-_RATE, _TIME, _RATIO, _COUNT = (
-    (parse_rate, format_rate),
-    (parse_time, lambda seconds: format_time(seconds * 1e9)),
-    (_number, "{:g}".format),
-    (_whole, str),
-)
 _KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
-    "rate": _RATE,
-    "memory": _RATE,
-    "nic": _RATE,
-    "inner": _RATE,
-    "delay": _TIME,
-    "inner_delay": _TIME,
-    "spine": _RATIO,
-    "oversubscription": _RATIO,
-    "leaf": _COUNT,
-    "spines": _COUNT,
-    "seed": _COUNT,
+    **dict.fromkeys(("rate", "memory", "nic", "inner"), (parse_rate, format_rate)),
+    **dict.fromkeys(("delay", "inner_delay"), (parse_time, format_seconds)),
+    **dict.fromkeys(("spine", "oversubscription"), (_number, "{:g}".format)),
+    **dict.fromkeys(("leaf", "spines", "seed"), (_whole, str)),
     "routing": (str, str),
 }
 """How a key is read, and printed."""
@@ -66,37 +51,25 @@ def read_network(text: str, placement: Placement) -> Network:
         message = f"network {kind!r} is unknown; want one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s"
         raise UsageError(message)
     allowed = {field.name: field for field in fields(network) if field.name != "placement"}
+    takes = ", ".join(f"{key}=…" if one.default is MISSING else f"[{key}=…]" for key, one in allowed.items())
     values: dict[str, Any] = {}
     for part in rest.split(",") if rest.strip() else ():
         key, equals, value = part.strip().partition("=")
         key = key.replace("-", "_")
         if not equals or key not in allowed or key in values:
             why = "stands there twice" if key in values else "is none of its keys with a value"
-            message = f"network {text!r}: {part.strip()!r} {why}; {kind} takes {_taken(network)}"
-            raise UsageError(message)
+            raise UsageError(f"network {text!r}: {part.strip()!r} {why}; {kind} takes {takes}")
         try:
             values[key] = _KEYS[key][0](value.strip())
         except UsageError as error:
-            message = f"network {text!r}, {key}: {error}"
-            raise UsageError(message) from error
+            raise UsageError(f"network {text!r}, {key}: {error}") from error
     missing = [name for name, field in allowed.items() if field.default is MISSING and name not in values]
     if missing:
-        message = f"network {text!r} lacks {', '.join(missing)}; {kind} takes {_taken(network)}"
-        raise UsageError(message)
+        raise UsageError(f"network {text!r} lacks {', '.join(missing)}; {kind} takes {takes}")
     try:
         return network(placement, **values)
     except UsageError as error:
-        message = f"network {text!r}: {error}"
-        raise UsageError(message) from error
-
-
-def _taken(network: type[Flat | SharedHost | TwoLevel | Rails | FatTree]) -> str:
-    """The keys of a network, those in brackets that need not be there."""
-    return ", ".join(
-        f"{field.name}=…" if field.default is MISSING else f"[{field.name}=…]"
-        for field in fields(network)
-        if field.name != "placement"
-    )
+        raise UsageError(f"network {text!r}: {error}") from error
 
 
 def in_words(network: Network) -> str:
@@ -150,10 +123,9 @@ def change_links(network: Network, changes: tuple[str, ...]) -> Network:
     for text in changes:
         pattern, equals, value = (part.strip() for part in text.rpartition("="))
         if not equals:
-            message = (
+            raise UsageError(
                 f"link {text!r} lacks =SHARE, what it is changed to: want {text.strip()}=10% or {text.strip()}=1GB/s"
             )
-            raise UsageError(message)
         found = [link for link in network.links() if fnmatchcase(link.name, pattern)]
         if not found:
             kinds = dict.fromkeys(kind_of(link.name) for link in network.links())
@@ -173,8 +145,7 @@ def _new_rate(text: str, value: str, link: Link) -> float:
         try:
             return parse_rate(value)
         except UsageError as error:
-            message = f"link {text!r}: {error}; or want a share such as 10%"
-            raise UsageError(message) from error
+            raise UsageError(f"link {text!r}: {error}; or want a share such as 10%") from error
     share = _number(value.removesuffix("%")) / 100
     if not 0 < share < _MOST_SHARE:
         message = f"link {text!r}: want a share above 0% and below {_MOST_SHARE * 100:.0f}%, or a rate such as 1GB/s"

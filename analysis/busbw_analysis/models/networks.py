@@ -5,6 +5,7 @@ stream that is cut through does; its delay is paid once, before its bytes flow.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
@@ -26,6 +27,29 @@ SLOWEST, FASTEST, LONGEST = 1e-6, 1e30, 1e9
 """Rates (B/s) and times (s) beyond which no network is, and numbers end."""
 
 
+def _check_rate(name: str, rate: float) -> None:
+    if not SLOWEST <= rate <= FASTEST:
+        raise UsageError(f"{name} at {rate} B/s: want a rate of {SLOWEST:g} to {FASTEST:g} B/s")
+
+
+def check_delay(name: str, delay: float) -> None:
+    """Raise UsageError for what is no time."""
+    if not 0 <= delay <= LONGEST:
+        raise UsageError(f"{name} of {delay} s: want a time of 0 to {LONGEST:g} s")
+
+
+def _check_ratio(name: str, ratio: float) -> None:
+    if not (math.isfinite(ratio) and ratio > 0):
+        raise UsageError(f"{name} {ratio}: want a finite ratio above 0; 1 is as much as the cards together")
+
+
+_CHECKS: Final[dict[str, Callable[[str, float], None]]] = {
+    **dict.fromkeys(("rate", "memory", "nic", "inner"), _check_rate),
+    **dict.fromkeys(("delay", "inner_delay"), check_delay),
+    **dict.fromkeys(("spine", "oversubscription"), _check_ratio),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One direction of a cable, a port or a memory."""
@@ -34,7 +58,7 @@ class Link:
     bytes_per_second: float
 
     def __post_init__(self) -> None:
-        _check_rates(**{self.name: self.bytes_per_second})
+        _check_rate(self.name, self.bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +79,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
-            message = f"{self.ranks} rank(s): a collective of fewer than 2 moves nothing; want 2 or more"
-            raise UsageError(message)
+            raise UsageError(f"{self.ranks} rank(s): a collective of fewer than 2 moves nothing; want 2 or more")
         if self.per_host < 1 or self.ranks % self.per_host:
             message = f"{self.ranks} ranks with {self.per_host} on a host: want a number on each that divides the ranks"
             raise UsageError(message)
@@ -94,17 +117,28 @@ class Network(Protocol):
         """What a message from ``sources[m]`` to ``targets[m]`` takes."""
 
 
+class _Checked:
+    """A network whose numbers are checked by their names when it is made."""
+
+    __slots__ = ()
+    placement: Placement
+
+    def __post_init__(self) -> None:
+        per_host = self.placement.per_host
+        if per_host > 1 and getattr(self, "inner", 0.0) is None:
+            raise UsageError(f"inner is missing: with {per_host} ranks on a host, want the rate between them")
+        for name, check in _CHECKS.items():
+            if (value := getattr(self, name, None)) is not None:
+                check(name, value)
+
+
 @dataclass(frozen=True, slots=True)
-class Flat:
+class Flat(_Checked):
     """Full bisection: every rank has a link of its own in each direction, and nothing else is ever full."""
 
     placement: Placement
     rate: float
     delay: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_rates(rate=self.rate)
-        check_delays(delay=self.delay)
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks."""
@@ -112,21 +146,17 @@ class Flat:
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Out of one rank and into the other."""
-        return _routes([sources, self.placement.ranks + targets], _constant(self.delay, sources))
+        return _routes([sources, self.placement.ranks + targets], np.full(len(sources), self.delay))
 
 
 @dataclass(frozen=True, slots=True)
-class SharedHost:
+class SharedHost(_Checked):
     """One host: all messages go through its memory, which carries ``memory`` in all."""
 
     placement: Placement
     rate: float
     memory: float
     delay: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_rates(rate=self.rate, memory=self.memory)
-        check_delays(delay=self.delay)
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, and the memory."""
@@ -135,11 +165,11 @@ class SharedHost:
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Out of one rank, through the memory, into the other."""
         ranks = self.placement.ranks
-        return _routes([sources, np.full_like(sources, 2 * ranks), ranks + targets], _constant(self.delay, sources))
+        return _routes([sources, np.full_like(sources, 2 * ranks), ranks + targets], np.full(len(sources), self.delay))
 
 
 @dataclass(frozen=True, slots=True)
-class TwoLevel:
+class TwoLevel(_Checked):
     """Hosts with one network card each, which their ranks share; ``inner`` is what a rank has for itself in its host
     (only with one rank on each it may be left out).
     """
@@ -150,13 +180,9 @@ class TwoLevel:
     delay: float = 0.0
     inner_delay: float = 0.0
 
-    def __post_init__(self) -> None:
-        _check_rates(nic=self.nic, inner=_inner(self.placement, self.inner, self.nic))
-        check_delays(delay=self.delay, inner_delay=self.inner_delay)
-
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, then those of the hosts."""
-        inner = _inner(self.placement, self.inner, self.nic)
+        inner = self.nic if self.inner is None else self.inner
         return (*_ports("rank", self.placement.ranks, inner), *_ports("host", self.placement.hosts, self.nic))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
@@ -169,7 +195,7 @@ class TwoLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Rails:
+class Rails(_Checked):
     """Every rank has a network card of its own, and rail r connects rank r of every host at full rate.
 
     A message to another rail goes through the host's inner network to the rank whose rail it is, or over a spine
@@ -182,12 +208,6 @@ class Rails:
     delay: float = 0.0
     inner_delay: float = 0.0
     spine: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_rates(nic=self.nic, inner=self.inner)
-        check_delays(delay=self.delay, inner_delay=self.inner_delay)
-        if self.spine is not None:
-            _check_ratio("spine", self.spine)
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks in their hosts, their cards, and the way of each rail to the spine and back."""
@@ -232,7 +252,7 @@ class Rails:
 
 
 @dataclass(frozen=True, slots=True)
-class FatTree:
+class FatTree(_Checked):
     """Hosts with a card each, ``leaf`` of them below a leaf switch, and the leaves below ``spines`` spine switches.
 
     A leaf's way up carries 1/``oversubscription`` of its hosts' cards, in equal parts to every spine. A message takes
@@ -252,9 +272,7 @@ class FatTree:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_rates(nic=self.nic, inner=_inner(self.placement, self.inner, self.nic))
-        check_delays(delay=self.delay, inner_delay=self.inner_delay)
-        _check_ratio("oversubscription", self.oversubscription)
+        _Checked.__post_init__(self)
         _one_of("routing", self.routing, get_args(Routing))
         if self.leaf < 1 or self.placement.hosts % self.leaf:
             message = f"leaf {self.leaf}: want a number of hosts below each leaf that divides {self.placement.hosts}"
@@ -270,7 +288,7 @@ class FatTree:
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks and of the hosts, then every leaf's way up to each spine and down from it."""
-        inner = _inner(self.placement, self.inner, self.nic)
+        inner = self.nic if self.inner is None else self.inner
         up = self.leaf * self.nic / (self.spines * self.oversubscription)
         pairs = [(leaf, spine) for leaf in range(self.leaves) for spine in range(self.spines)]
         return (
@@ -324,43 +342,10 @@ def _only(where: npt.NDArray[np.bool_], links: Whole) -> Whole:
     return np.where(where, links, NOWHERE)
 
 
-def _constant(delay: float, like: Whole) -> Real:
-    return np.full(len(like), delay)
-
-
 def _routes(links: list[Whole], delays: Real) -> Routes:
     return Routes(np.stack(links, axis=1), delays)
 
 
-def _inner(placement: Placement, inner: float | None, nic: float) -> float:
-    if inner is None and placement.per_host > 1:
-        message = f"inner is missing: with {placement.per_host} ranks on a host, want the rate between them"
-        raise UsageError(message)
-    return nic if inner is None else inner
-
-
-def _check_rates(**rates: float) -> None:
-    for name, rate in rates.items():
-        if not SLOWEST <= rate <= FASTEST:
-            message = f"{name} at {rate} B/s: want a rate of {SLOWEST:g} to {FASTEST:g} B/s"
-            raise UsageError(message)
-
-
-def check_delays(**delays: float) -> None:
-    """Raise UsageError for what is no time."""
-    for name, delay in delays.items():
-        if not 0 <= delay <= LONGEST:
-            message = f"{name} of {delay} s: want a time of 0 to {LONGEST:g} s"
-            raise UsageError(message)
-
-
-def _check_ratio(name: str, ratio: float) -> None:
-    if not (math.isfinite(ratio) and ratio > 0):
-        message = f"{name} {ratio}: want a finite ratio above 0; 1 is as much as the cards together"
-        raise UsageError(message)
-
-
 def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
-        message = f"{name} {given!r} is unknown; want {' or '.join(allowed)}"
-        raise UsageError(message)
+        raise UsageError(f"{name} {given!r} is unknown; want {' or '.join(allowed)}")

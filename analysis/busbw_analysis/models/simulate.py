@@ -7,7 +7,7 @@ begins or one that ends, all rates are constant.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -17,7 +17,7 @@ import numpy as np
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms.base import Round, Schedule
 from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delays
+from busbw_analysis.models.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delay
 
 _SAME: Final = 1e-12
 """Times that differ by less than this share of the whole are one: rounding, and no physics."""
@@ -31,10 +31,9 @@ class Costs:
     gamma: float = 0.0
 
     def __post_init__(self) -> None:
-        check_delays(overhead=self.overhead)
+        check_delay("overhead", self.overhead)
         if not 0 <= self.gamma <= 1 / SLOWEST:
-            message = f"{self.gamma} s for a byte that is added up: want 0 to {1 / SLOWEST:g} s"
-            raise UsageError(message)
+            raise UsageError(f"{self.gamma} s for a byte that is added up: want 0 to {1 / SLOWEST:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +75,14 @@ def fair_rates(links: Whole, capacities: Real) -> Real:
     return rates
 
 
-@dataclass(frozen=True, slots=True)
-class _Messages:
-    """Messages as columns: the number of the round, the two ranks, how many blocks, how many of these are added."""
-
-    number: Whole
-    source: Whole
-    to: Whole
-    blocks: Whole
-    sums: Whole
-
-    @staticmethod
-    def of(one: Round) -> "_Messages":
-        source, to = [message.source for message in one], [message.to for message in one]
-        blocks = [len(message.sent) for message in one]
-        sums = [len(message.sent) if message.adds else 0 for message in one]
-        columns = (np.array(column, dtype=np.int64) for column in (source, to, blocks, sums))
-        return _Messages(np.zeros(len(one), dtype=np.int64), *columns)
-
-    def key(self) -> tuple[bytes, ...]:
-        return tuple(column.tobytes() for column in (self.source, self.to, self.blocks, self.sums))
-
-
-def _joined(rounds: Sequence[_Messages]) -> _Messages:
-    """One round after the other, with their numbers."""
-    columns = [np.concatenate([getattr(one, name) for one in rounds]) for name in ("source", "to", "blocks", "sums")]
-    return _Messages(np.repeat(np.arange(len(rounds)), [len(one.source) for one in rounds]), *columns)
+def _messages(one: Round) -> Whole:
+    """A round as rows, a column for each message: the number of the round, the two ranks, how many blocks, how many of
+    these are added.
+    """
+    sources, targets = [message.source for message in one], [message.to for message in one]
+    blocks = [len(message.sent) for message in one]
+    sums = [len(message.sent) if message.adds else 0 for message in one]
+    return np.array([[0] * len(one), sources, targets, blocks, sums], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,32 +93,28 @@ class Traffic:
 
     ranks: int
     blocks: int
-    different: tuple[_Messages, ...]
+    different: tuple[Whole, ...]
     order: tuple[int, ...]
 
     @staticmethod
     def of(schedule: Schedule) -> "Traffic":
         """What ``schedule`` sends."""
-        seen: dict[tuple[bytes, ...], int] = {}
-        different: list[_Messages] = []
+        seen: dict[bytes, tuple[int, Whole]] = {}
         order: list[int] = []
         for one in schedule.rounds:
-            messages = _Messages.of(one)
-            number = seen.setdefault(messages.key(), len(different))
-            if number == len(different):
-                different.append(messages)
+            messages = _messages(one)
+            number, _ = seen.setdefault(messages.tobytes(), (len(seen), messages))
             order.append(number)
-        return Traffic(schedule.ranks, schedule.blocks, tuple(different), tuple(order))
+        return Traffic(schedule.ranks, schedule.blocks, tuple(messages for _, messages in seen.values()), tuple(order))
 
     def messages(self, *, free_running: bool) -> int:
         """How many ``simulate`` goes through: of rounds that are alike those of one, but where ranks run freely."""
         numbers = self.order if free_running else range(len(self.different))
-        return sum(len(self.different[number].source) for number in numbers)
+        return sum(self.different[number].shape[1] for number in numbers)
 
     def pairs(self) -> tuple[Whole, Whole]:
         """Who sends to whom, each pair once."""
-        pairs = np.concatenate([messages.source * self.ranks + messages.to for messages in self.different])
-        every = np.unique(pairs)
+        every = np.unique(np.concatenate([source * self.ranks + to for _, source, to, *_ in self.different]))
         return every // self.ranks, every % self.ranks
 
 
@@ -151,12 +128,14 @@ def simulate(
     rank adds up after all messages of a round. Raises AnalysisError when ranks of traffic and network differ.
     """
     if traffic.ranks != network.placement.ranks:
-        message = f"a schedule of {traffic.ranks} ranks cannot run on a network of {network.placement.ranks}"
-        raise AnalysisError(message)
+        raise AnalysisError(f"a schedule of {traffic.ranks} ranks cannot run on a network of {network.placement.ranks}")
     links = network.links()
     carried, seconds = np.zeros(len(links)), 0.0
     if free_running:
-        courses = [(_joined([traffic.different[number] for number in traffic.order]), 1)]
+        rounds = [traffic.different[number] for number in traffic.order]
+        joined = np.concatenate(rounds, axis=1)
+        joined[0] = np.repeat(np.arange(len(rounds)), [one.shape[1] for one in rounds])
+        courses = [(joined, 1)]
     else:
         times_of = Counter(traffic.order)
         courses = [(messages, times_of[number]) for number, messages in enumerate(traffic.different)]
@@ -173,26 +152,27 @@ class _Course:
     """
 
     def __init__(
-        self, messages: _Messages, block_bytes: float, network: Network, links: Iterable[Link], costs: Costs
+        self, messages: Whole, block_bytes: float, network: Network, links: Iterable[Link], costs: Costs
     ) -> None:
-        ranks, rounds = network.placement.ranks, int(messages.number.max()) + 1
-        pairs, self._pair = np.unique(messages.source * ranks + messages.to, return_inverse=True)
+        number, source, to, blocks, sums = messages
+        ranks, rounds = network.placement.ranks, int(number.max()) + 1
+        pairs, self._pair = np.unique(source * ranks + to, return_inverse=True)
         routes = network.routes(pairs // ranks, pairs % ranks)
         self._links, self._delays = routes.links, routes.delays + costs.overhead
         self._capacities = np.array([link.bytes_per_second for link in links])
-        self._left_bytes = messages.blocks * block_bytes
+        self._left_bytes = blocks * block_bytes
 
         # Turns are numbered by rank and then by round, so that the next one of a rank is the next number.
-        keys = np.concatenate([messages.source * rounds + messages.number, messages.to * rounds + messages.number])
+        keys = np.concatenate([source * rounds + number, to * rounds + number])
         turns, of_end = np.unique(keys, return_inverse=True)
         self._sender, self._receiver = np.split(of_end, 2)
         self._open = np.bincount(of_end)
-        self._adding = np.bincount(self._receiver, messages.sums, len(turns)) * block_bytes * costs.gamma
+        self._adding = np.bincount(self._receiver, sums, len(turns)) * block_bytes * costs.gamma
         new_rank = np.diff(turns // rounds, prepend=-1, append=-1) != 0
         self._first, self._last = np.flatnonzero(new_rank[:-1]), new_rank[1:]
-        self._ends = np.argsort(of_end, kind="stable") % len(messages.source)  # messages by turn, those of turn t from
+        self._ends = np.argsort(of_end, kind="stable") % len(source)  # messages by turn, those of turn t from
         self._from = np.concatenate([[0], np.cumsum(self._open)])  # here on
-        self._waits = np.full(len(messages.source), 2)  # for so many of its ranks
+        self._waits = np.full(len(source), 2)  # for so many of its ranks
 
         self.carried = np.zeros(len(self._capacities))
         self._coming: list[tuple[float, int, bool, Whole]] = []  # when, a number to sort by, whether turns or messages
