@@ -350,8 +350,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a wait of Gloo's ring rounded down",
         _MODELS + "gloo.py",
-        "return math.ceil((segments - segments // ranks) / 2)",
-        "return (segments - segments // ranks) // 2",
+        "return 4 * math.ceil((segments - segments // ranks) / 2)",
+        "return 4 * ((segments - segments // ranks) // 2)",
         ("test_gloo.py",),
     ),
     Fault(

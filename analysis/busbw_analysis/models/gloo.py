@@ -9,7 +9,7 @@ import math
 from functools import partial
 from typing import Final
 
-from busbw.ops import TRAINED
+from busbw.ops import FAMILIES, ON_SOCKETS
 from busbw_analysis.models.costs import CostModel, none
 from busbw_analysis.models.families import GLOO, MPI
 from busbw_analysis.models.textbook import (
@@ -20,8 +20,8 @@ from busbw_analysis.models.textbook import (
     share,
     twice_the_others,
     twice_the_share,
+    twice_up,
     two,
-    up,
 )
 
 _MIB = 1 << 20
@@ -35,15 +35,10 @@ def gloo_segments(ranks: int, size_bytes: float) -> int:
     return math.ceil(max(math.ceil(size_bytes / _MIB), 2 * ranks) / ranks) * ranks
 
 
-def _gloo_ring_waits(ranks: int, size_bytes: float) -> int:
-    """Waits in a row of one half of the ring: all segments but the own chunk's pass, two in flight."""
-    segments = gloo_segments(ranks, size_bytes)
-    return math.ceil((segments - segments // ranks) / 2)
-
-
 def _gloo_ring_rounds(ranks: int, _hosts: int, size_bytes: float) -> float:
-    """Both halves of the ring, each step two delays."""
-    return 4 * _gloo_ring_waits(ranks, size_bytes)
+    """Both halves of the ring, of which all segments but the own chunk's pass, two in flight; each step two delays."""
+    segments = gloo_segments(ranks, size_bytes)
+    return 4 * math.ceil((segments - segments // ranks) / 2)
 
 
 def _gloo_reduce_waits(ranks: int, _hosts: int, size_bytes: float) -> float:
@@ -78,6 +73,8 @@ _ring = partial(
     in_a_ring=True,
 )
 _message = partial(CostModel, sent=one, moved=one, in_a_ring=True)
+_ring_of_messages = partial(_message, "send_recv", "ring of single messages", moved=lambda n, *_: n)
+_both_ways = partial(_message, "pair_bidir", "two messages that pass each other", moved=two)
 
 MODELS: tuple[CostModel, ...] = (
     _ring(
@@ -149,28 +146,12 @@ MODELS: tuple[CostModel, ...] = (
     _gloo(
         "barrier",
         "dissemination",
-        lambda n, *_: 2 * up(n),
+        twice_up,
         "2⌈lg n⌉ α",
         f"gloo/barrier.cc; {_TWO_DELAYS}: 2 at n = 2, 4 at n = 4",
     ),
-    _message(
-        "send_recv",
-        "ring of single messages",
-        two,
-        "2 α + max(S β, n S / R)",
-        f"Hockney 1994; {_TWO_DELAYS}: 2 at n = 2, 3 and 4",
-        family=GLOO,
-        moved=lambda n, *_: n,
-    ),
-    _message(
-        "send_recv",
-        "ring of single messages",
-        one,
-        "α + max(S β, n S / R)",
-        "Hockney 1994; no message waits to be asked for",
-        family=MPI,
-        moved=lambda n, *_: n,
-    ),
+    _ring_of_messages(two, "2 α + max(S β, n S / R)", f"Hockney 1994; {_TWO_DELAYS}: 2 at n = 2, 3 and 4", family=GLOO),
+    _ring_of_messages(one, "α + max(S β, n S / R)", "Hockney 1994; no message waits to be asked for", family=MPI),
     _message(
         "ping_pong",
         "single message",
@@ -190,46 +171,33 @@ MODELS: tuple[CostModel, ...] = (
         )
         for op in ("pair_uni", "pair_matrix")
     ),
-    _message(
-        "pair_bidir",
-        "two messages that pass each other",
+    _both_ways(
         two,
         "2 α + max(S β, 2 S / R)",
         f"Hockney 1994, both directions of a full-duplex link; {_TWO_DELAYS}: 2",
         family=GLOO,
-        moved=two,
     ),
-    _message(
-        "pair_bidir",
-        "two messages that pass each other",
+    _both_ways(
         one,
         "α + max(S β, 2 S / R)",
         "Hockney 1994, both directions of a full-duplex link; no message waits to be asked for",
         family=MPI,
-        moved=two,
     ),
 )
 """Every algorithm that a backend is known to run by default."""
 
+_BY_FAMILY: Final = {
+    "memory": "it stays in memory; no message is sent",
+    "storage": "its time is that of storage, of which no model is known",
+    "copies of GPUs": "it is a copy of a GPU's own; no message is sent",
+    "computation": "it computes; no message is sent",
+    "training": "it is several collectives beside computation; busbw training has their formulas",
+}
+
 UNMODELLED: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            *("host_to_device", "device_to_host", "host_and_device"),
-            *("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"),
-        ),
-        "it is a copy of a GPU's own; no message is sent",
-    ),
-    **dict.fromkeys(TRAINED, "it is several collectives beside computation; busbw training has their formulas"),
-    "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
+    **{op.name: why for family, why in _BY_FAMILY.items() for op in FAMILIES[family]},
+    **dict.fromkeys(ON_SOCKETS, "it is a measured peak; no library is at work"),
     "memory_copy": "it is a measured peak; no message is sent",
-    **dict.fromkeys(("tcp_stream", "tcp_ping_pong"), "it is a measured peak; no library is at work"),
-    **dict.fromkeys(
-        ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write", "memory_touch"),
-        "it stays in memory; no message is sent",
-    ),
-    **dict.fromkeys(
-        ("storage_write", "storage_read", "checkpoint_save"), "its time is that of storage, of which no model is known"
-    ),
-    **dict.fromkeys(("matmul", "attention", "attention_unfused"), "it computes; no message is sent"),
+    "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
 }
 """Ops without a row, and why."""

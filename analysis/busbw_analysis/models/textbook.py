@@ -7,7 +7,7 @@ and holds these against it. S is the size as in docs/method.md; n ranks, k hosts
 from functools import partial
 from typing import Final
 
-from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.costs import CostModel, Count
 from busbw_analysis.models.families import NCCL
 
 CHAN: Final = "Chan et al. 2007"
@@ -49,11 +49,6 @@ def one(ranks: int, *_: float) -> float:
     return 1.0 if ranks > 1 else 0.0
 
 
-def two(ranks: int, *_: float) -> float:
-    """Two, unless there is nobody to send to."""
-    return 2 * one(ranks)
-
-
 def half(ranks: int, *_: float) -> float:
     """n/2 of an even number, nothing of one rank."""
     return ranks // 2
@@ -64,22 +59,18 @@ def others(ranks: int, *_: float) -> float:
     return ranks - 1
 
 
-def twice_the_others(ranks: int, *_: float) -> float:
-    """2(n−1)."""
-    return 2 * (ranks - 1)
+def twice(count: Count) -> Count:
+    """Two of them for each."""
+    return lambda *where: 2 * count(*where)
 
 
-def twice_the_share(ranks: int, *_: float) -> float:
-    """2(n−1)/n."""
-    return 2 * share(ranks)
+two = twice(one)
+twice_up = twice(up)
+twice_the_others = twice(others)
+twice_the_share = twice(share)
 
 
-def twice_up(ranks: int, *_: float) -> float:
-    """2⌈lg n⌉."""
-    return 2 * up(ranks)
-
-
-def depth(ranks: int, children: int = 2) -> int:
+def depth(ranks: int, children: int) -> int:
     """Levels below the root of a tree that is filled level by level."""
     levels_below, ranks_in_it, width = 0, 1, 1
     while ranks_in_it < ranks:
@@ -88,7 +79,7 @@ def depth(ranks: int, children: int = 2) -> int:
     return levels_below
 
 
-def children_in_a_row(ranks: int, children: int = 2) -> float:
+def children_in_a_row(ranks: int, children: int) -> float:
     """Messages in a row on the way up a tree: ``children`` a level, in the last one no more than there are."""
     first, width, total = 1, children, 0
     while first < ranks:
@@ -261,11 +252,6 @@ def _inside(ranks: int, hosts: int, _size_bytes: float) -> float:
     return share(ranks // hosts)
 
 
-def _inside_twice(ranks: int, hosts: int, _size_bytes: float) -> float:
-    """2(g−1)/g."""
-    return 2 * share(ranks // hosts)
-
-
 def _others_inside(ranks: int, hosts: int, _size_bytes: float) -> float:
     """g−1."""
     return ranks // hosts - 1
@@ -280,6 +266,22 @@ _reduce = partial(CostModel, "reduce", moved=others)
 _gather = partial(CostModel, "gather", sent=share)
 _scatter = partial(CostModel, "scatter", sent=share)
 _barrier = partial(CostModel, "barrier")
+
+
+def _all_reduce_by_tree(name: str, children: int, in_words: str) -> CostModel:
+    def in_a_row(ranks: int, *_: float) -> float:
+        return children_in_a_row(ranks, children)
+
+    return _all_reduce(
+        name,
+        lambda n, *_: 2 * depth(n, children),
+        f"2d α + 2c S β + c S γ, d levels, c = {children} for each, fewer for the last one where it has no {in_words}",
+        "counted",
+        sent=twice(in_a_row),
+        added=in_a_row,
+        messages=twice(in_a_row),
+    )
+
 
 TEXTBOOK: tuple[CostModel, ...] = (
     _all_reduce(
@@ -333,24 +335,8 @@ TEXTBOOK: tuple[CostModel, ...] = (
         added=lambda n, *_: share(core(n)) + folds(n, 0, 1),
     ),
     _all_reduce("binomial-tree", twice_up, "2⌈lg n⌉ (α + S β) + ⌈lg n⌉ S γ", CHAN, sent=twice_up, added=up),
-    _all_reduce(
-        "binary-tree",
-        lambda n, *_: 2 * depth(n),
-        "2d α + 2c S β + c S γ, d levels, c = 2 for each, fewer for the last one where it has no two",
-        "counted",
-        sent=lambda n, *_: 2 * children_in_a_row(n),
-        added=lambda n, *_: children_in_a_row(n),
-        messages=lambda n, *_: 2 * children_in_a_row(n),
-    ),
-    _all_reduce(
-        "4-ary-tree",
-        lambda n, *_: 2 * depth(n, 4),
-        "2d α + 2c S β + c S γ, d levels, c = 4 for each, fewer for the last one where it has no four",
-        "counted",
-        sent=lambda n, *_: 2 * children_in_a_row(n, 4),
-        added=lambda n, *_: children_in_a_row(n, 4),
-        messages=lambda n, *_: 2 * children_in_a_row(n, 4),
-    ),
+    _all_reduce_by_tree("binary-tree", 2, "two"),
+    _all_reduce_by_tree("4-ary-tree", 4, "four"),
     _all_reduce(
         "double-tree",
         lambda n, *_: 2 * (SEGMENTS + up(n) - 1) if n > 1 else 0,
@@ -359,7 +345,7 @@ TEXTBOOK: tuple[CostModel, ...] = (
         f"{SANDERS}; counted",
         sent=lambda n, *_: _segments_through_twins(n) / SEGMENTS,
         added=lambda n, *_: _segments_through_twins(n) / (2 * SEGMENTS),
-        messages=lambda n, *_: 2 * _segments_through_twins(n),
+        messages=twice(_segments_through_twins),
     ),
     _all_reduce("reduce-scatter-all-gather", twice_up, "2⌈lg n⌉ α + 2(n−1)/n S β + (n−1)/n S γ", PAT),
     _all_reduce(
@@ -386,15 +372,15 @@ TEXTBOOK: tuple[CostModel, ...] = (
     ),
     _all_reduce(
         "hierarchical",
-        lambda n, k, _: 2 * _around_both(n, k, 0),
+        twice(_around_both),
         f"2(g−1) α_i + 2(k−1) α + 2(g−1)/g S β_i + 2(k−1)/n S β + half of those bytes γ; {LEVELS}",
         "counted",
         sent=_over_hosts,
         added=lambda *where: _over_hosts(*where) / 2,
         moved=lambda n, *where: n * _over_hosts(n, *where),
         possible=several_hosts,
-        inner_rounds=lambda *where: 2 * _others_inside(*where),
-        inner_sent=_inside_twice,
+        inner_rounds=twice(_others_inside),
+        inner_sent=twice(_inside),
     ),
     _all_gather("ring", others, "(n−1) α + (n−1)/n S β", CHAN, in_a_ring=True),
     _all_gather("bruck", up, "⌈lg n⌉ α + (n−1)/n S β", BRUCK),
@@ -506,7 +492,7 @@ TEXTBOOK: tuple[CostModel, ...] = (
         moved=lambda n, k, _: below(n // k) + k - 1 + k * (n // k - 1),
         possible=several_hosts,
         inner_rounds=lambda n, k, _: up(n // k) + n // k - 1,
-        inner_sent=_inside_twice,
+        inner_sent=twice(_inside),
     ),
     _reduce("binomial-tree", up, "⌈lg n⌉ (α + S β + S γ)", CHAN, sent=up, added=up),
     _reduce(
