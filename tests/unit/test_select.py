@@ -182,7 +182,7 @@ def test_an_unknown_backend_has_no_model() -> None:
 
 
 def test_alpha_and_beta_from_messages() -> None:
-    found = parameters_from([(8, 30e3), (MIB, 30e3 + (MIB - 8) * 2.0)], 2, None, "pair_uni")
+    found = parameters_from([(8, 30e3), (MIB, 30e3 + (MIB - 8) * 2.0)], 2, "pair_uni")
     assert isinstance(found, Parameters)
     assert found.alpha_seconds == pytest.approx(15e-6)
     assert found.beta_seconds_per_byte == pytest.approx(2e-9)
@@ -198,7 +198,6 @@ def test_alpha_and_beta_from_messages() -> None:
     ],
 )
 def test_messages_that_give_no_parameters(points: list[tuple[int, float]], words: str) -> None:
-    found = parameters_from(points, 1, None, "ping_pong", "; R unknown")
+    found = parameters_from(points, 1, "ping_pong")
     assert isinstance(found, Unavailable)
     assert words in found.reason
-    assert "R unknown" not in found.reason

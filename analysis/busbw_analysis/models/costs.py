@@ -147,8 +147,7 @@ class Parameters:
         """Raise AnalysisError for a host that moves or copies nothing."""
         for name, rate in (("R", self.host_bytes_per_second), ("M", self.copy_bytes_per_second)):
             if rate is not None and not rate > 0:
-                message = f"{name} of a host is {rate} B/s; want above 0, or none"
-                raise AnalysisError(message)
+                raise AnalysisError(f"{name} of a host is {rate} B/s; want above 0, or none")
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """What one call should take by ``model``."""

@@ -25,9 +25,18 @@ _SMALLEST_RATE_MESSAGE = 1 << 20
 
 
 def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable:
-    """α and β from messages of this run that took the same kind of path (inside a host, or between hosts)."""
+    """α and β from messages of this run that took the same kind of path (inside a host, or between hosts), and of one
+    host R and M.
+    """
+    found = _of_messages(dataset, series)
+    if isinstance(found, Unavailable) or series.key.hosts > 1:
+        return found
+    rate, copies, origin = _host_rates(dataset, series)
+    return replace(found, host_bytes_per_second=rate, copy_bytes_per_second=copies, origin=f"{found.origin}{origin}")
+
+
+def _of_messages(dataset: Dataset, series: Series) -> Parameters | Unavailable:
     far = series.key.hosts > 1
-    host_rate, copy_rate, host_origin = (None, None, "") if far else _host_rates(dataset, series)
     for op, messages in _MESSAGES.items():
         found = [
             other
@@ -47,11 +56,10 @@ def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable
             )
         points = [(point.size_bytes, point.time_ns) for point in best.points]
         how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
-        return parameters_from(points, messages, host_rate, f"{op} of this run{how}", host_origin, copy_rate)
+        return parameters_from(points, messages, f"{op} of this run{how}")
     points = _matrix_points(dataset, far=far)
     if len(points) > 1:
-        origin = "the pair matrix of this run (median pair)"
-        return parameters_from(points, 2, host_rate, origin, host_origin, copy_rate)
+        return parameters_from(points, 2, "the pair matrix of this run (median pair)")
     return Unavailable(
         "no-messages",
         "no message between two ranks was measured in this run; add ping_pong to the plan to have a model",
@@ -69,17 +77,10 @@ def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
     )
 
 
-def parameters_from(
-    points: Sequence[tuple[int, float]],
-    messages: int,
-    host_bytes_per_second: float | None,
-    origin: str,
-    host_origin: str = "",
-    copy_bytes_per_second: float | None = None,
-) -> Parameters | Unavailable:
+def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: str) -> Parameters | Unavailable:
     """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
     in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
-    which measurement the points are, ``host_origin`` which one the rate of the host is.
+    which measurement the points are.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
@@ -97,13 +98,7 @@ def parameters_from(
     words = (
         f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
     )
-    return Parameters(
-        alpha,
-        beta,
-        host_bytes_per_second,
-        f"{words}, from {origin}{host_origin}",
-        copy_bytes_per_second=copy_bytes_per_second,
-    )
+    return Parameters(alpha, beta, None, f"{words}, from {origin}")
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:

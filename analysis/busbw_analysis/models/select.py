@@ -48,9 +48,7 @@ def model_for(op: str, family: str) -> CostModel | Unavailable:
     return Unavailable("backend-not-modelled", f"no cost model is known for {op} on {family}")
 
 
-def model_of(
-    key: SeriesKey, size_bytes: int | None = None, library: Library | Unavailable | None = None
-) -> CostModel | Unavailable:
+def model_of(key: SeriesKey, size_bytes: int, library: Library | Unavailable | None) -> CostModel | Unavailable:
     """The algorithm behind a curve: the one that was run over send/recv, otherwise the backend's default. That of an
     MPI library depends on the size and on the ``library``.
     """
@@ -58,7 +56,7 @@ def model_of(
         row = textbook(key.op, key.algorithm)
         return row or Unavailable("algorithm-not-known", f"{key.algorithm} is unknown to this version")
     by_table = key.cost_models == MPI and key.op not in MESSAGES and key.op not in UNMODELLED
-    if by_table and size_bytes is not None and library is not None:
+    if by_table and library is not None:
         found = Calls(library, key.dtype, key.mode).choice(key.op, len(key.ranks), key.hosts, size_bytes)
         return found.model if isinstance(found, Choice) else found
     return model_for(key.op, key.cost_models)
@@ -94,8 +92,7 @@ def candidates(op: str, family: str, algorithm: str | None = None, calls: Calls 
         named = tuple(row for row in _known(op, family) if row.algorithm == algorithm)
         if not named:
             known = ", ".join(algorithms(op, family)) or "none"
-            message = f"no cost is known of {op} by {algorithm!r}; known for {op}: {known}"
-            raise AnalysisError(message)
+            raise AnalysisError(f"no cost is known of {op} by {algorithm!r}; known for {op}: {known}")
         return named
     own = [row for row in MODELS if row.op == op and row.family == family]
     if op in MESSAGES:
