@@ -16,9 +16,6 @@ from busbw.units import format_rate
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.peaks.transports import Choice, Transport, transport_of
 
-_LOOPBACK = "loopback"
-_VIRTUAL = "virtual"
-
 
 @dataclass(frozen=True, slots=True)
 class Narrowest:
@@ -52,18 +49,13 @@ def _slowest_gpu(
     dataset: Dataset, ranks: Sequence[int], peak_of: Callable[[Mapping[str, JSON]], HardwarePeak | str]
 ) -> Narrowest | str:
     found: dict[str, HardwarePeak] = {}
-    used: list[str] = []
     for rank in ranks:
         gpu = _gpu(dataset, rank)
         peak = gpu if isinstance(gpu, str) else peak_of(gpu)
         if isinstance(gpu, str) or isinstance(peak, str):
             return str(peak)
-        name = f"{called(gpu)} on {_host(dataset, rank)}"
-        found[name] = peak
-        used.append(name)
-    if len(found) < len(used):
-        return "several ranks share a GPU"
-    return _slowest(found)
+        found[f"{called(gpu)} on {_host(dataset, rank)}"] = peak
+    return "several ranks share a GPU" if len(found) < len(ranks) else _slowest(found)
 
 
 def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | str:
@@ -84,18 +76,17 @@ def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrow
     """The slowest way out of a GPU to those of the other ``ranks`` on the same host: its NVLinks that lead there, or
     where it has no links to others its link to the host.
     """
-    gpus: dict[int, dict[str, JSON]] = {}
+    gpus: dict[str, dict[str, JSON]] = {}
     for rank in ranks:
         gpu = _gpu(dataset, rank)
         if isinstance(gpu, str):
             return gpu
-        gpus[rank] = gpu
-    addresses = {rank: str(gpu.get("address")) for rank, gpu in gpus.items()}
-    if len(set(addresses.values())) < len(addresses):
+        gpus[str(gpu.get("address"))] = gpu
+    if len(gpus) < len(ranks):
         return "several ranks share a GPU"
     found: dict[str, HardwarePeak] = {}
-    for rank, gpu in gpus.items():
-        peak = _way_out(gpu, [address for other, address in addresses.items() if other != rank], rows)
+    for own, gpu in gpus.items():
+        peak = _way_out(gpu, [address for address in gpus if address != own], rows)
         if isinstance(peak, str):
             return f"{called(gpu)}: {peak}"
         found[called(gpu)] = peak
@@ -103,8 +94,7 @@ def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrow
 
 
 def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
-    count = nvlinks(gpu, peers)
-    row = row_of(gpu, rows)
+    count, row = nvlinks(gpu, peers), row_of(gpu, rows)
     if row is not None and not row.links_known:
         return f"no source gives the rate of the links between GPUs of {row.name}"
     linked = row is not None and row.links is not None
@@ -174,7 +164,7 @@ def _interface(
 ) -> tuple[str, HardwarePeak] | str:
     """The interface that sockets go by, or why it is not known."""
     interfaces = fact(environment, "nics")
-    if not isinstance(interfaces, Sequence) or not interfaces:
+    if not interfaces:
         return "recorded no network interface"
     chosen = transport.interfaces
     named = chosen.named and not chosen.by_subnet
@@ -182,12 +172,12 @@ def _interface(
     untold: list[str] = []
     for interface in interfaces:
         name = str(fact(interface, "name"))
-        if not fact(interface, "up") or fact(interface, "kind") == _LOOPBACK or not chosen.leaves(name):
+        if not fact(interface, "up") or fact(interface, "kind") == "loopback" or not chosen.leaves(name):
             continue
         peak = interface_of(interface, rows, "tcp")
         if isinstance(peak, HardwarePeak):
             known[name] = peak
-        elif named or fact(interface, "kind") != _VIRTUAL:  # bridges and the like have no speed of their own
+        elif named or fact(interface, "kind") != "virtual":  # bridges and the like have no speed of their own
             untold.append(name)
     if untold and (known or named):
         return f"does not know the speed of {', '.join(untold)}{_or_name_one(chosen)}"
@@ -234,9 +224,9 @@ def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
     """The recorded facts of the GPU that ``rank`` drives, or what is missing."""
     host = _host(dataset, rank)
     number, address = dataset.placements[rank].gpu, dataset.placements[rank].gpu_address
-    if number is None and address is None and dataset.runs[0].run.imported is not None:
-        return f"the log does not say which GPU rank {rank} drove: see --hosts and --gpu"
     if number is None and address is None:
+        if dataset.runs[0].run.imported is not None:
+            return f"the log does not say which GPU rank {rank} drove: see --hosts and --gpu"
         return (
             f"the run does not say which GPU rank {rank} drove: NVML was not there or does not know it, and torch does "
             "not tell its place on PCI"

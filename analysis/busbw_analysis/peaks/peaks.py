@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Final, Literal
 
 from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, OF_TWO_RANKS, ON_SOCKETS, STORING, TO_THE_HOST
+from busbw.ops.bounds import Crossing
 from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
@@ -99,19 +100,17 @@ def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
     larger = attrgetter("ranks", "size_bytes", "bytes_per_second")
     found: dict[str, HostCopy] = {}
     for summary in summarise(dataset):
-        group = summary.only
-        if summary.case.op != _COPY or summary.state != "measured" or group is None or summary.case.cache != "warm":
+        group, case = summary.only, summary.case
+        # A GPU copies in its own memory, which is no peak over what ranks send each other.
+        if (case.op, case.device, case.cache, summary.state) != (_COPY, _HOST_MEMORY, "warm", "measured"):
             continue
-        if summary.case.device != _HOST_MEMORY:
-            continue  # a GPU copies in its own memory, which is no peak over what ranks send each other
-        size = summary.case.size_bytes
+        if group is None or case.size_bytes < LEAST_COPY_BYTES:
+            continue
         time_ns = group.time_ns if group.span_ns is None else group.span_ns
-        if size >= LEAST_COPY_BYTES:
-            for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks).items():
-                copied = HostCopy(host, ranks * size / time_ns * 1e9, ranks, size, whole=group.span_ns is not None)
-                best = found.get(host)
-                if best is None or larger(copied) > larger(best):
-                    found[host] = copied
+        for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks).items():
+            rate = ranks * case.size_bytes / time_ns * 1e9
+            copied = HostCopy(host, rate, ranks, case.size_bytes, whole=group.span_ns is not None)
+            found[host] = max(found.get(host, copied), copied, key=larger)
     return found
 
 
@@ -136,9 +135,9 @@ def socket_streams(dataset: Dataset) -> dict[tuple[str, str], SocketStream]:
     for summary in summarise(dataset):
         group, size = summary.only, summary.case.size_bytes
         if summary.case.op in ON_SOCKETS and group is not None and size >= LEAST_COPY_BYTES:
-            where, rate = (summary.case.op, dataset.hosts_of(group.ranks)[0]), size / group.time_ns * 1e9
-            if where not in found or rate > found[where].bytes_per_second:
-                found[where] = SocketStream(summary.case.op, rate, group.ranks, size)
+            where = (summary.case.op, dataset.hosts_of(group.ranks)[0])
+            stream = SocketStream(summary.case.op, size / group.time_ns * 1e9, group.ranks, size)
+            found[where] = max(found.get(where, stream), stream, key=attrgetter("bytes_per_second"))
     return found
 
 
@@ -148,31 +147,27 @@ def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 
     ``sharing`` is how many times the curve's own wire bytes all groups that ran at the same moment moved together (1
     for an op on all ranks): they share the host.
     """
-    if series.key.op in ARITHMETIC:
+    key, point = series.key, series.points[-1]
+    if key.op in ARITHMETIC:
         return Unavailable("see-roofline", "what it can reach depends on its intensity: see the roofline")
-    point = series.points[-1]
-    on_host = series.key.device == _HOST_MEMORY
-    if series.key.op in MEMORY_TRAFFIC or series.key.op in TO_THE_HOST or series.key.op in STORING:
-        return _peak_of_a_copy(dataset, series, rows)
+    by_op = ((STORING, _drive_peak), (TO_THE_HOST, _host_link_peak), (MEMORY_TRAFFIC, _memory_peak))
+    within = next((peak for ops, peak in by_op if key.op in ops), None)
+    if within is not None:
+        return within(dataset, series, rows)
     if series.bus_factor is None or point.wire_bytes <= 0:
-        crosses = len(series.key.ranks) >= 2 and point.size_bytes > 0
+        crosses = len(key.ranks) >= 2 and point.size_bytes > 0
         why = ("no-bus-factor", "the op has no bus factor") if crosses else ("no-wire", "nothing crosses a wire")
         return Unavailable(*why)
-    if series.key.hosts > 1:
-        return _network_peak(dataset, series, rows)
-    if on_host:
+    if key.hosts == 1 and key.device == _HOST_MEMORY:
         return _peak_in_host(dataset, series, sharing)
-    return _link_peak(dataset, series, rows)
-
-
-def _peak_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
-    if series.key.op in STORING:
-        return _drive_peak(dataset, series, rows)
-    if series.key.op in TO_THE_HOST:
-        return _host_link_peak(dataset, series, rows)
-    if series.key.device == _HOST_MEMORY:
-        return _host_memory_peak(dataset, series, rows)
-    return _gpu_memory_peak(dataset, series, rows)
+    crossing = LEAST_CROSSING.get(key.op)
+    if crossing is None:
+        ends = "GPUs" if key.hosts == 1 else "hosts"
+        return Unavailable(
+            "traffic-not-kept",
+            f"how much {key.op} sends between {ends} depends on a traffic matrix that the run does not keep",
+        )
+    return (_link_peak if key.hosts == 1 else _network_peak)(dataset, series, rows, crossing)
 
 
 def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
@@ -188,11 +183,11 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
     """The link of the drive that the files are on, which the ranks of a host share."""
     found: list[tuple[HardwarePeak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
-        told = dataset.environment(host).get("storage")
-        device = told.get("device") if isinstance(told, Mapping) else None
-        if not isinstance(told, Mapping) or not device:
+        told = fact(dataset.environment(host), "storage") or {}
+        device = told.get("device")
+        if not device:
             return Unavailable("storage-not-told", f"what the files of {host} are on was not told")
-        drive = drive_of(dataset.environment(host), str(device), rows)
+        drive = drive_of(dataset.environment(host), device, rows)
         if isinstance(drive, str):
             return Unavailable(
                 "drive-not-known",
@@ -207,30 +202,19 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
         left_out = "the catalogue knows what drives read in practice, no more"
     each = format_rate(peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    denominator = f"{words}, {peak.in_words}{shared}"
-    practical = None if peak.practical is None else peak.practical / ranks
-    return Peak(
-        peak.nominal / ranks,
-        None,
-        "storage",
-        host,
-        denominator,
-        measured=False,
-        practical=practical,
-        practical_left_out=left_out,
-    )
+    each_has = _part(series, peak, ranks, "storage", host, f"{words}, {peak.in_words}{shared}")
+    return replace(each_has, practical_left_out=left_out)
 
 
-def _gpu_memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
-    """The memory of the slowest GPU, of which a copy reads and writes every byte."""
-    memory = gpu_memory(dataset, series.key.ranks, rows)
-    if isinstance(memory, str):
-        return Unavailable("memory-not-known", memory)
-    return _under_memory(memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), series.key.op, 1)
-
-
-def _host_memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
-    """The memory of the slowest host, which its ranks share."""
+def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
+    """The memory of the slowest host, which its ranks share, or of the slowest GPU, of which a copy reads and writes
+    every byte.
+    """
+    if series.key.device != _HOST_MEMORY:
+        memory = gpu_memory(dataset, series.key.ranks, rows)
+        if isinstance(memory, str):
+            return Unavailable("memory-not-known", memory)
+        return _under_memory(series, memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), 1)
     found: list[tuple[HardwarePeak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         peak = dram_of(dataset.environment(host), rows)
@@ -239,18 +223,18 @@ def _host_memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak
         words = f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
         found.append((peak, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
-    return _under_memory(peak, "DRAM", host, words, series.key.op, ranks)
+    return _under_memory(series, peak, "DRAM", host, words, ranks)
 
 
-def _under_memory(peak: HardwarePeak, level: PeakLevel, holder: str, words: str, op: str, ranks: int) -> Peak:
+def _under_memory(series: Series, peak: HardwarePeak, level: PeakLevel, holder: str, words: str, ranks: int) -> Peak:
     """What is left of a memory for S of an op that ``ranks`` ranks share it in."""
+    op = series.key.op
     moved = MEMORY_TRAFFIC[op] * ranks
-    algbw = peak.nominal / moved
     by = "reads and writes" if MEMORY_TRAFFIC[op] > 1 else "moves"
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
-    denominator = f"{words}; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {format_rate(algbw)} of S"
-    practical = None if peak.practical is None else peak.practical / moved
-    return Peak(algbw, None, level, holder, denominator, measured=False, practical=practical)
+    left = format_rate(peak.nominal / moved)
+    denominator = f"{words}; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
+    return _part(series, peak, moved, level, holder, denominator)
 
 
 def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
@@ -260,9 +244,7 @@ def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak |
         return Unavailable("link-not-known", link)
     both = "; each direction has it to itself" if series.key.op == "host_and_device" else ""
     denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
-    peak = link.peak
-    level, practical = _level(peak), peak.practical
-    return Peak(peak.nominal, None, level, link.holder, denominator, measured=False, practical=practical)
+    return _part(series, link.peak, 1, _level(link.peak), link.holder, denominator)
 
 
 def _level(link: HardwarePeak) -> PeakLevel:
@@ -270,15 +252,9 @@ def _level(link: HardwarePeak) -> PeakLevel:
     return "PCIe" if link.kind == "pcie" else "NVLink-C2C" if link.kind == "c2c" else "links of GPUs"
 
 
-def _link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
+def _link_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:
     """GPUs of one host: each is a host of its own for the least that must come out of it or go in."""
     key = series.key
-    crossing = LEAST_CROSSING.get(key.op)
-    if crossing is None:
-        return Unavailable(
-            "traffic-not-kept",
-            f"how much {key.op} sends between GPUs depends on a traffic matrix that the run does not keep",
-        )
     links = gpu_links(dataset, key.ranks, rows)
     if isinstance(links, str):
         return Unavailable("links-not-known", links)
@@ -287,7 +263,7 @@ def _link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unav
         f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch does the sums (NVLS): then more than 100 % is possible"
     )
-    peak = _under_links(series, links.peak, multiple, _level(links.peak), links.holder, denominator)
+    peak = _part(series, links.peak, multiple, _level(links.peak), links.holder, denominator)
     return replace(peak, widest=_is_widest(dataset, peak))
 
 
@@ -296,20 +272,13 @@ def _is_widest(dataset: Dataset, peak: Peak) -> bool:
     return peak.level == "PCIe" and dataset.runs[0].run.imported is not None
 
 
-def _under_links(
-    series: Series, peak: HardwarePeak, multiple: float, level: PeakLevel, holder: str, denominator: str
-) -> Peak:
-    """What is left of a way out for S of an op that must carry ``multiple`` times S through it."""
-    algbw = peak.nominal / multiple
-    return Peak(
-        algbw,
-        None if series.bus_factor is None else algbw * series.bus_factor,
-        level,
-        holder,
-        f"{denominator}{_division(peak.nominal, series, multiple, 'sent')}",
-        measured=False,
-        practical=None if peak.practical is None else peak.practical / multiple,
-    )
+def _part(series: Series, whole: HardwarePeak, times: float, level: PeakLevel, holder: str, denominator: str) -> Peak:
+    """What is left of ``whole`` for S of an op that has ``times`` as many bytes go through it."""
+    algbw = whole.nominal / times
+    busbw = None if series.bus_factor is None else algbw * series.bus_factor
+    practical = None if whole.practical is None else whole.practical / times
+    denominator += _division(whole.nominal, series, times, "sent")
+    return Peak(algbw, busbw, level, holder, denominator, measured=False, practical=practical)
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
@@ -324,7 +293,7 @@ def _peak_in_host(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
     stream = _comparable(dataset, series, sharing)
     if isinstance(stream, SocketStream):
         return _socket_peak(dataset, series, stream)
-    return stream or _memory_peak(dataset, series, sharing)
+    return stream or _copying_peak(dataset, series, sharing)
 
 
 def _comparable(dataset: Dataset, series: Series, sharing: float) -> SocketStream | Unavailable | None:
@@ -336,7 +305,8 @@ def _comparable(dataset: Dataset, series: Series, sharing: float) -> SocketStrea
         return None
     streams = socket_streams(dataset)
     in_turn = streams.get((_TCP_PING_PONG, host))
-    if in_turn is not None and sharing == 1 and _one_way_between_the_ends(series, in_turn.ranks):
+    one_way = series.key.op in OF_TWO_RANKS and series.points[-1].wire_bytes == series.points[-1].size_bytes
+    if in_turn is not None and sharing == 1 and one_way and series.key.ranks == (in_turn.ranks[0], in_turn.ranks[-1]):
         return in_turn
     stream, cores = streams.get((_TCP_STREAM, host)), fact(dataset.environment(host), "cpu.usable_cores")
     if stream is None:
@@ -348,12 +318,6 @@ def _comparable(dataset: Dataset, series: Series, sharing: float) -> SocketStrea
         "stream-shared-cores",
         f"plain TCP was measured on {len(stream.ranks)} ranks at once, which shared cores: fewer ranks may send faster",
     )
-
-
-def _one_way_between_the_ends(series: Series, ranks: Sequence[int]) -> bool:
-    point = series.points[-1]
-    one_way = series.key.op in OF_TWO_RANKS and point.wire_bytes == point.size_bytes
-    return one_way and series.key.ranks == (ranks[0], ranks[-1])
 
 
 def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak:
@@ -381,7 +345,7 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
     return Peak(algbw, busbw, "sockets of a host", host, denominator, measured=True)
 
 
-def _memory_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
+def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
     """t ≥ wire bytes / R_host: every byte that must move is copied at least once."""
     host = dataset.hosts_of(series.key.ranks)[0]
     copied = host_copies(dataset).get(host)
@@ -406,15 +370,9 @@ def _memory_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Una
     return Peak(algbw, busbw, "memory copy of a host", host, denominator, measured=True)
 
 
-def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
+def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:
     """The busiest host, and where ranks drive GPUs the slowest of those, too."""
     key = series.key
-    crossing = LEAST_CROSSING.get(key.op)
-    if crossing is None:
-        return Unavailable(
-            "traffic-not-kept",
-            f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep",
-        )
     networks: dict[str, Network] = {}
     for host in dataset.hosts_of(key.ranks):
         found = host_network(dataset.environment(host), dataset.backend.transport, rows)
@@ -430,7 +388,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
         f"the slowest of {len(networks)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
         f"{multiple:.3g} × S through the busiest one"
     )
-    peak = _under_links(series, network.peak, multiple, "network", f"{network.name} of {slowest}", denominator)
+    peak = _part(series, network.peak, multiple, "network", f"{network.name} of {slowest}", denominator)
     if key.device == _HOST_MEMORY:
         return peak
     of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
@@ -441,7 +399,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
         narrowest = min(ways, key=lambda way: way.peak.nominal)
         denominator = f"{narrowest.in_words('GPUs')}; {key.op} must carry {of_a_rank:.3g} × S through it"
         level = _level(narrowest.peak)
-        links = _under_links(series, narrowest.peak, of_a_rank, level, narrowest.holder, denominator)
+        links = _part(series, narrowest.peak, of_a_rank, level, narrowest.holder, denominator)
         links = replace(links, widest=_is_widest(dataset, links))
         known = [one.practical for one in (peak, links) if one.practical is not None]
         beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
@@ -456,11 +414,7 @@ def _shared(dataset: Dataset, series: Series, host: str, network: Network) -> Ne
         return network
     placement = dataset.runs[0].run.hosts
     part = sum(placement[rank] == host for rank in series.key.ranks) / placement.count(host)
-    practical = None if network.peak.practical is None else network.peak.practical * part
-    what = f"{part:.3g} of {network.peak.what}"
-    return replace(
-        network, peak=replace(network.peak, nominal=network.peak.nominal * part, practical=practical, what=what)
-    )
+    return replace(network, peak=network.peak.times(part, f"{part:.3g} of {network.peak.what}"))
 
 
 def _ways_out(

@@ -12,7 +12,7 @@ from busbw.runs.records import JSON, TransportRules
 from busbw.system.networks import rdma_ports
 
 _NOT_TOLD = "not told by the library"
-_UCX_OVER_RDMA = ("rc", "ud", "dc", "ib", "srd", "gga", "all")
+_UCX_OVER_RDMA = re.compile("(rc|ud|dc|ib|srd|gga|all)(_|$)")
 """How UCX_TLS begins the names of transports of RDMA cards, ``all`` being all. Source: openucx.readthedocs.io, FAQ."""
 _BTL_OVER_RDMA = frozenset({"openib", "uct", "ofi", "usnic", "ugni", "portals4"})
 """The modules below ``ob1`` in Open MPI, versions 2 to 5, that send by more than sockets and shared memory."""
@@ -20,7 +20,6 @@ _SOCKET_PROVIDERS = frozenset({"tcp", "sockets", "udp", "net"})
 """The providers of libfabric that go by the kernel's sockets (fi_tcp, fi_sockets, fi_udp, fi_net)."""
 _MPICH_OVER_TCP = frozenset({"ch3:sock", "ch3:nemesis", "ch3:nemesis:tcp"})
 """The devices of MPICH 3 and before that send over TCP where they are told nothing else."""
-_MPICH_INTERFACE = "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE"
 _NO_WIRE = frozenset({"shm", "ofi_rxm", "ofi_rxd", "lnx", "self"})
 """What stands beside them in a list of providers, and is no way out of a host."""
 
@@ -77,14 +76,17 @@ class Transport:
 
 def transport_of(environment: Mapping[str, JSON], by: TransportRules) -> Transport:
     """What a backend that follows the rules ``by`` may have sent by, by the facts of a host."""
-    told = fact(environment, "variables")
-    variables = {str(name): str(value) for name, value in told.items()} if isinstance(told, Mapping) else {}
+    variables: dict[str, str] = fact(environment, "variables") or {}
     if by == "nccl-net":
         return _of_nccl(variables)
     if by == "mpi-net":
         return _of_mpi(environment, variables)
-    gloo = Choice("GLOO_SOCKET_IFNAME", variables.get("GLOO_SOCKET_IFNAME"))
-    return Transport(rdma=False, ports=Choice("GLOO_SOCKET_IFNAME"), interfaces=gloo, together=False)
+    return _over_sockets("GLOO_SOCKET_IFNAME", variables)
+
+
+def _over_sockets(named_by: str, variables: Mapping[str, str]) -> Transport:
+    chosen = Choice(named_by, variables.get(named_by))
+    return Transport(rdma=False, ports=Choice(named_by), interfaces=chosen, together=False)
 
 
 def _of_nccl(variables: Mapping[str, str]) -> Transport:
@@ -97,14 +99,13 @@ def _of_nccl(variables: Mapping[str, str]) -> Transport:
 
 def _of_mpi(environment: Mapping[str, JSON], variables: Mapping[str, str]) -> Transport:
     """MPI sends by UCX, by libfabric, or by Open MPI's own modules: which of them, the library told where it could."""
-    said = fact(environment, "mpi.transport")
-    told = {str(k): str(v) for k, v in said.items() if v != _NOT_TOLD} if isinstance(said, Mapping) else {}
+    said = fact(environment, "mpi.transport") or {}
+    told: dict[str, str] = {name: value for name, value in said.items() if value != _NOT_TOLD}
     if fact(environment, "mpi.device") in _MPICH_OVER_TCP and "MPIR_CVAR_NEMESIS_NETMOD" not in told:
         told["netmod"] = "tcp"
     below = _below(told, variables)
     if below == "tcp":
-        chosen = Choice(_MPICH_INTERFACE, variables.get(_MPICH_INTERFACE))
-        return Transport(rdma=False, ports=Choice(_MPICH_INTERFACE), interfaces=chosen, together=False)
+        return _over_sockets("MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE", variables)
     if below is not None:
         return _WAYS[below](told, variables)
     # Nobody says which of them it was: RDMA counts only where no variable of any of them keeps it off.
@@ -138,14 +139,10 @@ def _below(told: Mapping[str, str], variables: Mapping[str, str]) -> str | None:
 def _by_ucx(told: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
     by = told.get("UCX_TLS") or variables.get("UCX_TLS") or "all"
     names = [name.strip().lstrip("\\") for name in by.removeprefix("^").split(",")]
-    rdma = "ib" not in names and "all" not in names if by.startswith("^") else any(map(_is_rdma_of_ucx, names))
+    rdma = "ib" not in names and "all" not in names if by.startswith("^") else any(map(_UCX_OVER_RDMA.match, names))
     devices = variables.get("UCX_NET_DEVICES")
     chosen = Choice("UCX_NET_DEVICES", None if devices == "all" else devices)
     return Transport(rdma, ports=chosen, interfaces=chosen, together=True)
-
-
-def _is_rdma_of_ucx(name: str) -> bool:
-    return any(name == known or name.startswith(f"{known}_") for known in _UCX_OVER_RDMA)
 
 
 def _by_libfabric(told: Mapping[str, str], variables: Mapping[str, str]) -> Transport:

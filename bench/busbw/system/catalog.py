@@ -185,7 +185,7 @@ class HardwarePeak:
     kind: Kind | None = None
     practical_of: str | None = None
 
-    def times(self, count: int, what: str) -> "HardwarePeak":
+    def times(self, count: float, what: str) -> "HardwarePeak":
         """``count`` of these together."""
         practical = None if self.practical is None else count * self.practical
         return replace(self, nominal=count * self.nominal, practical=practical, what=what)
