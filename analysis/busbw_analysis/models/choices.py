@@ -75,7 +75,6 @@ the rest.
 MANY: Final = 8
 SHORT_BROADCAST: Final = 12 * _KIB
 LONG: Final = 512 * _KIB
-# Fewer elements than ranks in the core (the largest power of two) cannot be scattered over it.
 
 
 def _all_reduce(ranks: int, size: int, elements: int) -> str:
@@ -119,7 +118,9 @@ MPICH: Final[_Rules] = {
     "scatter": lambda _ranks, _size, _elements: "binomial",
     "barrier": lambda _ranks, _size, _elements: "k_dissemination",
 }
-"""``reduce_scatter`` is MPI_Reduce_scatter_block."""
+"""``reduce_scatter`` is MPI_Reduce_scatter_block. Fewer elements than ranks in the core (the largest power of two)
+cannot be scattered over it.
+"""
 
 
 _OPEN_MPI: Final = "Open MPI"
