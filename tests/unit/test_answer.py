@@ -13,8 +13,8 @@ from busbw.runs.records import Case, HostConditions, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.load import load, pool
-from busbw_analysis.diagnosis.answer import Answer, answer_of, ranked
-from busbw_analysis.diagnosis.findings import Finding
+from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import judge
 

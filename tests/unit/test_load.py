@@ -11,7 +11,7 @@ from busbw.runs.records import JSON, Failed, FailureCause, Measurement
 from busbw.runs.store import SAMPLES_FILE, StoredRun
 from busbw_analysis.data.load import CHECKED, load, pool, rank_list
 from busbw_analysis.data.summary import summarise
-from busbw_analysis.diagnosis.findings import findings_on
+from busbw_analysis.diagnosis.judge import judge
 
 
 def small(seed: int = 0, machine: Machine | None = None) -> StoredRun:
@@ -97,7 +97,7 @@ def test_a_launch_that_lost_a_rank_hides_no_other_launch(cause: FailureCause, la
     assert sum(group.launches for group in summary.groups) == launches
     assert summary.state == ("measured" if launches else "failed")
     assert bool(summary.lost) == bool(launches)
-    said = [finding for finding in findings_on(dataset, (summary,), (), ()) if finding.code == "launch-lost"]
+    said = [finding for finding in judge(dataset).findings if finding.code == "launch-lost"]
     assert [lost.error in finding.text for finding in said] == [True] * bool(launches)
     (whole,) = summarise(pool((replace(stored, rows=(*stored.rows, lost)),)))
     assert whole.lost == (), "what was measured again is not lost"

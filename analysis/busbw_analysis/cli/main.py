@@ -24,8 +24,9 @@ from busbw_analysis.cli.options import (
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_alike
 from busbw_analysis.data.sources import find
-from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of, ranked
+from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
+from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.gate import FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of, with_joint_fits
 from busbw_analysis.predict import read_groups

@@ -1,29 +1,34 @@
 """The answer to a run: is it as expected, why not, what to do, and how far to trust it. Every output says it from here.
 
-``answer_of`` makes it once from a judgement. Causes are a table, in the order in which they are named.
+``answer_of`` makes it once from a judgement; the causes are in ``causes``.
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
-from typing import Final, Literal, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
-from busbw.ops import SYNCHRONISING
 from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.data.pair_groups import PairGroups
-from busbw_analysis.diagnosis.findings import Finding, Severity
-from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
+from busbw_analysis.diagnosis.causes import (
+    BEATEN,
+    FOUND_WITH,
+    Cause,
+    causes_of,
+    fewest_made,
+    more_launches,
+    percent,
+    scatter_of,
+    slow_model,
+)
+from busbw_analysis.diagnosis.findings import Finding
+from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.selftest import taken_in_words
-from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
-from busbw_analysis.models.families import GLOO
 from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
@@ -33,9 +38,6 @@ Status = Literal["as expected", "explained", "slower", "undecided", "not judged"
 OPEN_FINDINGS: Final = 3
 """So many findings are shown; more are folded behind their number."""
 MOST_CONFIDENCE: Final = 4
-_TARGETS: Final = (0.1, 0.25, 0.5)
-"""The differences that launches are named for: the smallest of them that takes no more than ``_MOST_LAUNCHES``."""
-_MOST_LAUNCHES: Final = 20
 
 _BANDS: Final = {
     "large": "large messages",
@@ -49,20 +51,10 @@ _MOST_SHOWN: Final = 3
 """So many operations of a band are named with their numbers."""
 _SCATTERED: Final = 0.1
 """Launches that differ by more than that (± of the median case) cost confidence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Something that explains verdicts, or without which no number can be believed.
-
-    code: a stable word; mostly that of the finding that it was found by.
-    text: what it is, without a full stop.
-    action: what to do about it, without a full stop.
-    """
-
-    code: str
-    text: str
-    action: str
+_OF_PLACEMENT: Final = frozenset({"oversubscribed", "no-spare-core"})
+"""Causes that come from where the ranks run, and that a sound machine has, too."""
+_MOST_BY_PLACEMENT: Final = 10.0
+"""So many times the model's time they may take: sound machines were seen at up to 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +112,12 @@ class Answer:
 
 def answer_of(judgement: Judgement) -> Answer:
     """The answer to ``judgement``."""
-    causes, verdicts = _causes(judgement)
+    causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
     action = _sentence(*dict.fromkeys(cause.action for cause in causes))
     confidence, trust = _trust(judgement, action)
-    findings = ranked(judgement.findings)
     doubted = any(cause.code == "slow-model" for cause in causes)
-    known = {code for cause in causes for code in (cause.code, *_FOUND_WITH.get(cause.code, ()))}
+    known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
         answer=_sentence(*_acquitted(judgement, status, causes), *_by_band(verdicts, doubted=doubted))
@@ -138,233 +129,9 @@ def answer_of(judgement: Judgement) -> Answer:
         confidence=confidence,
         causes=causes,
         verdicts=verdicts,
-        findings=tuple(one for one in findings if one.code not in known),
-        evidence=tuple(one for one in findings if one.code in known),
+        findings=tuple(one for one in judgement.findings if one.code not in known),
+        evidence=tuple(one for one in judgement.findings if one.code in known),
     )
-
-
-def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """``findings`` by how much they change a decision: severity first, then the order of ``_ORDER``."""
-    severities = get_args(Severity)
-    order = {code: place for place, code in enumerate(_ORDER)}
-    return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
-
-
-_ORDER: Final = (
-    *("wrong-data", "failed", "no-end", "interrupted"),
-    *("store", "not-checked", "taken-twice", "late-rank", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
-    *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
-    *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
-)
-
-
-def _said(*codes: str) -> Callable[[Judgement], str]:
-    """The first sentence of the first finding with one of ``codes``."""
-
-    def first(judgement: Judgement) -> str:
-        texts = (one.text for code in codes for one in judgement.findings if one.code == code)
-        return next(texts, "").partition(". ")[0].rstrip(".")
-
-    return first
-
-
-def _moved(judgement: Judgement) -> str:
-    factors = {curve.series.key.op: factor for curve in judgement.curves if (factor := curve.series.moved_factor) > 1}
-    return ", ".join(f"{op} moves {factor:g} times the bytes it needs" for op, factor in factors.items())
-
-
-def _again(judgement: Judgement, what: str) -> str:
-    """How to measure what is missing: another tool's run cannot be resumed."""
-    imported = all(stored.run.imported is not None for stored in judgement.dataset.runs)
-    return "run the tool again" if imported else f"{what} with busbw run --resume"
-
-
-def _above_peak(judgement: Judgement) -> str:
-    ops = dict.fromkeys(one.op for one in judgement.verdicts if one.text.endswith(NOT_ITS_PEAK))
-    return f"{', '.join(ops)} above the nominal peak: {NOT_ITS_PEAK}" if ops else ""
-
-
-def _scatter_words(judgement: Judgement) -> str:
-    scatter = scatter_of(judgement)
-    return "" if scatter is None else f"launches of one case differ by ± {_percent(scatter)}"
-
-
-def _more_launches(judgement: Judgement) -> str:
-    made = min((len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]), default=0)
-    advice = _advice(scatter_of(judgement), made)
-    return f"measure again: {advice}" if advice else "measure when the machine is quieter: launches show little more"
-
-
-def _fewer_ranks(judgement: Judgement) -> str:
-    ranks, cores = max(judgement.dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
-    where = "" if len(judgement.dataset.oversubscribed_hosts) == 1 else " a host"
-    return f"--ranks {cores}{where}, or a host with {ranks} cores" if cores > 1 else f"a host with {ranks} cores"
-
-
-def _no_spare_core(judgement: Judgement) -> str:
-    hosts = judgement.dataset.full_hosts
-    if not hosts or judgement.dataset.backend.cost_models != GLOO:
-        return ""
-    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-    return f"every core of {where} has a rank, and Gloo's own threads need one too"
-
-
-def _slow_model(judgement: Judgement) -> str:
-    """Where most operations beat their model by far, it is the model that is wrong."""
-    ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
-    if len(ratios) < _LEAST_RATIOS or median(ratios) >= _BEATEN:
-        return ""
-    return (
-        f"the model is too slow: half of the operations take less than {median(ratios):.2g} of its time, so its α and "
-        "β were measured while the machine was busy"
-    )
-
-
-_LEAST_RATIOS: Final = 3
-_BEATEN: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """One cause: its text where it is there (else ""), the action, and which verdicts it explains. ``always``: it is
-    named even if it explains no verdict.
-    """
-
-    code: str
-    text: Callable[[Judgement], str]
-    action: str | Callable[[Judgement], str]
-    explains: Callable[[Judgement, Verdict], bool]
-    always: bool = True
-
-
-def _everything(_judgement: Judgement, _verdict: Verdict) -> bool:
-    return True
-
-
-def _disturbed(judgement: Judgement) -> set[tuple[str, int]]:
-    """Label and size of every point of a curve that was measured while something else disturbed it."""
-    high = {summary.index for summary in judgement.cases if summary.disturbance.high}
-    return {
-        (curve.series.key.label, point.size_bytes)
-        for curve in judgement.curves
-        for point in curve.series.points
-        if point.case in high
-    }
-
-
-def _nothing(_judgement: Judgement, _verdict: Verdict) -> bool:
-    return False
-
-
-_ALONE: Final = "measure again when nothing else runs on the machine (Slurm: --exclusive)"
-_RULES: Final = (
-    _Rule("wrong-data", _said("wrong-data"), "do not use this library or machine before the data are right", _nothing),
-    _Rule(
-        "failed",
-        _said("failed"),
-        lambda judgement: f"read the error of each case (busbw show), and {_again(judgement, 'measure it again')}",
-        _nothing,
-    ),
-    _Rule("no-end", _said("no-end", "interrupted"), lambda judgement: _again(judgement, "measure the rest"), _nothing),
-    _Rule("oversubscribed", _said("oversubscribed"), _fewer_ranks, _everything),
-    _Rule(
-        "late-rank",
-        _said("late-rank"),
-        "look at the host of that rank: load, clock frequency, binding",
-        lambda _, verdict: verdict.op in SYNCHRONISING,
-    ),
-    _Rule(
-        "slow-link",
-        _said("slow-host", "slow-rank", "slow-pair"),
-        "look at that link: cable, interface, switch port",
-        _everything,
-    ),
-    _Rule(
-        "disturbed",
-        _said("disturbed"),
-        _ALONE,
-        lambda judgement, verdict: (verdict.label, verdict.size_bytes) in _disturbed(judgement),
-        always=False,
-    ),
-    _Rule("slow-model", _slow_model, _ALONE, _nothing),
-    _Rule(
-        "no-spare-core",
-        _no_spare_core,
-        "measure with a core to spare, or compare with a run of a healthy host like this one (busbw compare)",
-        lambda _, verdict: verdict.status == "slower",
-        always=False,
-    ),
-    _Rule(
-        "moved-factor",
-        _moved,
-        "compare its busbw with its own earlier runs, not with the peak",
-        lambda judgement, verdict: (
-            verdict.model_ratio is None
-            and any(one.series.key.op == verdict.op and one.series.moved_factor > 1 for one in judgement.curves)
-        ),
-        always=False,
-    ),
-    _Rule(
-        "above-peak",
-        _above_peak,
-        "give the right peak with --peaks (busbw peaks shows what is known)",
-        lambda _, verdict: verdict.text.endswith(NOT_ITS_PEAK),
-        always=False,
-    ),
-    _Rule("throttled", _said("throttled"), "look at power limit and cooling of the GPUs", _everything),
-    _Rule(
-        "hardware",
-        _said("hardware"),
-        "look at the slot and the link of that card (busbw peaks --here)",
-        lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
-        always=False,
-    ),
-)
-"""The causes that are looked for, in the order in which they are named.
-
-Shared cores come before stragglers: a rank that waits for a core is late, too.
-"""
-
-_OF_PLACEMENT: Final = frozenset({"oversubscribed", "no-spare-core"})
-"""Causes that come from where the ranks run, and that a sound machine has, too."""
-_MOST_BY_PLACEMENT: Final = 10.0
-"""So many times the model's time they may take: sound machines were seen at up to 7."""
-
-_NOISE: Final = _Rule(
-    "noise", _scatter_words, _more_launches, lambda _, verdict: verdict.status == "undecided", always=False
-)
-"""Named where there is no other cause."""
-
-_FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}
-"""Codes of the findings that a cause of another code is made of."""
-_MOST_CAUSES: Final = 2
-"""So many causes are named; further ones stay findings."""
-
-
-def _causes(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, ...]]:
-    """The causes that are named, and every verdict with the first of them that explains it."""
-    verdicts = list(judgement.verdicts)
-    slower = any(verdict.status == "slower" for verdict in verdicts)
-    causes: list[Cause] = []
-    for rule in (*_RULES, _NOISE):
-        text = rule.text(judgement)
-        if not text or len(causes) == _MOST_CAUSES or (rule is _NOISE and causes):
-            continue
-        explained = [
-            place
-            for place, verdict in enumerate(verdicts)
-            if verdict.status in {"slower", "undecided"}
-            and verdict.explained_by is None
-            and rule.explains(judgement, verdict)
-        ]
-        # What explains undecided verdicts alone is no answer to why others are slower.
-        answers = not slower or rule is _NOISE or any(verdicts[place].status == "slower" for place in explained)
-        if (explained and answers) or rule.always:
-            action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
-            causes.append(Cause(rule.code, text, action))
-            for place in explained:
-                verdicts[place] = replace(verdicts[place], explained_by=rule.code)
-    return tuple(causes), tuple(verdicts)
 
 
 def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
@@ -375,7 +142,7 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
         return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
-    if "undecided" in found or _slow_model(judgement):
+    if "undecided" in found or slow_model(judgement):
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
@@ -441,7 +208,7 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         return judged[0].text if judged[0].status != "as expected" else f"as expected ({judged[0].text})"
     slower = [one for one in judged if one.status == "slower"]
     unsure = [one for one in judged if one.status == "undecided"]
-    faster = [one for one in judged if one.status == "faster" and (one.model_ratio or 1.0) < _BEATEN]
+    faster = [one for one in judged if one.status == "faster" and (one.model_ratio or 1.0) < BEATEN]
     fine = len(judged) - len(slower) - len(unsure) - len(faster)
     if fine == len(judged):
         alike = {(one.op, one.status) for one in judged}  # in place and out of place
@@ -463,13 +230,11 @@ def _in_band(judged: Sequence[Verdict]) -> str:
 
 def _between(unsure: Sequence[Verdict]) -> str:
     """What is known of undecided verdicts: between what their medians lie."""
-    ratios = [one.model_ratio for one in unsure if one.model_ratio is not None]
-    shares = [100 * one.peak_share for one in unsure if one.peak_share is not None]
-    ends = [f"{end:.2g}×" for end in (min(ratios), max(ratios))] if ratios else []
-    if not ratios and shares:
-        ends = [f"{end:.3g} %" for end in (min(shares), max(shares))]
-    unit = "the model's time" if ratios else "of peak"
-    return f" ({' to '.join(dict.fromkeys(ends))} {unit})" if ends else ""
+    ratios = sorted(one.model_ratio for one in unsure if one.model_ratio is not None)
+    shares = sorted(100 * one.peak_share for one in unsure if one.peak_share is not None)
+    known, words, unit = (ratios, "{:.2g}×", "the model's time") if ratios else (shares, "{:.3g} %", "of peak")
+    ends = dict.fromkeys(words.format(end) for end in (*known[:1], *known[-1:]))
+    return f" ({' to '.join(ends)} {unit})" if ends else ""
 
 
 def _name(of: Verdict, among: Sequence[Verdict]) -> str:
@@ -480,44 +245,28 @@ def _name(of: Verdict, among: Sequence[Verdict]) -> str:
     )
 
 
-def scatter_of(judgement: Judgement) -> float | None:
-    """How far the launches of one case differ, as a share: standard deviation of the logarithm of launch medians,
-    median over cases. None for one launch. Pairs of a matrix are left out.
-    """
-    found = [
-        float(np.log(group.launch_medians_ns).std(ddof=1))
-        for summary in judgement.cases
-        if not isinstance(summary.groups, PairGroups)
-        for group in summary.groups
-        if group.launches > 1
-    ]
-    return math.expm1(median(found)) if found else None
-
-
 def _trust(judgement: Judgement, action: str) -> tuple[int, str]:
     """Points of confidence, and the sentence, without what ``action`` says already."""
-    dataset = judgement.dataset
-    counts = [len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]]
-    if not counts:
+    dataset, launches, scatter = judgement.dataset, fewest_made(judgement), scatter_of(judgement)
+    if not launches:
         return 0, "Nothing was measured."
     if all(stored.run.imported is not None for stored in dataset.runs):
         return 0, "One number a case from the log of another tool: how far another run would differ is not known."
-    launches, scatter = min(counts), scatter_of(judgement)
-    busy = [one.code for one in judgement.findings if one.code in {"disturbed", "throttled", "launches-differ"}]
-    whole = all(row.state in {"measured", "skipped"} for row in dataset.cases) and not any(
-        one.code in {"not-checked", "store"} or one.severity == "bad" for one in judgement.findings
-    )
+    found = {one.code for one in judgement.findings}
+    busy = found & {"disturbed", "throttled", "launches-differ"}
+    doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
+    whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
     many = "1 launch" if launches == 1 else f"{launches} launches"
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
         text = f"{many}{where}: another one may say something else"
     elif launches < LAUNCHES_FOR_A_TEST:
-        text = f"{many}{where} that differ by ± {_percent(scatter)}: too few to test any difference"
+        text = f"{many}{where} that differ by ± {percent(scatter)}: too few to test any difference"
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
-        text = f"{many}{where}: differences below {_percent(visible)} are not visible"
-    advice = _advice(scatter, launches)
+        text = f"{many}{where}: differences below {percent(visible)} are not visible"
+    advice = more_launches(judgement)
     return sum(points), _sentence(text, advice if advice not in action else "", _tested(judgement))
 
 
@@ -527,23 +276,12 @@ def _tested(judgement: Judgement) -> str:
     if tested is None or tested.coarsest is None or tested.failures:
         return ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
-    return f"{which}: differences below {_percent(tested.coarsest)} are not resolved"
-
-
-def _advice(scatter: float | None, launches: int) -> str:
-    """What more launches would show; "" where no affordable number of them shows more."""
-    if scatter is None:
-        return "--launches 6 gives every time an interval"
-    for target in _TARGETS:
-        needed = launches_needed(math.log1p(scatter), target)
-        if needed is not None and needed <= _MOST_LAUNCHES:
-            return f"--launches {needed} would show differences of {_percent(target)}" if needed > launches else ""
-    return ""
+    return f"{which}: differences below {percent(tested.coarsest)} are not resolved"
 
 
 def _measured(judgement: Judgement) -> str:
     dataset = judgement.dataset
-    states = Counter(row.state for row in dataset.cases)
+    measured = sum(row.state == "measured" for row in dataset.cases)
     ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
     backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
     whole = [progress_of(stored) for stored in dataset.runs]
@@ -551,7 +289,7 @@ def _measured(judgement: Judgement) -> str:
     checks = {one.check for one in judgement.cases if one.state == "measured" and one.case.size_bytes}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     parts = [
-        f"{states['measured']} of {len(dataset.cases)} cases",
+        f"{measured} of {len(dataset.cases)} cases",
         f"{world} on {dataset.hosts_in_words}",
         f"{complete} of {planned} launches" if complete < planned else "",
         "all data verified" if checks == {"verified"} else "",
@@ -620,10 +358,6 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
     elif files:
         rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
         yield f"the best rates of all ranks together: {rates}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.{0 if share >= 0.1 else 1}f} %"
 
 
 def _sentence(*clauses: str) -> str:

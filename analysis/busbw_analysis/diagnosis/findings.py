@@ -3,16 +3,18 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from busbw.runs.placement import taken_twice
 from busbw.runs.records import JSON, case_in_words
+from busbw.system.catalog import Catalogue
+from busbw.system.detect import picture
 from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseState, Dataset
 from busbw_analysis.data.pair_groups import PairGroups, of_groups
 from busbw_analysis.data.resumed import ended_in_words, resumptions
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
@@ -20,13 +22,21 @@ from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
 
-_ORDER: Final[tuple[Severity, ...]] = ("bad", "caution", "note")
+_ORDER: Final = (
+    *("wrong-data", "failed", "no-end", "interrupted"),
+    *("store", "not-checked", "taken-twice", "late-rank", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
+    *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
+)
+"""Codes by how much they change a decision."""
 _EXAMPLES = 3
 _LAUNCHES_APART = 1.5
 """So much slower than the others in all of its cases is a launch not of the same machine."""
 _DRIFTING_SHARE = 0.25
 _DISTURBED_SHARE = 0.1
 """That share of the cases is disturbed on a busy machine, and not on a quiet one."""
+_MOST_LINKS = 4
+"""So many findings on the links of a host are said one by one; more are mostly one cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +61,13 @@ class Finding:
 
 def findings_on(
     dataset: Dataset,
-    summaries: Sequence[CaseSummary],
     matrices: Sequence[PairMatrix],
     lateness: Sequence[GroupLateness],
-    selftest: SelfTest | None = None,
+    selftest: SelfTest | None,
+    rows: Catalogue,
 ) -> tuple[Finding, ...]:
-    """All findings on a dataset, the worst first."""
+    """All findings on a dataset, ``ranked``; ``rows`` is the catalogue of peaks."""
+    summaries = summarise(dataset)
     measured = [summary for summary in summaries if summary.state == "measured"]
     found = [
         *_imported(dataset, measured),
@@ -75,9 +86,16 @@ def findings_on(
         *_tested(selftest, dataset),
         *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
         *(Finding("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
+        *_links(dataset, rows),
     ]
-    unique = list(dict.fromkeys(found))
-    return tuple(sorted(unique, key=lambda finding: _ORDER.index(finding.severity)))
+    return ranked(dict.fromkeys(found))
+
+
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """``findings`` by how much they change a decision: severity first, then the order of ``_ORDER``."""
+    severities = get_args(Severity)
+    order = {code: place for place, code in enumerate(_ORDER)}
+    return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
 
 
 def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Finding]:
@@ -199,9 +217,8 @@ def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
     run = dataset.runs[0].run
     for text in taken_twice(dataset.placements, run.environments):
         yield Finding("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
-    kernels = {host: dataset.environment(host).get("boot_id") for host in dict.fromkeys(run.hosts)}
-    for kernel in dict.fromkeys(kernels.values()):
-        hosts = [host for host, mine in kernels.items() if mine == kernel]
+    kernels = by_key((dataset.environment(host).get("boot_id"), host) for host in dict.fromkeys(run.hosts))
+    for kernel, hosts in kernels.items():
         if kernel is not None and len(hosts) > 1:
             text = f"{_some(hosts)} are one machine, with one kernel: its cores are those of all, and so is its memory"
             yield Finding("note", "one-machine", f"{text}. No network is between them but one that was made.")
@@ -287,3 +304,19 @@ def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Finding]:
     if selftest is not None and selftest.failures:
         which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
         yield Finding("caution", "self-test", f"S{which[1:]}: {selftest.answer()}")
+
+
+def _links(dataset: Dataset, rows: Catalogue) -> Iterator[Finding]:
+    """Links of hosts that carry less than their two ends could, as recorded before the run began. Those that may have
+    been at rest are left out: the facts are read before anybody copies.
+    """
+    hosts = dict.fromkeys(dataset.runs[0].run.hosts)
+    found = by_key((said, host) for host in hosts for said in _said(picture(dataset.environment(host), rows).findings))
+    for finding, of in found.items():
+        yield Finding("caution", "hardware", f"On {', '.join(of)}: {finding}.")
+
+
+def _said(findings: Sequence[str]) -> Iterator[str]:
+    yield from findings[:_MOST_LINKS]
+    if len(findings) > _MOST_LINKS:
+        yield f"{len(findings) - _MOST_LINKS} more findings of this kind: busbw peaks --here on that host lists them"

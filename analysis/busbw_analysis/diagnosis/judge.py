@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from busbw.ops import OPS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
@@ -16,19 +15,18 @@ from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
-from busbw_analysis.diagnosis.findings import Finding, Severity, findings_on
-from busbw_analysis.diagnosis.hardware import hardware_findings
+from busbw_analysis.diagnosis.findings import Finding, findings_on
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel, hierarchy
 from busbw_analysis.diagnosis.memory import MemoryCurve, memory_curves
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline, network_rooflines
-from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of
+from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.steps import Trained, steps_of
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
-from busbw_analysis.diagnosis.verdicts import Curve, Status, Verdict, verdicts_on
+from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.fitting.published import Published, published_like
@@ -40,7 +38,7 @@ from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Peak, peak_of
 from busbw_analysis.predict import joint_fits_of
 
-__all__ = ["Best", "Curve", "Finding", "Judgement", "Outlier", "PairMatrix", "Severity", "Status", "Verdict", "judge"]
+__all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """All that a report needs: the data, then what is thought of them. ``findings`` are sorted, the worst first;
+    """All that a report needs: the data, then what is thought of them. ``findings`` are ``ranked``;
     ``memory``, ``files`` and ``steps`` are what kernels in memory, operations on storage and steps of training came
     to, ``levels`` the hierarchy, ``pair_shares[i]`` what the pairs of matrix i reached of their peaks,
     ``comparisons`` are algorithms of one op beside each other. ``regimes`` are joint fits of ``with_joint_fits``.
@@ -126,10 +124,9 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     memory, files = memory_curves(dataset, curves), stored(dataset, curves)
     rooflines = rooflines_of(dataset, memory, rows)
     shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
-    findings = [*findings_on(dataset, summaries, matrices, lateness, selftest), *hardware_findings(dataset, rows)]
     return Judgement(
         dataset=dataset,
-        findings=tuple(sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))),
+        findings=findings_on(dataset, matrices, lateness, selftest, rows),
         verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
         curves=curves,
         matrices=matrices,

@@ -68,7 +68,7 @@ from busbw_analysis.data.pair_groups import times_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
-from busbw_analysis.diagnosis.answer import Answer, ranked
+from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.composition import compositions_of
 from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged, exchanged
 from busbw_analysis.diagnosis.judge import Curve, Judgement
@@ -103,7 +103,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
     return {
         "report": LAYOUT,
         "answer": answer_fields(answer),
-        "warnings": [plain(finding.as_json()) for finding in ranked(judgement.findings)],
+        "warnings": [plain(finding.as_json()) for finding in judgement.findings],
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
