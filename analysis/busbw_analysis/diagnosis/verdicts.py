@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
 from busbw.units import format_rate, format_time
@@ -110,34 +110,24 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     point = curve.series.points[index]
     peak = curve.peak.busbw if isinstance(curve.peak, Peak) else None
     peak_share = None if peak is None or point.busbw is None else point.busbw / peak
-    prediction = None if isinstance(curve.model, Unavailable) else curve.model[index]
-    model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
+    model_ratio = None if isinstance(curve.model, Unavailable) else point.time_ns / curve.model[index].time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    limits = _near_share(curve), _most_share(curve)
-    widest = isinstance(curve.peak, Peak) and curve.peak.widest
-    status, text = _judged(_held(curve, peak_share, model_ratio, point.time_ns), limits, latent=latent, widest=widest)
-    beside = model_ratio is None and status != "undecided"
-    reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
+    ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
+    (status, text), best, worst = (
+        _judged(
+            curve,
+            None if peak_share is None else peak_share / slowdown,
+            None if model_ratio is None else model_ratio * slowdown,
+            point.time_ns * slowdown,
+            latent=latent,
+        )
+        for slowdown in (1.0, *(end / point.time_ns for end in ends))
+    )
+    reasons = [*_peak_words(curve, point, peak_share), _model_words(curve, index)]
     if (theirs := published_of(curve.published, point)) is not None:
         reasons.append(published_words(theirs))
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
-    ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
-    slowdowns = (end / point.time_ns for end in ends)
-    best, worst = (
-        _judged(
-            _held(
-                curve,
-                None if peak_share is None else peak_share / slowdown,
-                None if model_ratio is None else model_ratio * slowdown,
-                point.time_ns * slowdown,
-            ),
-            limits,
-            latent=latent,
-            widest=widest,
-        )
-        for slowdown in slowdowns
-    )
     found = {best[0], status, worst[0]}
     if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
         reasons.insert(
@@ -146,7 +136,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
             f"{format_time(ends[1])} {worst[1]}",
         )
         status, text = "undecided", f"undecided: {best[1]} to {worst[1]}"
-    elif beside and theirs is not None:
+    elif theirs is not None and model_ratio is None and status != "undecided":
         status, text = _beside(theirs, status, text)
     return Verdict(
         label=curve.series.key.label,
@@ -166,23 +156,6 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     )
 
 
-class _Held(NamedTuple):
-    """A time against peak and model; None: there is none.
-
-    share: busbw over the peak. beyond_latency: the same without α of the fit in the time. model_ratio: time over that
-    of the model.
-    """
-
-    share: float | None
-    beyond_latency: float | None
-    model_ratio: float | None
-
-
-def _held(curve: Curve, share: float | None, model_ratio: float | None, time_ns: float) -> _Held:
-    moving_ns = time_ns - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
-    return _Held(share, share * time_ns / moving_ns if share is not None and moving_ns > 0 else None, model_ratio)
-
-
 def _near_share(curve: Curve) -> float:
     """The share of the peak from which on a rate is near it."""
     if not isinstance(curve.peak, Peak) or curve.peak.busbw is None or curve.peak.practical_busbw is None:
@@ -198,31 +171,40 @@ def _most_share(curve: Curve) -> float:
     return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
 
 
-def _judged(held: _Held, limits: tuple[float, float], *, latent: bool, widest: bool) -> tuple[Status, str]:
-    """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says. Where
-    only the peak judges, nobody is slow whose time without latency is near it; nothing tells how much latency is.
+def _judged(
+    curve: Curve, peak_share: float | None, model_ratio: float | None, time_ns: float, *, latent: bool
+) -> tuple[Status, str]:
+    """A time against peak (``peak_share``: busbw over it) and model (None: there is none).
 
-    ``limits``: the shares of the peak that are near it, and that are still believed. ``widest``: the peak is of the
-    widest link that such hardware has, so that nobody below it is slow.
+    The model comes before the latency: to be bound by latency is no excuse for being slower than theory says. Where
+    only the peak judges, nobody is slow whose time without α of the fit is near it, as nothing tells how much latency
+    is, nor who is below the widest link that such hardware has.
     """
-    near, most = limits
-    peak_share, beyond_latency, model_ratio = held
+    near, most = _near_share(curve), _most_share(curve)
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= near:
         # What was measured beside it scatters, too.
         believed: Status = "faster" if peak_share > (ABOVE_PEAK if math.isinf(most) else 1) else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
-    if model_ratio is None and (latent or peak_share is None):
+    if model_ratio is not None:
+        status, text = _by_tolerance(model_ratio, "the model")
+        return status, text or f"{model_ratio:.2g}× the model's time"
+    if latent or peak_share is None:
         return "not judged", "latency-bound" if latent else "nothing to compare with"
-    if model_ratio is None:
-        excused = beyond_latency is not None and beyond_latency >= near
-        without = f", {100 * (beyond_latency or 0):.3g} % without latency" if excused else ""
-        return ("not judged" if excused or widest else "slower"), reached + without
-    if model_ratio > MODEL_TOLERANCE:
-        return "slower", f"{times(model_ratio)} slower than the model"
-    if model_ratio < 1 / MODEL_TOLERANCE:
-        return "faster", f"{times(1 / model_ratio)} faster than the model"
-    return "as expected", f"{model_ratio:.2g}× the model's time"
+    moving_ns = time_ns - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
+    beyond_latency = peak_share * time_ns / moving_ns if moving_ns > 0 else 0.0
+    if beyond_latency >= near:
+        return "not judged", f"{reached}, {100 * beyond_latency:.3g} % without latency"
+    return ("not judged" if isinstance(curve.peak, Peak) and curve.peak.widest else "slower"), reached
+
+
+def _by_tolerance(ratio: float, what: str) -> tuple[Status, str]:
+    """How a time stands to what is expected (``ratio``: over it), and where that is not as expected, in words."""
+    if ratio > MODEL_TOLERANCE:
+        return "slower", f"{times(ratio)} slower than {what}"
+    if ratio < 1 / MODEL_TOLERANCE:
+        return "faster", f"{times(1 / ratio)} faster than {what}"
+    return "as expected", ""
 
 
 def _beside(theirs: PublishedPoint, status: Status, text: str) -> tuple[Status, str]:
@@ -230,17 +212,12 @@ def _beside(theirs: PublishedPoint, status: Status, text: str) -> tuple[Status, 
 
     Who takes no longer than they is as expected, whatever share of the peak that is; near the peak nobody is slow.
     """
-    found = f"as published: {theirs.rate_in_words}"
-    if theirs.ratio > MODEL_TOLERANCE:
-        found = f"{times(theirs.ratio)} slower than published: {theirs.rate_in_words}"
-    elif theirs.ratio < 1 / MODEL_TOLERANCE:
-        found = f"{times(1 / theirs.ratio)} faster than published: {theirs.rate_in_words}"
+    by_theirs, words = _by_tolerance(theirs.ratio, "published")
+    found = f"{words or 'as published'}: {theirs.rate_in_words}"
     known = f"{text}, {found}" if "of peak" in text else found
     if status not in {"slower", "not judged"}:
         return status, known
-    if theirs.ratio > MODEL_TOLERANCE:
-        return "slower", known
-    return ("faster" if theirs.ratio < 1 / MODEL_TOLERANCE and status == "not judged" else "as expected"), known
+    return (by_theirs if by_theirs == "slower" or status == "not judged" else "as expected"), known
 
 
 def times(ratio: float) -> str:
@@ -291,11 +268,11 @@ def _above(peak: Peak) -> str:
     return "above 100 %: the stated speed is not that of the path taken, or the bytes went another way"
 
 
-def _model_words(curve: Curve, prediction: Prediction | None, point: Point, model_ratio: float | None) -> Iterator[str]:
+def _model_words(curve: Curve, index: int) -> str:
     if isinstance(curve.model, Unavailable):
-        yield f"no model: {curve.model.reason}"
-    elif prediction is not None and model_ratio is not None:
-        yield (
-            f"takes {format_time(point.time_ns)} where {prediction.algorithm} should take "
-            f"{format_time(prediction.time_ns)} ({model_ratio:.2g} times)"
-        )
+        return f"no model: {curve.model.reason}"
+    point, prediction = curve.series.points[index], curve.model[index]
+    return (
+        f"takes {format_time(point.time_ns)} where {prediction.algorithm} should take "
+        f"{format_time(prediction.time_ns)} ({point.time_ns / prediction.time_ns:.2g} times)"
+    )
