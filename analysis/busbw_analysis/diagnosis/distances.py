@@ -67,17 +67,18 @@ class PairSplit:
 def steps_between(placements: Sequence[RankPlacement], ranks: Sequence[int]) -> Steps:
     """The distances of ``ranks`` from each other; a rank that has no placement is as far from all as is not known."""
     there = [placements[rank] if rank < len(placements) else None for rank in ranks]
-    places, place_of = _places(there)
-    rows = [[None if one is None or other is None else distance(one, other) for other in places] for one in places]
-    of_place = [tuple(row[place] for place in place_of) for row in rows]
+    apart, place_of = _places(there)
+    of_place = [tuple(row[place] for place in place_of) for row in apart]
     return tuple(of_place[place] for place in place_of)
 
 
-def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[RankPlacement | None], list[int]]:
-    """One placement of every place that differs to ``distance``, and the place of each of ``placements``."""
+def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[list[int | None]], list[int]]:
+    """How far the places that differ to ``distance`` are from each other, and the place of each of ``placements``."""
     keys = [None if placement is None else (placement.host, placement.switches) for placement in placements]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return [placements[keys.index(key)] for key in numbers], [numbers[key] for key in keys]
+    places = [placements[keys.index(key)] for key in numbers]
+    apart = [[None if one is None or other is None else distance(one, other) for other in places] for one in places]
+    return apart, [numbers[key] for key in keys]
 
 
 def kinds(steps: Steps) -> list[Truths]:
@@ -120,16 +121,10 @@ def splits_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlaceme
 def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]) -> PairSplit:
     case = summaries[0].case
     pairs = _Pairs.of([pair_times(summary.groups) for summary in summaries])
-    places, place_of = _places(placements)
-    apart = {
-        (one, to): distance(placement, other)
-        for one, placement in enumerate(places)
-        for to, other in enumerate(places)
-        if placement is not None and other is not None
-    }
+    apart, place_of = _places(placements)
     ends = np.asarray(place_of)[pairs.ranks]
     names, which = np.unique(ends, axis=0, return_inverse=True)
-    steps = [apart[one, to] for one, to in names.tolist()]
+    steps = [apart[one][to] for one, to in names.tolist()]
     by_steps = {
         step: np.isin(which, [at for at, one in enumerate(steps) if one == step]) for step in dict.fromkeys(steps)
     }
@@ -190,35 +185,29 @@ def _class(
 ) -> PairClass:
     groups = pairs.only(wanted)
     mine = _by_launch(groups)
-    ratios = None if within is None else _over_the_same_launches(pairs, wanted, within)
-    time_ns = float(np.median(groups.time_ns if mine is None else mine))
-    ends = interval_of(() if ratios is None else ratios)
+    ratios = np.empty(0)
+    if within is not None and len(_by_launch(pairs.only(wanted | within))):
+        ratios = mine / _by_launch(pairs.only(within))  # launch by launch, as all were measured in the same
+    time_ns = float(np.median(mine if len(mine) else groups.time_ns))
+    ends = interval_of(ratios)
     slowest = groups.ranks[int(np.argmax(groups.time_ns))].tolist()
     return PairClass(
         name=name,
         pairs=len(groups.ranks),
         part=part,
         time_ns=time_ns,
-        interval=interval_of(() if mine is None else mine),
+        interval=interval_of(mine),
         rate=size_bytes / time_ns * 1e9 if size_bytes else None,
         slowest=(slowest[0], slowest[1]),
-        times_within=None if ratios is None else float(np.median(ratios)),
+        times_within=float(np.median(ratios)) if len(ratios) else None,
         times_low=ends.low_ns,
         times_high=ends.high_ns,
     )
 
 
-def _over_the_same_launches(pairs: _Pairs, wanted: Truths, within: Truths) -> Floats | None:
-    """How many times as long as ``within``, launch by launch; None where not all were measured in the same."""
-    if _by_launch(pairs.only(wanted | within)) is None:
-        return None
-    mine, theirs = (_by_launch(pairs.only(which)) for which in (wanted, within))
-    return None if mine is None or theirs is None else np.asarray(mine / theirs)
-
-
-def _by_launch(groups: _Pairs) -> Floats | None:
-    """The median over pairs in every launch; None where the pairs do not have the same launches."""
+def _by_launch(groups: _Pairs) -> Floats:
+    """The median over pairs in every launch; empty where the pairs do not have the same launches."""
     if (groups.keys != groups.keys[0]).any():
-        return None
+        return np.empty(0)
     medians = groups.medians[:, ~np.isnan(groups.medians[0])]
     return np.asarray(np.median(medians, axis=0))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import t
 
 from busbw.ops import PAIRED
@@ -19,10 +18,8 @@ from busbw.units import format_rate, format_size
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.pair_groups import pair_times, ranks_in
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.distances import Steps, indistinct, kinds, steps_between
+from busbw_analysis.diagnosis.distances import Floats, Steps, Truths, indistinct, kinds, steps_between
 
-Floats = npt.NDArray[np.float64]
-Truths = npt.NDArray[np.bool_]
 Kind = Literal["host", "rank", "sender", "receiver", "pair"]
 
 LEAST_RANKS = 4
@@ -156,19 +153,18 @@ def _unknown(count: int, launches: int, indistinct: str | None, *, holes: bool, 
 
 @dataclass(frozen=True, slots=True)
 class _Effects:
-    """Logarithms of times, taken apart: what is usual for a cell (n × n), and by how much longer each row (sender),
-    column (receiver) and cell takes than rows and columns explain.
+    """Logarithms of times, taken apart: what is ``usual`` for a cell (n × n), and by how much longer each of the
+    ``lines`` (2 × n: rows, which are senders, and columns, which are receivers) and each cell takes than these explain.
     """
 
     usual: Floats
-    rows: Floats
-    columns: Floats
+    lines: Floats
     cells: Floats
 
     @property
     def explained(self) -> Floats:
         """What the usual and the lines say of every cell."""
-        return self.usual + self.rows[:, None] + self.columns
+        return np.asarray(self.usual + self.lines[0][:, None] + self.lines[1])
 
 
 Lines: TypeAlias = dict[int, float]
@@ -204,7 +200,7 @@ def outliers_in(
     lines, effects = _slow_lines(even, effects, near)
     cells = _slow_cells(even - effects.explained, effects.cells) if pairs else {}
     found = _Found(tuple(ranks), tuple(hosts), size_bytes, effects, lines, cells)
-    return (*found.both_ways(), *found.one_way("sender"), *found.one_way("receiver"), *found.pairs())
+    return (*found.slow_lines(), *found.pairs())
 
 
 def _over_rows(logs: Floats) -> Floats:
@@ -213,60 +209,48 @@ def _over_rows(logs: Floats) -> Floats:
     return np.median(logs[..., ~np.eye(count, dtype=np.bool_)].reshape(*logs.shape[:-1], count - 1), axis=-1)
 
 
-def _over_columns(logs: Floats) -> Floats:
-    """The same of every column."""
-    return _over_rows(np.swapaxes(logs, -1, -2))
-
-
 def _over_all(logs: Floats) -> Floats:
-    """The same of everything."""
+    """The median of everything without the diagonal."""
     return np.median(logs[..., ~np.eye(logs.shape[-1], dtype=np.bool_)], axis=-1)
 
 
 def _polished(logs: Floats, alike: Sequence[Truths]) -> _Effects:
     """``logs`` (n × n) taken apart; cells that are ``alike`` (masks of them) have a level of their own."""
-    rest, usual = logs.copy(), np.zeros_like(logs)
-    rows, columns = np.zeros(len(logs)), np.zeros(len(logs))
+    rest, usual, lines = logs.copy(), np.zeros_like(logs), np.zeros((2, len(logs)))
     for _ in range(_ROUNDS):
         for kind in alike:
             level = np.median(rest[kind])
             usual[kind] += level
             rest[kind] -= level
-        by_row = _over_rows(rest)
-        by_row -= np.median(by_row)
-        rows += by_row
-        rest -= by_row[:, None]
-        by_column = _over_columns(rest)
-        by_column -= np.median(by_column)
-        columns += by_column
-        rest -= by_column
-        if max(float(np.abs(by_row).max()), float(np.abs(by_column).max())) < _SETTLED:
+        most = 0.0
+        for side, turned in enumerate((rest, rest.T)):
+            by_line = _over_rows(turned)
+            by_line -= np.median(by_line)
+            lines[side] += by_line
+            turned[...] -= by_line[:, None]
+            most = max(most, float(np.abs(by_line).max()))
+        if most < _SETTLED:
             break
-    return _Effects(usual, rows - np.median(rows), columns - np.median(columns), rest)
+    return _Effects(usual, lines - np.median(lines, axis=1, keepdims=True), rest)
 
 
 def _slow_lines(even: Floats, effects: _Effects, near: Truths) -> tuple[tuple[Lines, Lines], _Effects]:
     """The slow rows and columns, and the effects in which a line that only some of its cells share is theirs."""
-    by_row = _over_rows(even - effects.usual - effects.columns)
-    by_column = _over_columns(even - effects.usual - effects.rows[:, None])
-    both = np.concatenate([effects.rows, effects.columns])
+    by_row = _over_rows(even - effects.usual - effects.lines[1])
+    by_column = _over_rows(np.swapaxes(even - effects.usual - effects.lines[0][:, None], -1, -2))
+    both = effects.lines.ravel()
     sigma = _MAD_TO_SIGMA * float(np.median(np.abs(both)))
-    slow = _slow(both, np.concatenate([by_row, by_column], axis=1), _LINE_SIGMAS * sigma)
-    rows, columns, cells = effects.rows.copy(), effects.columns.copy(), effects.cells.copy()
+    slow = _slow(both, np.concatenate([by_row, by_column], axis=1), _LINE_SIGMAS * sigma).reshape(2, -1)
+    lines, cells = effects.lines.copy(), effects.cells.copy()
     found: tuple[Lines, Lines] = ({}, {})
-    for place in range(len(rows)):
-        of_row, of_column = cells[place] + rows[place], cells[:, place] + columns[place]
-        if slow[place]:
-            if _shared(of_row, near[place], len(even)):
-                found[0][place] = float(rows[place])
-            else:
-                rows[place], cells[place] = 0.0, of_row
-        if slow[len(rows) + place]:
-            if _shared(of_column, near[place], len(even)):
-                found[1][place] = float(columns[place])
-            else:
-                columns[place], cells[:, place] = 0.0, of_column
-    return found, _Effects(effects.usual, rows, columns, cells)
+    for place in range(len(cells)):
+        for side, turned in enumerate((cells, cells.T)):
+            line = turned[place] + lines[side, place]
+            if slow[side, place] and _shared(line, near[place], len(even)):
+                found[side][place] = float(lines[side, place])
+            elif slow[side, place]:
+                lines[side, place], turned[place] = 0.0, line
+    return found, _Effects(effects.usual, lines, cells)
 
 
 def _slow_cells(rests: Floats, cells: Floats) -> dict[tuple[int, int], float]:
@@ -322,24 +306,22 @@ class _Found:
     lines: tuple[Lines, Lines]
     cells: Mapping[tuple[int, int], float]
 
-    def both_ways(self) -> Iterator[Outlier]:
-        """Hosts and ranks that are slow as senders and as receivers."""
+    def slow_lines(self) -> Iterator[Outlier]:
+        """Hosts and ranks that are slow as senders and as receivers, then those that are in one direction only."""
         rows, columns = self.lines
         both = {place: (rows[place] + columns[place]) / 2 for place in rows.keys() & columns.keys()}
-        for name, places, is_host in self._merged(both):
-            effect = float(np.median([both[place] for place in places]))
-            words = f"everything from and to {name} is slow"
-            short = self._short(places, is_host=is_host)
-            yield self._odd("host" if is_host else "rank", short, places, self._line_usual(places), effect, words)
-
-    def one_way(self, kind: Literal["sender", "receiver"]) -> Iterator[Outlier]:
-        """Hosts and ranks that are slow in one direction only."""
-        mine, other = self.lines if kind == "sender" else self.lines[::-1]
-        only = {place: effect for place, effect in mine.items() if place not in other}
-        for name, places, is_host in self._merged(only):
-            effect = float(np.median([only[place] for place in places]))
-            words = f"everything that {name} {'sends' if kind == 'sender' else 'receives'} is slow"
-            yield self._odd(kind, self._short(places, is_host=is_host), places, self._line_usual(places), effect, words)
+        kinds_of_lines: tuple[tuple[Kind, Lines, str], ...] = (
+            ("rank", both, "from and to {}"),
+            ("sender", {place: effect for place, effect in rows.items() if place not in both}, "that {} sends"),
+            ("receiver", {place: effect for place, effect in columns.items() if place not in both}, "that {} receives"),
+        )
+        for kind, effects, words in kinds_of_lines:
+            for whose, name, more, places in self._merged(effects):
+                away = [place for place in range(len(self.ranks)) if place not in places]
+                usual = float(np.median(self.effects.usual[np.ix_(list(places), away)]))
+                effect = float(np.median([effects[place] for place in places]))
+                told = f"everything {words.format(f'{name} ({more})')} is slow"
+                yield self._odd(whose if kind == "rank" else kind, name, places, usual, effect, told)
 
     def pairs(self) -> Iterator[Outlier]:
         """Single pairs, two directions of one in one sentence, and all pairs between two hosts in one."""
@@ -360,28 +342,24 @@ class _Found:
             name = f"{self.ranks[source]} {arrow} {self.ranks[to]}"
             where = f" (host {self.hosts[source]} {arrow} host {self.hosts[to]})" if len(set(self.hosts)) > 1 else ""
             words = f"the pair {name}{where} is slow{'' if back is None else ' in both directions'}"
-            usual = float(self.effects.usual[source, to] + self.effects.rows[source] + self.effects.columns[to])
+            usual = float(self.effects.explained[source, to])
             yield self._odd("pair", name, (source, to), usual, worst, words)
 
-    def _merged(self, places: Mapping[int, float]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-        """Name, places, and whether it is a host, slowest first: a host where all of its ranks are meant."""
+    def _merged(self, places: Mapping[int, float]) -> Iterator[tuple[Kind, str, str, tuple[int, ...]]]:
+        """Kind, name, what else is to be said of it, and places, slowest first: a host where all of its are meant."""
         several = len(set(self.hosts)) > 1
         done: set[int] = set()
         for place in sorted(places, key=lambda one: -places[one]):
-            of_host = tuple(index for index, host in enumerate(self.hosts) if host == self.hosts[place])
+            host = self.hosts[place]
+            of_host = tuple(index for index, other in enumerate(self.hosts) if other == host)
             if place in done:
                 continue
             if several and all(other in places for other in of_host):
                 done.update(of_host)
-                ranks = [self.ranks[other] for other in of_host]
-                word = "rank" if len(ranks) == 1 else "ranks"
-                yield f"host {self.hosts[place]} ({word} {rank_list(ranks)})", of_host, True
+                word = "rank" if len(of_host) == 1 else "ranks"
+                yield "host", f"host {host}", f"{word} {rank_list([self.ranks[other] for other in of_host])}", of_host
             else:
-                host = f" (host {self.hosts[place]})"
-                yield f"rank {self.ranks[place]}{host}", (place,), False
-
-    def _short(self, places: Sequence[int], *, is_host: bool) -> str:
-        return f"host {self.hosts[places[0]]}" if is_host else f"rank {self.ranks[places[0]]}"
+                yield "rank", f"rank {self.ranks[place]}", f"host {host}", (place,)
 
     def _host_pairs(self) -> Iterator[list[tuple[int, int]]]:
         """All pairs from one host to another one, more than one of them, where every one is slow."""
@@ -391,11 +369,6 @@ class _Found:
                 every = [(source, to) for source in sources for to in targets]
                 if one != other and len(every) > 1 and all(pair in self.cells for pair in every):
                     yield every
-
-    def _line_usual(self, places: Sequence[int]) -> float:
-        """The usual logarithm of the time of the cells of these lines that leave their group."""
-        away = [place for place in range(len(self.ranks)) if place not in places]
-        return float(np.median(self.effects.usual[np.ix_(list(places), away)]))
 
     def _odd(self, kind: Kind, name: str, places: Sequence[int], usual: float, effect: float, words: str) -> Outlier:
         measured, expected = (format_rate(self.size_bytes / math.exp(log) * 1e9) for log in (usual + effect, usual))
