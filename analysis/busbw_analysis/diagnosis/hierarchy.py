@@ -13,11 +13,12 @@ import numpy as np
 
 from busbw.ops import TO_THE_HOST
 from busbw.runs.records import settings_in_words
-from busbw.system.catalog import Catalogue
+from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, picture
 from busbw.units import format_size
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.diagnosis.pairs import PairMatrix
@@ -43,6 +44,8 @@ Kind = Literal[
 ]
 
 _Kind = TypeVar("_Kind")
+_Rates = tuple[float, float | None, float | None]
+"""A rate (B/s), and both ends of its interval or range; None where there is none."""
 _WAYS: tuple[Kind, ...] = ("ranks of a host", "links of GPUs", "network")
 """How ranks reach each other."""
 
@@ -81,20 +84,32 @@ def hierarchy(
     Empty where nothing but latencies was measured and nothing is known.
     """
     first = dataset.runs[0].run.hosts[0]
-    known = picture(dataset.environment(first), rows).levels
+    levels = picture(dataset.environment(first), rows).levels
+    known = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
     found = [
-        *_memories(memory, "cpu", "cache", "DRAM", [level for level in known if level.name == "DRAM"], first),
-        *_memories(memory, "cuda", "GPU cache", "HBM", [level for level in known if level.name == "HBM"], first),
-        *_to_the_host(curves, [level for level in known if level.name in {"PCIe", "C2C"}], first),
+        *_memories(memory, "cpu", "cache", "DRAM", known),
+        *_memories(memory, "cuda", "GPU cache", "HBM", known),
+        *_to_the_host(curves, known, c2c=any(level.name == "C2C" for level in levels)),
         *(between_pairs := list(_between_pairs(pairs))),
-        *_between_ranks(curves, [level for level in known if not between_pairs or level.name != "NVLink"], first),
-        *_files(files, [level for level in known if level.name == "NVMe"], first),
+        *_between_ranks(curves, [one for one in known if not between_pairs or one.kind != "NVLink"]),
+        *_files(files, known),
     ]
     return tuple(found) if any(one.measured is not None for one in found) else ()
 
 
+def _by_datasheet(level: Level, peak: HardwarePeak, host: str) -> HierarchyLevel:
+    """A level of a host by its peak alone: what it has where nobody measured it."""
+    return HierarchyLevel(
+        kind="network" if level.name == "NIC" else level.name,
+        name=f"{level.holder} of {host}",
+        nominal=peak.nominal,
+        practical=peak.practical,
+        denominator=f"{peak.what}, {peak.direction}, {peak.in_words}",
+    )
+
+
 def _memories(
-    memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, known: Sequence[Level], host: str
+    memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, known: Sequence[HierarchyLevel]
 ) -> Iterator[HierarchyLevel]:
     """Plateaus of one kernel, then the memory behind them: the most that any kernel gets out of it."""
     mine = [curve for curve in memory if curve.key.device == device and curve.key.op != FIRST_TOUCH]
@@ -112,30 +127,31 @@ def _memories(
             )
     best = most_of_memory(mine)
     if best is not None:
-        name, where = "memory behind the caches", f"median over {best.sizes} size{'s' if best.sizes > 1 else ''} there"
-        yield _memory(best.curve, outermost, name, best.rate, (best.low, best.high), where)
+        how = f"traffic of {who(best.curve)}, median over {best.sizes} size{'s' if best.sizes > 1 else ''} there"
+        yield _measured(outermost, "memory behind the caches", (best.rate, best.low, best.high), how, best.curve)
     elif mine:
         most = max(mine, key=lambda curve: curve.points[-1].rate)
         point = most.points[-1]
-        size = f"{format_size(point.working_set_bytes)} of working set; whether caches still help is not known"
-        yield _memory(most, outermost, "memory, perhaps with caches", point.rate, (point.low, point.high), size)
+        size = format_size(point.working_set_bytes)
+        how = f"traffic of {who(most)}, {size} of working set; whether caches still help is not known"
+        yield _measured(outermost, "memory, perhaps with caches", (point.rate, point.low, point.high), how, most)
     else:
-        yield from _unmeasured(known, outermost, host)
+        yield from (one for one in known if one.kind == outermost)
 
 
-def _memory(
-    curve: MemoryCurve, kind: Kind, name: str, rate: float, ends: tuple[float | None, float | None], where: str
-) -> HierarchyLevel:
+def _measured(kind: Kind, name: str, rates: _Rates, how: str, of: MemoryCurve | Stored) -> HierarchyLevel:
+    """A level with a rate beside the peak of ``of``."""
+    rate, low, high = rates
     return HierarchyLevel(
         kind=kind,
         name=name,
         measured=rate,
-        low=ends[0],
-        high=ends[1],
-        how=f"traffic of {who(curve)}, {where}",
-        nominal=curve.nominal,
-        practical=curve.practical,
-        denominator=_denominator(curve.peak),
+        low=low,
+        high=high,
+        how=how,
+        nominal=of.nominal,
+        practical=of.practical,
+        denominator=_denominator(of.peak),
     )
 
 
@@ -143,35 +159,17 @@ def _denominator(peak: Peak | Unavailable) -> str:
     return peak.denominator if isinstance(peak, Peak) else f"no peak: {peak.reason}"
 
 
-def _unmeasured(known: Sequence[Level], kind: Kind, host: str) -> Iterator[HierarchyLevel]:
-    """Those of the ``known`` levels of a host that have a peak, by their datasheet alone."""
-    for level in known:
-        if (peak := level.peak) is not None:
-            yield HierarchyLevel(
-                kind=kind,
-                name=f"{level.holder} of {host}",
-                nominal=peak.nominal,
-                practical=peak.practical,
-                denominator=f"{peak.what}, {peak.direction}, {peak.in_words}",
-            )
-
-
-def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
-    """Each of the copies between host and GPU at its best, else the links as they are."""
+def _to_the_host(curves: Sequence[Curve], known: Sequence[HierarchyLevel], *, c2c: bool) -> Iterator[HierarchyLevel]:
+    """Each of the copies between host and GPU at its best, else the links as they are. The way that a copy took is told
+    by its peak, without one by what the first host has.
+    """
     copies = (curve for curve in curves if curve.series.key.op in TO_THE_HOST)
     found = _best_of_each(copies, lambda curve: curve.series.key.op)
-    for curve, rate, size in found.values():
-        yield _of_curve(curve, _link_of(curve, known), curve.series.key.op.replace("_", " "), rate, size, "algbw")
+    for op, (curve, rate, point) in found.items():
+        by_c2c = curve.peak.level == "NVLink-C2C" if isinstance(curve.peak, Peak) else c2c
+        yield _of_curve(curve, rate, point, "C2C" if by_c2c else "PCIe", op.replace("_", " "))
     if not found:
-        for level in known:
-            yield from _unmeasured([level], "C2C" if level.name == "C2C" else "PCIe", host)
-
-
-def _link_of(curve: Curve, known: Sequence[Level]) -> Kind:
-    """The way that a copy took, by its peak; without one by what the first host has."""
-    if isinstance(curve.peak, Peak):
-        return "C2C" if curve.peak.level == "NVLink-C2C" else "PCIe"
-    return "C2C" if any(level.name == "C2C" for level in known) else "PCIe"
+        yield from (one for one in known if one.kind in {"PCIe", "C2C"})
 
 
 def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]]) -> Iterator[HierarchyLevel]:
@@ -200,20 +198,16 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
     )
 
 
-def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
+def _between_ranks(curves: Sequence[Curve], known: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
     """The collective that gets most out of each way that ranks have to each other, then what nobody used."""
     best = _best_of_each((curve for curve in curves if curve.series.bus_factor is not None), _way)
     for kind in _WAYS:
         if kind in best:
-            curve, rate, size = best[kind]
-            yield _of_curve(curve, kind, f"{kind}: busbw of {curve.series.key.op}", rate, size, "busbw")
-    unused: tuple[tuple[Kind, Literal["NVLink", "NIC"], Kind], ...] = (
-        ("links of GPUs", "NVLink", "NVLink"),
-        ("network", "NIC", "network"),
-    )
-    for kind, name, as_kind in unused:
-        if kind not in best:
-            yield from _unmeasured([level for level in known if level.name == name], as_kind, host)
+            curve, rate, point = best[kind]
+            yield _of_curve(curve, rate, point, kind, f"{kind}: busbw of {curve.series.key.op}")
+    for way, unused in (("links of GPUs", "NVLink"), ("network", "network")):
+        if way not in best:
+            yield from (one for one in known if one.kind == unused)
 
 
 def _way(curve: Curve) -> Kind:
@@ -222,29 +216,29 @@ def _way(curve: Curve) -> Kind:
     return "ranks of a host" if curve.series.key.device == "cpu" else "links of GPUs"
 
 
-def _best_of_each(curves: Iterable[Curve], kind_of: Callable[[Curve], _Kind]) -> dict[_Kind, tuple[Curve, float, int]]:
-    """Of the curves of each kind the one with the highest rate, with that and its size."""
+def _best_of_each(
+    curves: Iterable[Curve], kind_of: Callable[[Curve], _Kind]
+) -> dict[_Kind, tuple[Curve, float, Point]]:
+    """Of the curves of each kind the one with the highest rate, with that and where it is."""
     rated = ((curve, *most) for curve in curves if (most := _most(curve)) is not None)
     return {kind: max(those, key=itemgetter(1)) for kind, those in grouped(rated, lambda one: kind_of(one[0])).items()}
 
 
-def _most(curve: Curve) -> tuple[float, int] | None:
-    """The highest rate of a curve (busbw, algbw where nothing crosses a wire) and its size."""
+def _most(curve: Curve) -> tuple[float, Point] | None:
+    """The highest rate of a curve (busbw, algbw where nothing crosses a wire) and where it is."""
     rated = [
-        (rate, point.size_bytes)
+        (rate, point)
         for point in curve.series.points
         if (rate := point.algbw if curve.series.bus_factor is None else point.busbw) is not None
     ]
-    return max(rated, default=None)
+    return max(rated, key=lambda one: (one[0], one[1].size_bytes), default=None)
 
 
-def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what: str) -> HierarchyLevel:
-    point = next(point for point in curve.series.points if point.size_bytes == size)
-    low_ns, high_ns = point.interval.low_ns, point.interval.high_ns
-    peak = curve.peak
+def _of_curve(curve: Curve, rate: float, point: Point, kind: Kind, name: str) -> HierarchyLevel:
+    low_ns, high_ns, no_bus = point.interval.low_ns, point.interval.high_ns, curve.series.bus_factor is None
     nominal = practical = None
-    if isinstance(peak, Peak):
-        no_bus = curve.series.bus_factor is None
+    if isinstance(curve.peak, Peak):
+        peak = curve.peak
         most, reached = (peak.algbw, peak.practical) if no_bus else (peak.busbw, peak.practical_busbw)
         # What was measured in this run is no datasheet: it stands as what is reached in practice.
         nominal, practical = (None, most) if peak.measured else (most, reached)
@@ -254,28 +248,20 @@ def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what:
         measured=rate,
         low=None if high_ns is None else rate * point.time_ns / high_ns,
         high=None if low_ns is None else rate * point.time_ns / low_ns,
-        how=f"{what} of {curve.series.key.label} at {format_size(size)}",
+        how=f"{'algbw' if no_bus else 'busbw'} of {curve.series.key.label} at {format_size(point.size_bytes)}",
         nominal=nominal,
         practical=practical,
-        denominator=_denominator(peak),
+        denominator=_denominator(curve.peak),
     )
 
 
-def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
+def _files(files: Sequence[Stored], known: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
     for op, those in grouped(files, lambda one: one.op).items():
         one = max(those, key=lambda one: one.rate)
         way = "".join(f", {words}" for words in settings_in_words(one))
         ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
-        yield HierarchyLevel(
-            kind="storage",
-            name=f"{op.replace('_', ' ')}{', in memory' * (one.access is not None and one.access.way == 'memory')}",
-            measured=one.rate,
-            low=one.low,
-            high=one.high,
-            how=f"{ranks}, {format_size(one.size_bytes)} each{way}",
-            nominal=one.nominal,
-            practical=one.practical,
-            denominator=_denominator(one.peak),
-        )
+        name = f"{op.replace('_', ' ')}{', in memory' * (one.access is not None and one.access.way == 'memory')}"
+        how = f"{ranks}, {format_size(one.size_bytes)} each{way}"
+        yield _measured("storage", name, (one.rate, one.low, one.high), how, one)
     if not any(one.nominal for one in files):
-        yield from _unmeasured(known, "NVMe", host)
+        yield from (one for one in known if one.kind == "NVMe")

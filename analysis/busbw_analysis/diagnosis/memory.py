@@ -25,6 +25,7 @@ FIRST_TOUCH = "memory_touch"
 
 _SHOWN = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
 """Whose plateaus are shown, first come first served: STREAM's headline is its triad."""
+_NOTHING = Unavailable("nothing-measured", "nothing was measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class MemoryPoint:
     practical_share: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCurve:
     """A kernel with all but its size fixed. ``factor`` is the traffic over S of one rank, ``together`` how many ranks
     share the memory; ``threads`` is None where the op was not asked for any.
@@ -58,8 +59,8 @@ class MemoryCurve:
     threads: int | None
     factor: float
     together: int
-    points: tuple[MemoryPoint, ...]
-    plateaus: Plateaus | Unavailable
+    points: tuple[MemoryPoint, ...] = ()
+    plateaus: Plateaus | Unavailable = _NOTHING
     peak: Peak | Unavailable
 
     @property
@@ -80,11 +81,11 @@ class MemoryCurve:
         return self.peak.practical * self.factor * self.together
 
     @property
-    def beyond_caches(self) -> float | None:
-        """The traffic of the memory behind the caches, in B/s; None where the sweep does not show it."""
+    def beyond_caches(self) -> Plateau | None:
+        """The memory behind the caches; None where the sweep does not show it."""
         if isinstance(self.plateaus, Unavailable) or self.plateaus.end != "flat":
             return None
-        return self.plateaus.plateaus[-1].rate
+        return self.plateaus.plateaus[-1]
 
     @property
     def caches(self) -> tuple[tuple[str, Plateau], ...]:
@@ -132,15 +133,7 @@ def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
     # A GPU has its memory to itself; the ranks of a host share its.
     working = at_once(dataset, curve.series)
     together = max(working.values()) if key.device == "cpu" else 1
-    found = MemoryCurve(
-        key=key,
-        threads=key.threads,
-        factor=factor,
-        together=together,
-        points=(),
-        plateaus=Unavailable("nothing-measured", "nothing was measured"),
-        peak=curve.peak,
-    )
+    found = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
     points: list[MemoryPoint] = []
     for one in curve.series.points:
         group = next(group for group in summarise(dataset)[one.case].groups if group.ranks == key.ranks)
@@ -221,8 +214,8 @@ def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
 
 def _behind(curve: MemoryCurve, first_bytes: int) -> MostOfMemory | None:
     """What a kernel gets out of working sets of ``first_bytes`` and more; None where it has none."""
-    if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches is not None:
-        last = curve.plateaus.plateaus[-1]
+    last = curve.beyond_caches
+    if last is not None:
         return MostOfMemory(curve, last.rate, last.low, last.high, last.sizes, first_bytes)
     rated = sorted(
         (point for point in curve.points if point.working_set_bytes >= first_bytes), key=lambda point: point.rate
@@ -260,12 +253,10 @@ def beside(
 ) -> tuple[tuple[MemoryCurve, MemoryPoint, MemoryPoint], ...]:
     """``op`` and ``other`` at the largest size that both have, where they were measured alike; ``op``'s curve."""
     known = list(curves)
-    others: Mapping[SeriesKey, MemoryCurve] = {_but_for_op(one.key): one for one in known if one.key.op == other}
+    others = {_but_for_op(one.key): one for one in known if one.key.op == other}
     found: list[tuple[MemoryCurve, MemoryPoint, MemoryPoint]] = []
-    for curve in known:
-        partner = others.get(_but_for_op(curve.key)) if curve.key.op == op else None
-        if partner is None:
-            continue
+    for curve in (one for one in known if one.key.op == op and _but_for_op(one.key) in others):
+        partner = others[_but_for_op(curve.key)]
         shared = {point.size_bytes for point in curve.points} & {point.size_bytes for point in partner.points}
         if shared:
             found.append((curve, _at(curve, max(shared)), _at(partner, max(shared))))

@@ -5,7 +5,7 @@ the wire arithmetic decides, below it the network (Austin et al. 2025, How to Sc
 Rooflines", https://jax-ml.github.io/scaling-book/roofline/).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from busbw.runs.records import DTYPE_BYTES
@@ -13,7 +13,7 @@ from busbw.system.catalog import Catalogue
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import summarise
-from busbw_analysis.diagnosis.roofline import ComputeRoof, Roofline
+from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
 
 _LEAST_BYTES = 1 << 20
@@ -22,6 +22,9 @@ _LEAST_BYTES = 1 << 20
 _BACKWARD_FLOP = 4
 """For each parameter and token: two products in the backward pass of a dense layer (Kaplan et al. 2020,
 https://arxiv.org/abs/2001.08361, section 2.1)."""
+
+_Network = tuple[float, str, bool]
+"""What a rank sends (B/s), by what that is known, and whether it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,44 +47,36 @@ class NetworkRoofline:
     tokens: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Network:
-    rate: float
-    what: str
-    measured: bool
-
-
 def network_rooflines(dataset: Dataset, rooflines: Sequence[Roofline], rows: Catalogue) -> tuple[NetworkRoofline, ...]:
     """One for every arithmetic that is known; none for a single rank, which sends nothing."""
+    return tuple(one for roofline in rooflines for one in _of_network(dataset, roofline, rows))
+
+
+def _of_network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
+    """Tokens are of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire of each
+    rank, and their backward pass 4 · P FLOP for each token.
+    """
     ranks = len(dataset.runs[0].run.hosts)
-    if ranks < 2:
-        return ()
-    return tuple(
-        NetworkRoofline(
+    network = _network(dataset, roofline, rows) if ranks > 1 else None
+    if network is None:
+        return
+    rate, what, measured = network
+    for compute in roofline.compute:
+        flop_per_second = compute.flop_per_second / roofline.workers
+        sent = 2 * (ranks - 1) / ranks * DTYPE_BYTES[compute.dtype]
+        yield NetworkRoofline(
             holder=roofline.holder,
             dtype=compute.dtype,
             ranks=ranks,
-            flop_per_second=compute.flop_per_second / roofline.workers,
+            flop_per_second=flop_per_second,
             compute=compute.what,
             compute_measured=compute.measured,
-            bytes_per_second=network.rate,
-            network=network.what,
-            network_measured=network.measured,
-            flop_per_byte=compute.flop_per_second / roofline.workers / network.rate,
-            tokens=_tokens(compute, roofline.workers, network.rate, ranks),
+            bytes_per_second=rate,
+            network=what,
+            network_measured=measured,
+            flop_per_byte=flop_per_second / rate,
+            tokens=flop_per_second / rate * sent / _BACKWARD_FLOP,
         )
-        for roofline in rooflines
-        if (network := _network(dataset, roofline, rows)) is not None
-        for compute in roofline.compute
-    )
-
-
-def _tokens(compute: ComputeRoof, workers: int, rate: float, ranks: int) -> float:
-    """Of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire of each rank, and
-    their backward pass 4 · P FLOP for each token.
-    """
-    sent = 2 * (ranks - 1) / ranks * DTYPE_BYTES[compute.dtype]
-    return compute.flop_per_second / workers / rate * sent / _BACKWARD_FLOP
 
 
 def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
@@ -101,7 +96,7 @@ def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
     if found:
         rate, case = max(found, key=lambda one: one[0])
         what = f"busbw of the best all_reduce of this run ({format_size(case.size_bytes)} of {case.dtype})"
-        return _Network(rate, what, measured=True)
+        return rate, what, True
     return _nominal(dataset, roofline, rows)
 
 
@@ -113,7 +108,7 @@ def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
         links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(placement)), rows)
         if links is None or isinstance(links, str):
             return None
-        return _Network(links.peak.nominal, links.in_words("GPUs"), measured=False)
+        return links.peak.nominal, links.in_words("GPUs"), False
     shares: list[_Network] = []
     for host in hosts:
         network = host_network(dataset.environment(host), dataset.backend.transport, rows)
@@ -121,6 +116,5 @@ def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
             return None
         sharing = placement.count(host)
         shared = f", shared by its {sharing} ranks" if sharing > 1 else ""
-        what = f"{network.name} of {host}, nominal{shared}"
-        shares.append(_Network(network.peak.nominal / sharing, what, measured=False))
-    return min(shares, key=lambda one: one.rate)
+        shares.append((network.peak.nominal / sharing, f"{network.name} of {host}, nominal{shared}", False))
+    return min(shares, key=lambda one: one[0])

@@ -3,8 +3,8 @@
 Messages have none here: they are one of many, and the peak over what all ranks send is that of a curve.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,8 @@ class PairShares:
     denominator: str
 
 
-@dataclass(frozen=True, slots=True)
-class _PairPeak:
-    nominal: float
-    denominator: str
-    practical: float | None
+_PairPeak = tuple[float, str, float]
+"""Nominal rate (B/s), what that is, and the rate that is reached in practice (NaN: not known)."""
 
 
 def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | Unavailable | None:
@@ -48,45 +45,34 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
     peaks: list[_PairPeak] = []
     for row, column in np.argwhere(np.isfinite(matrix.rate)).tolist():
         pair = (matrix.ranks[row], matrix.ranks[column])
-        if matrix.op in DIRECT:
-            peak = _direct(dataset, matrix.op, pair, rows)
-        else:
-            peak = _by_the_host(dataset, pair, rows, in_turn=matrix.op == _STAGED)
+        peak = _peak_of(dataset, matrix.op, pair, rows)
         if isinstance(peak, str):
             return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {peak}")
         peaks.append(peak)
-        share[row, column] = matrix.rate[row, column] / peak.nominal
-        if peak.practical is not None:
-            practical_share[row, column] = matrix.rate[row, column] / peak.practical
+        nominal, _, practical = peak
+        share[row, column] = matrix.rate[row, column] / nominal
+        practical_share[row, column] = matrix.rate[row, column] / practical
     if not peaks:
         return Unavailable("nothing-measured", "no pair was measured")
-    lowest = min(peaks, key=lambda one: (one.nominal, one.denominator))
-    return PairShares(share, practical_share, lowest.denominator)
+    _, denominator, _ = min(peaks, key=itemgetter(0, 1))
+    return PairShares(share, practical_share, denominator)
 
 
-def _direct(dataset: Dataset, op: str, pair: Sequence[int], rows: Catalogue) -> _PairPeak | str:
-    """The NVLinks between the two, else the link to the host of the one that has the slower one."""
-    way = gpu_links(dataset, pair, rows)
-    if isinstance(way, str):
-        return way
-    both = "; each direction has it to itself" if op == "peer_copy_both" else ""
-    return _PairPeak(way.peak.nominal, f"{way.in_words('GPUs')}{both}", way.peak.practical)
-
-
-def _by_the_host(dataset: Dataset, pair: Sequence[int], rows: Catalogue, *, in_turn: bool) -> _PairPeak | str:
-    """Down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ ``in_turn``, else t ≥ S / min(B₁, B₂), as a
-    driver may have both halves under way at once.
+def _peak_of(dataset: Dataset, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | str:
+    """Of direct copies the NVLinks between the two, else the link to the host of the one that has the slower one. By
+    the host: down the link of one and up that of the other, t ≥ S / B₁ + S / B₂ where that is staged, else
+    t ≥ S / min(B₁, B₂), as a driver may have both halves under way at once.
     """
-    links = [host_links(dataset, [rank], rows) for rank in pair]
-    missing = next((link for link in links if isinstance(link, str)), None)
+    ways = [gpu_links(dataset, pair, rows)] if op in DIRECT else [host_links(dataset, [rank], rows) for rank in pair]
+    links = [way for way in ways if not isinstance(way, str)]
+    missing = next((way for way in ways if isinstance(way, str)), None)
     if missing is not None:
         return missing
-    down, up = (link for link in links if not isinstance(link, str))
-    if not in_turn:
-        slower = min(down, up, key=lambda link: link.peak.nominal)
-        return _PairPeak(slower.peak.nominal, slower.in_words("GPUs"), slower.peak.practical)
-    rate = 1 / (1 / down.peak.nominal + 1 / up.peak.nominal)
-    known = [link.peak.practical for link in (down, up) if link.peak.practical is not None]
-    practical = 1 / sum(1 / one for one in known) if len(known) == len(links) else None
-    words = f"{format_rate(rate)}, all of S down and then all of it up: {down.in_words('GPUs')}; {up.in_words('GPUs')}"
-    return _PairPeak(rate, words, practical)
+    if op != _STAGED:
+        slower = min(links, key=lambda link: link.peak.nominal)
+        both = "; each direction has it to itself" if op == "peer_copy_both" else ""
+        return slower.peak.nominal, f"{slower.in_words('GPUs')}{both}", slower.peak.practical or np.nan
+    rate = 1 / sum(1 / link.peak.nominal for link in links)
+    practical = 1 / sum(1 / (link.peak.practical or np.nan) for link in links)
+    way = "; ".join(link.in_words("GPUs") for link in links)
+    return rate, f"{format_rate(rate)}, all of S down and then all of it up: {way}", practical

@@ -16,6 +16,7 @@ from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of
 from busbw.units import format_flop, format_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
@@ -146,7 +147,8 @@ def _holders(dataset: Dataset, device: str) -> Iterator[tuple[tuple[str, ...], i
 class _Done:
     """One measured case: how often a second the ``workers`` made one call each, with the ends of its interval."""
 
-    summary: CaseSummary
+    index: int
+    case: Case
     calls_per_second: float
     low: float | None
     high: float | None
@@ -170,14 +172,16 @@ def _roofline(
         and (group := summary.only) is not None
         and (device != "cpu" or _all_at_work(dataset, group, hosts, workers))
     ]
-    if not any(one.summary.case.op in FLOP for one in done):
+    if not any(one.case.op in FLOP for one in done):
         return None
-    nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, _dtypes(done))
-    compute = (*_compute_roofs(done), *nominal_compute)
-    if not compute and all(one.summary.case.op in MEMORY_TRAFFIC for one in done):
+    dtypes = tuple(dict.fromkeys(one.case.dtype or "" for one in done if one.case.op in FLOP))
+    nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, dtypes)
+    compute = (*_compute_roofs(done, dtypes), *nominal_compute)
+    if not compute and all(one.case.op in MEMORY_TRAFFIC for one in done):
         return None  # memory alone is no roofline: nothing is known of arithmetic, and nothing was asked of it
+    largest = _largest(done)
     mine = [curve for curve in curves if curve.key.device == device]
-    memory = (*_memory_roofs(done, mine, workers), *nominal_memory)
+    memory = (*_memory_roofs(largest, mine, workers), *nominal_memory)
     return Roofline(
         holder=_holder(dataset, device, hosts),
         device=device,
@@ -190,7 +194,12 @@ def _roofline(
             for below in memory
             if above.measured == below.measured
         ),
-        kernels=tuple(_kernel(one, memory, compute) for one in _placed(done)),
+        # What streams has a point at its largest size, the others at every size.
+        kernels=tuple(
+            _kernel(one, memory, compute)
+            for one in done
+            if one.case.op in FLOP and (one.case.op not in MEMORY_TRAFFIC or one in largest)
+        ),
         unknown=unknown,
     )
 
@@ -217,31 +226,34 @@ def _done(summary: CaseSummary, group: GroupSummary, workers: int) -> _Done:
         None if end is None else workers * 1e9 / (end * whole / group.time_ns)
         for end in (group.interval.high_ns, group.interval.low_ns)
     ]
-    return _Done(summary, workers * 1e9 / whole, *ends)
+    return _Done(summary.index, summary.case, workers * 1e9 / whole, *ends)
 
 
-def _dtypes(done: Iterable[_Done]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.summary.case.dtype or "" for one in done if one.summary.case.op in FLOP))
+def _largest(done: Iterable[_Done]) -> list[_Done]:
+    """Of every kernel that streams through memory those at its largest size."""
+    streams = [one for one in done if one.case.op in _STREAMS]
+    sizes = by_key((one.case.op, one.case.size_bytes) for one in streams)
+    return [one for one in streams if one.case.size_bytes == max(sizes[one.case.op])]
 
 
 # --- the roofs ---------------------------------------------------------------------------------------------------
 
 
-def _memory_roofs(done: Sequence[_Done], curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryRoof]:
-    """Caches where a sweep shows them as plateaus, then the memory by the fastest kernel at the largest size of all: a
-    kernel that ends at smaller ones may end in a cache.
+def _memory_roofs(largest: Sequence[_Done], curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryRoof]:
+    """Caches where a sweep of a kernel that all who work here shared shows them as plateaus, then the memory by the
+    fastest kernel at the largest size of all: one that ends at smaller ones may end in a cache.
     """
-    largest = _largest(done)
-    size = max((one.summary.case.size_bytes for one in largest), default=0)
-    best = max(
-        (one for one in largest if one.summary.case.size_bytes == size >= LEAST_COPY_BYTES),
-        key=_traffic_rate,
-        default=None,
-    )
+    size = max((one.case.size_bytes for one in largest), default=0)
+    candidates = (one for one in largest if one.case.size_bytes == size >= LEAST_COPY_BYTES)
+    best, chosen = max(candidates, key=_traffic_rate, default=None), shown(curves)
     if best is None:
         return
-    outer, case = _traffic_rate(best), best.summary.case
-    yield from (cache for cache in _caches(curves, workers) if cache.bytes_per_second > outer)
+    outer, case = _traffic_rate(best), best.case
+    if chosen is not None and chosen.together == workers:
+        what = f"plateau of {who(chosen)}, working sets of a rank, bytes read and written"
+        for name, plateau in chosen.caches:
+            if plateau.rate > outer:
+                yield MemoryRoof(name, plateau.rate, measured=True, what=what)
     arrays = round(MEMORY_TRAFFIC[case.op] * case.size_bytes * workers)
     what = f"{case.op}{_team(case)} of {case.dtype}, {format_size(arrays)} of arrays in all, bytes read and written"
     yield MemoryRoof("memory", outer, measured=True, what=what)
@@ -253,44 +265,22 @@ def _team(case: Case) -> str:
 
 
 def _traffic_rate(one: _Done) -> float:
-    case = one.summary.case
-    return MEMORY_TRAFFIC[case.op] * case.size_bytes * one.calls_per_second
+    return MEMORY_TRAFFIC[one.case.op] * one.case.size_bytes * one.calls_per_second
 
 
-def _largest(done: Iterable[_Done]) -> list[_Done]:
-    """Of every kernel that streams through memory those at its largest size."""
-    streams = [one for one in done if one.summary.case.op in _STREAMS]
-    largest: dict[str, int] = {}
-    for one in streams:
-        case = one.summary.case
-        largest[case.op] = max(largest.get(case.op, 0), case.size_bytes)
-    return [one for one in streams if one.summary.case.size_bytes == largest[one.summary.case.op]]
-
-
-def _caches(curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryRoof]:
-    """Those that the hierarchy shows, where all that work here shared them."""
-    chosen = shown(curves)
-    if chosen is None or chosen.together != workers:
-        return
-    for name, plateau in chosen.caches:
-        what = f"plateau of {who(chosen)}, working sets of a rank, bytes read and written"
-        yield MemoryRoof(name, plateau.rate, measured=True, what=what)
-
-
-def _compute_roofs(done: Sequence[_Done]) -> Iterator[ComputeRoof]:
+def _compute_roofs(done: Sequence[_Done], dtypes: Sequence[str]) -> Iterator[ComputeRoof]:
     """The best product of matrices of every data type: nothing else comes as near to what the processor can do."""
-    for dtype in _dtypes(done):
-        products = [one for one in done if (one.summary.case.op, one.summary.case.dtype) == ("matmul", dtype)]
+    for dtype in dtypes:
+        products = [one for one in done if (one.case.op, one.case.dtype) == ("matmul", dtype)]
         if products:
             best = max(products, key=_flop_rate)
-            case = best.summary.case
-            side = math.isqrt(case.count)
-            what = f"the best matmul of this run, {side} × {side}{_team(case)}"
+            side = math.isqrt(best.case.count)
+            what = f"the best matmul of this run, {side} × {side}{_team(best.case)}"
             yield ComputeRoof(dtype, _flop_rate(best), measured=True, what=what)
 
 
 def _flop_rate(one: _Done) -> float:
-    return FLOP[one.summary.case.op](one.summary.case.count) * one.calls_per_second
+    return FLOP[one.case.op](one.case.count) * one.calls_per_second
 
 
 def _nominal(
@@ -329,25 +319,14 @@ def _nominal_memory(name: str, peak: HardwarePeak) -> MemoryRoof:
 # --- the points --------------------------------------------------------------------------------------------------
 
 
-def _placed(done: Sequence[_Done]) -> list[_Done]:
-    """What gets a point: kernels that stream at their largest size, the others at every size."""
-    largest = _largest(done)
-    return [
-        one
-        for one in done
-        if one.summary.case.op in FLOP and (one.summary.case.op not in MEMORY_TRAFFIC or one in largest)
-    ]
-
-
 def _kernel(one: _Done, memory: Iterable[MemoryRoof], compute: Iterable[ComputeRoof]) -> Kernel:
-    case = one.summary.case
-    dtype = case.dtype or ""
+    case, dtype = one.case, one.case.dtype or ""
     flop = FLOP[case.op](case.count)
     intensity = intensity_of(case.op, case.count, dtype)
     attainable, bound = _attainable(case, intensity, memory, compute, measured=True)
     nominal, _ = _attainable(case, intensity, memory, compute, measured=False)
     return Kernel(
-        case=one.summary.index,
+        case=one.index,
         op=case.op,
         dtype=dtype,
         size_bytes=case.size_bytes,

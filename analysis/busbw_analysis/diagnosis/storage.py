@@ -11,7 +11,7 @@ from statistics import median
 from busbw.ops import STORING
 from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
-from busbw_analysis.data.groups import GroupSummary, IntervalKind
+from busbw_analysis.data.groups import GroupSummary, Interval, IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
@@ -125,10 +125,9 @@ def _stored(summary: CaseSummary, group: GroupSummary, peak: Peak | Unavailable,
     case = summary.case
     posted = group.overlap
     time_ns = group.time_ns if posted is None else posted.pure_ns
-    whole = posted is None and group.span_ns is not None
-    lasted = group.span_ns if whole and group.span_ns is not None else time_ns
-    moved = case.size_bytes * len(group.ranks) * 1e9 * time_ns / lasted
-    low, high = (None, None) if posted is not None else (group.interval.low_ns, group.interval.high_ns)
+    span_ns = group.span_ns if posted is None else None
+    moved = case.size_bytes * len(group.ranks) * 1e9 * time_ns / (time_ns if span_ns is None else span_ns)
+    ends = group.interval if posted is None else Interval(None, None, "none")
     return Stored(
         op=case.op,
         case=summary.index,
@@ -137,10 +136,10 @@ def _stored(summary: CaseSummary, group: GroupSummary, peak: Peak | Unavailable,
         access=case.access,
         time_ns=time_ns,
         rate=moved / time_ns,
-        low=None if high is None else moved / high,
-        high=None if low is None else moved / low,
-        kind="none" if posted is not None else group.interval.kind,
-        whole=whole,
+        low=None if ends.high_ns is None else moved / ends.high_ns,
+        high=None if ends.low_ns is None else moved / ends.low_ns,
+        kind=ends.kind,
+        whole=span_ns is not None,
         blocked_ns=None if posted is None else posted.post_ns,
         check=summary.check,
         flags=tuple(summary.flags),
