@@ -137,7 +137,7 @@ def test_nothing_here_takes_samples() -> None:
     }
     assert {function.__name__ for function in public} == {
         *("estimate", "holm", "verdicts", "launches_needed"),
-        *("least_p", "can_tell", "fewest_launches", "smallest_difference"),
+        *("adjusted", "can_tell", "fewest_launches", "smallest_difference"),
     }
     assert sides == {str(Launches)}
 

@@ -273,15 +273,15 @@ def _has(joint: JointFit, curves: Mapping[str, Series]) -> bool:
     """Whether all of ``curves`` are among the data of ``joint``, with the times that they have here."""
     seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
     return all(
-        (series.key.op, None if name == LIBRARY else name, *shape_of(series), size, point.time_ns / 1e9) in seen
-        for name, series in curves.items()
+        (series.key.op, series.key.algorithm, *shape_of(series), size, point.time_ns / 1e9) in seen
+        for series in curves.values()
         for size, point in sized(series).items()
     )
 
 
 def _by_joint(curves: Mapping[str, Series], joint: JointFit) -> Costs:
-    def model_of(name: str, series: Series) -> CostModel | Unavailable:
-        model = joint.curves[series.key.op, None if name == LIBRARY else name]
+    def model_of(series: Series) -> CostModel | Unavailable:
+        model = joint.curves[series.key.op, series.key.algorithm]
         try:
             joint.seconds(model, *shape_of(series), series.points[-1].size_bytes)
         except AnalysisError as error:
@@ -289,7 +289,7 @@ def _by_joint(curves: Mapping[str, Series], joint: JointFit) -> Costs:
         return model
 
     shape = shape_of(next(iter(curves.values())))
-    return Costs({name: model_of(name, series) for name, series in curves.items()}, joint, shape, _origin(joint))
+    return Costs({name: model_of(series) for name, series in curves.items()}, joint, shape, _origin(joint))
 
 
 def _origin(joint: JointFit) -> str:
@@ -371,21 +371,23 @@ class AlgorithmComparison:
         return {size: {name: found[size] for name, found in points.items()} for size in sorted(common)}
 
     @property
+    def _fastest(self) -> list[tuple[int, str]]:
+        """Each of these sizes with the algorithm that has the least median there."""
+        return [(size, min(points, key=lambda name: points[name].time_ns)) for size, points in self.by_size.items()]
+
+    @property
     def leaders(self) -> tuple[str, ...]:
         """Those with the least median at one of these sizes or more, from the smallest size on."""
-        return tuple(
-            dict.fromkeys(min(points, key=lambda name: points[name].time_ns) for points in self.by_size.values())
-        )
+        return tuple(dict.fromkeys(name for _, name in self._fastest))
 
     @property
     def turns(self) -> tuple[tuple[Crossing, float | None], ...]:
         """The measured crossings at which the fastest of all changes, each with its S*."""
-        fastest = [(size, min(points, key=lambda name: points[name].time_ns)) for size, points in self.by_size.items()]
         found: list[tuple[Crossing, float | None]] = []
         for pair in self.pairs:
             for one in pair.measured:
-                before = [name for size, name in fastest if size < (one.low_bytes or one.at_bytes)]
-                after = [name for size, name in fastest if size > (one.high_bytes or one.at_bytes)]
+                before = [name for size, name in self._fastest if size < (one.low_bytes or one.at_bytes)]
+                after = [name for size, name in self._fastest if size > (one.high_bytes or one.at_bytes)]
                 if before[-1:] == [one.below] and after[:1] == [one.above]:
                     found.append((one, pair.expected_bytes(one)))
         return tuple(found)
@@ -423,18 +425,14 @@ def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -
     for names in combinations(curves, 2):
         one, other = (sized(curves[name]) for name in names)
         timed = {size: (one[size], other[size]) for size in one if size in other}
-        if timed:
-            yield _pair(names, timed, costs)
-
-
-def _pair(names: tuple[str, str], timed: Timed, costs: Sequence[Costs | Unavailable]) -> Pair:
-    sizes = tuple(timed)
-    return Pair(
-        names=names,
-        sizes_bytes=sizes,
-        faster=tuple(faster(names, both) for both in timed.values()),
-        measured=crossings(names, timed),
-        smallest=gain(names, sizes[0], timed[sizes[0]]),
-        largest=gain(names, sizes[-1], timed[sizes[-1]]),
-        expected=expected_of(names, sizes, costs),
-    )
+        sizes = tuple(timed)
+        if sizes:
+            yield Pair(
+                names=names,
+                sizes_bytes=sizes,
+                faster=tuple(faster(names, both) for both in timed.values()),
+                measured=crossings(names, timed),
+                smallest=gain(names, sizes[0], timed[sizes[0]]),
+                largest=gain(names, sizes[-1], timed[sizes[-1]]),
+                expected=expected_of(names, sizes, costs),
+            )

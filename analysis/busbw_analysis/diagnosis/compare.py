@@ -126,8 +126,7 @@ class Comparison:
 
     def words(self) -> Mapping[Label, int]:
         """How many bands got each verdict."""
-        found = [band.verdict.word for band in self.bands]
-        return {word: found.count(word) for word in dict.fromkeys(found)}
+        return Counter(band.verdict.word for band in self.bands)
 
 
 def compare(
@@ -141,11 +140,10 @@ def compare(
     """
     ours, theirs = ({stored.run.id for stored in side.runs} for side in (first, second))
     if ours & theirs:
-        message = (
+        raise UsageError(
             f"run {', '.join(sorted(ours & theirs))} is on both sides; a run compared with itself is equal by "
             "construction and says nothing. Give two runs; to see what this machine tells apart, measure twice"
         )
-        raise UsageError(message)
     notices = [*_unlike(first, second, force=force)]
     pairs = _pairs(first, second) if paired else None
     notices += [] if paired else _order(first, second)
@@ -156,14 +154,11 @@ def compare(
     timed = [case for case in both if case.mode != "overlap"]
     material = [_Material.of(first, one[case], second, two[case]) for case in timed]
     usable = [found for found in material if _comparable(found, pairs)]
+    unlike = {case: _PART_COMPUTATION for case in both if case not in timed}
+    unlike |= {found.case: _APART for found in material if not _comparable(found, pairs)}
     left_out = [
         *_left_out(one, two),
-        *(LeftOut(case, "both", _PART_COMPUTATION, "measured", "measured") for case in both if case not in timed),
-        *(
-            LeftOut(found.case, "both", _APART, "measured", "measured")
-            for found in material
-            if not _comparable(found, pairs)
-        ),
+        *(LeftOut(case, "both", why, "measured", "measured") for case, why in unlike.items()),
     ]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
@@ -219,11 +214,10 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
             yield f"run {one.unknown_in} did not record {one.key!r}, so it could not be compared"
     unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
     if unlike and not force:
-        message = (
+        raise UnlikeRuns(
             f"these runs may not be compared: {'; '.join(unlike)}. busbw report A B draws them in one figure; --force "
             "compares what both measured alike"
         )
-        raise UnlikeRuns(message)
     yield from (f"compared although {text}" for text in unlike)
 
 
@@ -249,13 +243,12 @@ def _pairs(first: Dataset, second: Dataset) -> Pairs:
             pairs.append((sides["A"], sides["B"]))
     if len(pairs) * 2 != len(both):
         order = "".join(side for _, side, _ in both)
-        message = (
+        raise UsageError(
             f"--paired needs launches that were taken in turns (A B B A …), each pair one of A and one of B; these "
             f"began in the order {order}. Compare them without --paired, or take them in turns: runs of busbw run "
             "--launches 1, first one of A, then two of B, one of A and so on (docs/usage.md has a loop for it, at "
             "Compare two runs), and give those of each side with commas between"
         )
-        raise UsageError(message)
     return pairs
 
 
@@ -314,23 +307,19 @@ def _geometric_mean(values: Iterable[float]) -> float:
 
 
 def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[ComparedBand, ...]:
-    found = [estimate(one.first, one.second, pairs) for one in usable]
     cases = {
         one.case: ComparedCase(one.case, one.statistic, _middle(one.first), _middle(one.second), estimated, verdict)
-        for one, estimated, verdict in zip(usable, found, verdicts(found, within), strict=True)
+        for one, estimated, verdict in _judged(usable, pairs, within)
     }
-    curve_of = {one.case: msgspec.structs.replace(one.case, size_bytes=0) for one in usable}
-    ascending = sorted(usable, key=lambda one: one.case.size_bytes)
-    groups = grouped(ascending, lambda one: (curve_of[one.case], band_of(one.case.size_bytes)))
     # In the order of the plan, in which the ops were asked for; the sizes of one curve ascend.
-    place = {curve_of[one.case]: number for number, one in reversed([*enumerate(usable)])}
-    ordered = sorted(groups.items(), key=lambda item: (place[item[0][0]], item[1][0].case.size_bytes))
+    curves = grouped(usable, lambda one: msgspec.structs.replace(one.case, size_bytes=0)).values()
     whole = [
-        (band, members, _together(members))
-        for (_, band), sizes in ordered
+        (band, members)
+        for curve in (sorted(curve, key=lambda one: one.case.size_bytes) for curve in curves)
+        for band, sizes in grouped(curve, lambda one: band_of(one.case.size_bytes)).items()
         for members in ([sizes] if _comparable(_together(sizes), pairs) else [[one] for one in sizes])
     ]
-    estimates = [estimate(one.first, one.second, pairs) for _, _, one in whole]
+    judged = _judged([_together(members) for _, members in whole], pairs, within)
     return tuple(
         ComparedBand(
             case=members[0].case,
@@ -340,8 +329,16 @@ def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> t
             verdict=verdict,
             cases=tuple(cases[one.case] for one in members),
         )
-        for (band, members, _), estimated, verdict in zip(whole, estimates, verdicts(estimates, within), strict=True)
+        for (band, members), (_, estimated, verdict) in zip(whole, judged, strict=True)
     )
+
+
+def _judged(
+    family: Sequence[_Material], pairs: Pairs | None, within: float
+) -> Iterator[tuple[_Material, Estimate, Verdict]]:
+    """Estimates of one family of tests, with their verdicts."""
+    found = [estimate(one.first, one.second, pairs) for one in family]
+    return zip(family, found, verdicts(found, within), strict=True)
 
 
 def _comparable(one: _Material, pairs: Pairs | None) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from busbw.ops.exchanges import METHODS
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.diagnosis.steps import Trained
 
 EXACT: Final = next(iter(METHODS))
@@ -91,11 +92,8 @@ def exchanged(steps: Iterable[Trained]) -> tuple[tuple[Exchanged, ...], ...]:
     """Trainings of the same problem on as many ranks with the same waits, each with the exact one first; none where
     there is no exact one, or nothing else.
     """
-    alike: dict[object, list[Trained]] = {}
-    for one in steps:
-        if one.gaps and one.workload.exchange is not None:
-            same = msgspec.structs.replace(one.workload, exchange=EXACT)
-            alike.setdefault((one.ranks, same), []).append(one)
+    trained = (one for one in steps if one.gaps and one.workload.exchange is not None)
+    alike = grouped(trained, lambda one: (one.ranks, msgspec.structs.replace(one.workload, exchange=EXACT)))
     found = []
     for group in alike.values():
         exact = next((one for one in group if one.workload.exchange == EXACT), None)

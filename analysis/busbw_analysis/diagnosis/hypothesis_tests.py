@@ -7,18 +7,17 @@ rank-sum and signed-rank test with the estimates and intervals that belong to th
 
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.stats import nct, norm, t
 
 from busbw.errors import AnalysisError
-
-Floats = npt.NDArray[np.float64]
+from busbw_analysis.data.groups import Floats
 
 LaunchKey: TypeAlias = tuple[str, int]
 """One launch: the id of its run and its number there."""
@@ -108,10 +107,9 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
     both = sorted(set(first) & set(second))
     if both:
         run, launch = both[0]
-        message = (
+        raise AnalysisError(
             f"launch {launch + 1} of run {run} is on both sides; a launch compared with itself shows no difference"
         )
-        raise AnalysisError(message)
     for side in (first, second):
         if not side or not all(math.isfinite(value) and value > 0 for value in side.values()):
             message = f"a side has the values {list(side.values())[:5]}; want one positive, finite number a launch"
@@ -124,8 +122,7 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
         return _estimate(points, null, (len(one), len(two)), _scatter(one, two), paired=False)
     whole = [(first[one], second[two]) for one, two in pairs if one in first and two in second]
     if not whole:
-        message = "no pair of launches has a value on both sides; want one or more"
-        raise AnalysisError(message)
+        raise AnalysisError("no pair of launches has a value on both sides; want one or more")
     steps = _logs([two / one for one, two in whole])
     rows, columns = np.triu_indices(len(steps))
     points = np.sort((steps[rows] + steps[columns]) / 2)
@@ -144,6 +141,12 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted)
 
 
+def adjusted(estimates: Sequence[Estimate]) -> tuple[float | None, ...]:
+    """The p-value of each after Holm; None of those without one, which are no part of the family."""
+    known = iter(holm([one.p_value for one in estimates if one.p_value is not None]))
+    return tuple(None if one.p_value is None else next(known) for one in estimates)
+
+
 def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...]:
     """One verdict for each of ``estimates``, which are one family of tests.
 
@@ -152,27 +155,22 @@ def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...
     called equal. Estimates of too few launches are no part of the family; what more launches would do is said of all of
     them as one family.
     """
-    tested = [place for place, one in enumerate(estimates) if one.p_value is not None]
-    adjusted = dict(zip(tested, holm([estimates[place].p_value or 0.0 for place in tested]), strict=True))
+    p_values = adjusted(estimates)
+    tested = len(estimates) - p_values.count(None)
     return tuple(
-        _verdict(one, adjusted.get(place), within, _fewest(one, len(tested), len(estimates)), len(estimates))
-        for place, one in enumerate(estimates)
+        _verdict(one, p_value, within, tested, len(estimates)) for one, p_value in zip(estimates, p_values, strict=True)
     )
 
 
-def _fewest(found: Estimate, tested: int, tests: int) -> int | None:
-    """How many launches a side it takes to call a difference one that no other test has; None when they are there."""
-    if found.p_value is not None and can_tell(found.launches, tested, paired=found.paired):
-        return None
-    return fewest_launches(tests, paired=found.paired)
-
-
-def _verdict(found: Estimate, adjusted: float | None, within: float, fewest: int | None, tests: int) -> Verdict:
+def _verdict(found: Estimate, p_value: float | None, within: float, tested: int, tests: int) -> Verdict:
+    """The verdict on one of ``tests``, of which ``tested`` have a p-value: of this one ``p_value`` after Holm."""
+    told = found.p_value is not None and can_tell(found.launches, tested, paired=found.paired)
+    fewest = None if told else fewest_launches(tests, paired=found.paired)
     if found.low is not None and found.high is not None and 1 - within <= found.low and found.high <= 1 + within:
-        return Verdict("equal", adjusted, None, fewest)
-    if adjusted is not None and adjusted <= (1 - CONFIDENCE) * _ROUNDING:
-        return Verdict("slower" if found.ratio > 1 else "faster", adjusted, None, fewest)
-    return Verdict("cannot tell", adjusted, _needed(found, within, tests), fewest)
+        return Verdict("equal", p_value, None, fewest)
+    if p_value is not None and p_value <= (1 - CONFIDENCE) * _ROUNDING:
+        return Verdict("slower" if found.ratio > 1 else "faster", p_value, None, fewest)
+    return Verdict("cannot tell", p_value, _needed(found, within, tests), fewest)
 
 
 def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bool = False) -> int | None:
@@ -229,24 +227,18 @@ def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
 
 def _first(enough: Callable[[int], bool], fewest: int) -> int | None:
     """The smallest number from ``fewest`` on that is enough; None when even the largest is not."""
-    low, high = fewest, _MOST_LAUNCHES
-    if not enough(high):
+    if not enough(_MOST_LAUNCHES):
         return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return low
-
-
-def least_p(launches: tuple[int, int], *, paired: bool) -> float:
-    """The smallest p-value that so many launches of A and of B (``paired``: pairs of them) can have at all."""
-    one, two = launches
-    return float(2 * (0.5 ** min(one, two) if paired else 1 / math.comb(one + two, one)))
+    return fewest + bisect_left(range(fewest, _MOST_LAUNCHES), True, key=enough)
 
 
 def can_tell(launches: tuple[int, int], tests: int, *, paired: bool) -> bool:
-    """Whether a difference can be found with so many launches when it is the clearest of ``tests`` in Holm's order."""
-    return least_p(launches, paired=paired) * tests <= (1 - CONFIDENCE) * _ROUNDING
+    """Whether a difference can be found with so many launches of A and of B (``paired``: pairs of them) when it is the
+    clearest of ``tests`` in Holm's order.
+    """
+    one, two = launches
+    least_p = 2 * (0.5 ** min(one, two) if paired else 1 / math.comb(one + two, one))
+    return least_p * tests <= (1 - CONFIDENCE) * _ROUNDING
 
 
 def fewest_launches(tests: int, *, paired: bool) -> int:

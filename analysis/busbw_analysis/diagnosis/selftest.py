@@ -5,11 +5,12 @@ that were spoilt on purpose. What was done is known, so what is found can be rig
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from busbw.errors import AnalysisError, StoreError
@@ -17,7 +18,7 @@ from busbw.runs.records import JSON, SCHEMA
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary, summarise
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, estimate, holm
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, adjusted, estimate
 from busbw_analysis.diagnosis.stragglers import lateness_of
 
 State = Literal["ok", "caution", "fail"]
@@ -70,11 +71,6 @@ class SelfTest:
         return tuple(check for check in self.checks if check.state == "fail")
 
     @property
-    def finest(self) -> float | None:
-        """The best resolution of any case; None when there was none."""
-        return min(self.resolution.values(), default=None)
-
-    @property
     def coarsest(self) -> float | None:
         """The worst resolution of any case; None when there was none."""
         return max(self.resolution.values(), default=None)
@@ -83,14 +79,14 @@ class SelfTest:
         """Whether numbers of this machine can be believed, in one sentence."""
         if self.failures:
             return f"This machine cannot give trustworthy numbers: {'; '.join(one.meaning for one in self.failures)}."
-        fine, coarse = self.finest, self.coarsest
-        if fine is None or coarse is None:
+        widths = self.resolution.values()
+        if not widths:
             return "The instrument works here; its resolution was not measured."
         cautions = sum(check.state == "caution" for check in self.checks)
         aside = f" {cautions} of {len(self.checks)} checks ask for caution." if cautions else ""
         return (
             f"The instrument works here. Between {self.launches} and {self.launches} launches, differences below "
-            f"{fine:.0%} to {coarse:.0%} (by case) are not resolved.{aside}"
+            f"{min(widths):.0%} to {max(widths):.0%} (by case) are not resolved.{aside}"
         )
 
 
@@ -101,8 +97,7 @@ def judge_selftest(folder: Path) -> SelfTest:
         runs = {name: folder / path for name, path in truth["runs"].items()}
         same, late, wrong = (load([runs[name]]) for name in ("same", "late", "wrong"))
     except (OSError, ValueError, KeyError) as error:
-        message = f"{folder} holds no complete self-test: {type(error).__name__}: {error}"
-        raise AnalysisError(message) from error
+        raise AnalysisError(f"{folder} holds no complete self-test: {type(error).__name__}: {error}") from error
     summaries = summarise(same)
     estimates = _same_with_itself(summaries)
     checks = (
@@ -133,8 +128,7 @@ def write_selftest(folder: Path, judged: SelfTest) -> Path:
     try:
         path.write_text(json.dumps(as_json(judged), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
-        message = f"cannot write {path}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
     return path
 
 
@@ -163,12 +157,8 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
     found: list[SelfTest] = []
     for path in machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"):
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            one = SelfTest(
-                checks=tuple(Check(**check) for check in document["checks"]),
-                **{name: document[name] for name in SelfTest.__dataclass_fields__ if name != "checks"},
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            one = msgspec.json.decode(path.read_bytes(), type=SelfTest)
+        except (OSError, msgspec.MsgspecError):
             continue
         if (one.backend, one.ranks) == (backend, ranks):
             found.append(one)
@@ -292,30 +282,22 @@ def _half_width(one: Estimate) -> float | None:
     return None if one.low is None or one.high is None else float(np.sqrt(one.high / one.low) - 1)
 
 
-def _repeated(estimates: dict[str, Estimate]) -> tuple[Check, ...]:
-    names = [name for name, one in estimates.items() if one.p_value is not None]
-    adjusted = dict(zip(names, holm([estimates[name].p_value or 0.0 for name in names]), strict=True))
-    checks: list[Check] = []
-    for name, one in estimates.items():
-        width, p_value = _half_width(one), adjusted.get(name)
-        limit = (
-            f"no difference (p ≥ {_SAME_P[0]:g} after Holm), ± {_RESOLUTION[0]:.0%} (fails above {_RESOLUTION[1]:.0%})"
-        )
-        if width is None or p_value is None or one.low is None or one.high is None:
-            checks.append(
-                Check(f"A/A {name}", "too few launches", limit, "fail", f"{name} was not measured often enough")
-            )
+def _repeated(estimates: dict[str, Estimate]) -> Iterator[Check]:
+    limit = f"no difference (p ≥ {_SAME_P[0]:g} after Holm), ± {_RESOLUTION[0]:.0%} (fails above {_RESOLUTION[1]:.0%})"
+    for (name, one), p_value in zip(estimates.items(), adjusted([*estimates.values()]), strict=True):
+        width = _half_width(one)
+        if width is None or p_value is None:
+            yield Check(f"A/A {name}", "too few launches", limit, "fail", f"{name} was not measured often enough")
             continue
         alarm: State = "ok" if p_value >= _SAME_P[0] else "caution" if p_value >= _SAME_P[1] else "fail"
-        state = "fail" if "fail" in {alarm, _state(width, _RESOLUTION)} else _worse(alarm, _state(width, _RESOLUTION))
+        state = _worse(alarm, _state(width, _RESOLUTION))
         found = f"B/A {one.ratio:.3f} ({one.low:.3f} to {one.high:.3f}), p = {p_value:.2g} after Holm: ± {width:.0%}"
         meaning = (
             f"{name} differs from itself (p = {p_value:.1g} after Holm)"
             if alarm == "fail"
             else f"launches of {name} scatter so much that a difference of {width:.0%} cannot be seen"
         )
-        checks.append(Check(f"A/A {name}", found, limit, state, meaning))
-    return tuple(checks)
+        yield Check(f"A/A {name}", found, limit, state, meaning)
 
 
 def _worse(one: State, other: State) -> State:

@@ -5,8 +5,10 @@ real ranks how often it is right.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,9 +23,7 @@ from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.intervals import cluster_bootstrap
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.summary import summarise
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from busbw_analysis.fitting.segments import Floats, Integers
 
 Seen = Literal["every entry", "last entry", "shortest time"]
 """What is known of who came when: when every rank entered; who came last and how long after the first; or, without a
@@ -58,7 +58,7 @@ class Part:
 class LateCounts:
     """One case, seen with some suspects in mind. ``shares`` is launch → how often each place of the group was late,
     ``share`` the mean of that and ``cost`` of what it cost; ``late`` holds place and lateness (ns) of everybody who was
-    late; ``duels`` is suspect → stretches that it won and lost.
+    late; ``duels`` (ranks × 2) has the stretches that each suspect won and lost.
     """
 
     usual_ns: float
@@ -66,7 +66,7 @@ class LateCounts:
     share: Floats
     cost: Floats
     late: tuple[Integers, Floats]
-    duels: Mapping[int, tuple[int, int]]
+    duels: Integers
 
 
 def mean(vectors: Iterable[Floats]) -> Floats:
@@ -131,13 +131,11 @@ def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> L
     among = [_gap_among_others(part, suspects, fallback) for part, fallback in zip(parts, of_others, strict=True)]
     usual = float(np.quantile(np.concatenate(among), _USUAL_QUANTILE))
     limit = max(TIMES_USUAL * usual, RELEASE_NS, *(part.clock_error_ns for part in parts))
-    nothing = np.zeros(count)
-    samples: dict[tuple[int, int], int] = {}
-    counts: dict[tuple[int, int], Floats] = {}
-    waits: dict[tuple[int, int], Floats] = {}
+    samples: Counter[tuple[int, int]] = Counter()
+    counts = {part.launch: np.zeros(count) for part in parts}
+    waits = {part.launch: np.zeros(count) for part in parts}
     places, lateness = [], []
-    won = dict.fromkeys(suspects, 0)
-    lost = dict.fromkeys(suspects, 0)
+    duels = np.zeros((count, 2), dtype=np.int64)
     for part, others in zip(parts, of_others, strict=True):
         at = np.flatnonzero(others > limit)
         late = [(part.last[at], at, others[at])]
@@ -146,14 +144,11 @@ def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> L
             was_late = own > limit
             mine = np.flatnonzero(was_late)
             late.append((np.full(len(mine), place, dtype=np.int64), mine, own[mine]))
-            wins, losses = _duels(was_late, at, part.last[at], count)
-            won[place] += wins
-            lost[place] += losses
+            duels[place] += _duels(was_late, at, part.last[at], count)
         who, when, by = (np.concatenate(column) for column in zip(*late, strict=True))
-        samples[part.launch] = samples.get(part.launch, 0) + len(part.slowest)
-        counts[part.launch] = counts.get(part.launch, nothing) + np.bincount(who, minlength=count)
-        share_of_call = np.minimum(by / part.slowest[when], 1)
-        waits[part.launch] = waits.get(part.launch, nothing) + np.bincount(who, share_of_call, count)
+        samples[part.launch] += len(part.slowest)
+        counts[part.launch] += np.bincount(who, minlength=count)
+        waits[part.launch] += np.bincount(who, np.minimum(by / part.slowest[when], 1), count)
         places.append(who)
         lateness.append(by)
     shares = {launch: counts[launch] / taken for launch, taken in samples.items()}
@@ -163,7 +158,7 @@ def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> L
         share=mean(shares.values()),
         cost=mean(waits[launch] / taken for launch, taken in samples.items()),
         late=(np.concatenate(places), np.concatenate(lateness)),
-        duels={place: (won[place], lost[place]) for place in suspects},
+        duels=duels,
     )
 
 
@@ -319,9 +314,9 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     # from whoever looks for one.
     order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
-    trial = _Trial.of(order[:1], parts, ranks, hosts, seen)
+    trial = _Trial(tuple(order[:1]), parts, ranks, hosts, seen)
     for count in range(2, most + 1):
-        more = _Trial.of(order[:count], parts, ranks, hosts, seen)
+        more = replace(trial, suspects=tuple(order[:count]))
         if all(more.judged(place).flagged for place in more.suspects):
             trial = more
     return GroupLateness(
@@ -335,29 +330,26 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Trial:
-    """What every case says when some are suspected: its counts, and the share of every rank in every launch."""
+    """What every case says when some are suspected."""
 
     suspects: tuple[int, ...]
-    counts: Mapping[int, LateCounts]
-    means: Sequence[Floats]
+    parts: Mapping[int, Sequence[Part]]
     ranks: tuple[int, ...]
     hosts: Sequence[str]
     seen: Seen
 
-    @classmethod
-    def of(
-        cls,
-        suspects: Sequence[int],
-        parts: Mapping[int, Sequence[Part]],
-        ranks: tuple[int, ...],
-        hosts: Sequence[str],
-        seen: Seen,
-    ) -> "_Trial":
-        counts = {case: late_counts(members, suspects, len(ranks)) for case, members in parts.items()}
-        by_launch = by_key(pair for one in counts.values() for pair in one.shares.items())
-        return cls(tuple(suspects), counts, [mean(shares) for shares in by_launch.values()], ranks, hosts, seen)
+    @cached_property
+    def counts(self) -> dict[int, LateCounts]:
+        """Of every case."""
+        return {case: late_counts(parts, self.suspects, len(self.ranks)) for case, parts in self.parts.items()}
+
+    @cached_property
+    def means(self) -> list[Floats]:
+        """The share of every rank in every launch, over the cases."""
+        by_launch = by_key(pair for one in self.counts.values() for pair in one.shares.items())
+        return [mean(shares) for shares in by_launch.values()]
 
     def judged(self, place: int) -> RankLateness:
         """One rank over all cases; it can be flagged only when it is suspected."""
@@ -367,7 +359,7 @@ class _Trial:
         excess = {case: float(one.share[place] - one.share[others].max()) for case, one in self.counts.items()}
         share = float(np.mean([one.share[place] for one in counts]))
         cost = float(np.mean([one.cost[place] for one in counts]))
-        won, lost = (sum(one.duels.get(place, (0, 0))[side] for one in counts) for side in (0, 1))
+        won, lost = np.sum([one.duels[place] for one in counts], axis=0).tolist()
         # Among equals the one that was late most often is each with the same chance, and ties are left out.
         p_value = min(1.0, len(self.ranks) * float(binom.sf(won - 1, won + lost, 1 / (1 + len(others)))))
         launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in self.means)
