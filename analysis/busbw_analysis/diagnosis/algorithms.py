@@ -15,9 +15,9 @@ Costs are fed with α and β (γ, R) of messages of the same run, or else with t
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice, pairwise
+from itertools import combinations, pairwise
 from typing import Final
 
 import numpy as np
@@ -172,14 +172,6 @@ class Costs:
         return math.log(first / second)
 
 
-def expected_of(
-    names: tuple[str, str], sizes: Sequence[int], costs: Sequence[Costs | Unavailable]
-) -> Expected | Unavailable:
-    """By the first of ``costs`` that has both, else what the last one lacks."""
-    told = [one if isinstance(one, Unavailable) else _expected(one, names, sizes) for one in costs]
-    return next((one for one in told if isinstance(one, Expected)), told[-1])
-
-
 def _expected(costs: Costs, names: tuple[str, str], sizes: Sequence[int]) -> Expected | Unavailable:
     one, other = (costs.models[name] for name in names)
     if isinstance(one, Unavailable):
@@ -226,40 +218,31 @@ def costs_of(
     joint: Sequence[OneRegime],
 ) -> Iterator[Costs | Unavailable]:
     """By messages, where the models of these curves have their parameters from there, and then by a joint fit."""
-    parameters = next(curve.parameters for curve in members.values())
+    first = next(iter(members.values()))
+    key, shape, parameters = first.series.key, shape_of(first.series), first.parameters
     if isinstance(parameters, Parameters):
-        yield _by_messages(members, everything, library, parameters)
+        calls = None if library is None else Calls(library, key.dtype, key.mode)
+        gamma, words = gamma_of(key, everything)
+        yield Costs(
+            {name: _by_messages(curve, shape, calls) for name, curve in members.items()},
+            replace(parameters, gamma_seconds_per_byte=gamma or 0.0),
+            shape,
+            parameters.origin if gamma is None else f"{parameters.origin}; {words}",
+        )
     else:
         yield parameters
     series = {name: curve.series for name, curve in members.items()}
-    fitted = (one.joint for one in joint if one.joint is not None)
-    yield from islice((_by_joint(series, one) for one in fitted if _has(one, series)), 1)
+    fitted = next((one.joint for one in joint if one.joint is not None and _has(one.joint, series.values())), None)
+    if fitted is not None:
+        yield Costs({name: _by_joint(one, fitted) for name, one in series.items()}, fitted, shape, _origin(fitted))
 
 
-def _by_messages(
-    members: Mapping[str, Curve],
-    everything: Sequence[Series],
-    library: Library | Unavailable | None,
-    parameters: Parameters,
-) -> Costs:
-    first = next(iter(members.values())).series
-    shape = shape_of(first)
-    calls = None if library is None else Calls(library, first.key.dtype, first.key.mode)
-
-    def model_of(curve: Curve) -> CostModel | Unavailable:
-        if isinstance(curve.model, Unavailable):
-            return curve.model
-        key = curve.series.key
-        model = candidates(key.op, key.backend, key.algorithm, calls)[0]
-        return _ONE_LEVEL if model.inner_sent(*shape, 1) > 0 else model
-
-    gamma, words = gamma_of(first.key, everything)
-    return Costs(
-        {name: model_of(curve) for name, curve in members.items()},
-        replace(parameters, gamma_seconds_per_byte=gamma or 0.0),
-        shape,
-        parameters.origin if gamma is None else f"{parameters.origin}; {words}",
-    )
+def _by_messages(curve: Curve, shape: tuple[int, int], calls: Calls | None) -> CostModel | Unavailable:
+    if isinstance(curve.model, Unavailable):
+        return curve.model
+    key = curve.series.key
+    model = candidates(key.op, key.backend, key.algorithm, calls)[0]
+    return _ONE_LEVEL if model.inner_sent(*shape, 1) > 0 else model
 
 
 _ONE_LEVEL: Final = Unavailable(
@@ -269,27 +252,23 @@ _ONE_LEVEL: Final = Unavailable(
 )
 
 
-def _has(joint: JointFit, curves: Mapping[str, Series]) -> bool:
+def _has(joint: JointFit, curves: Iterable[Series]) -> bool:
     """Whether all of ``curves`` are among the data of ``joint``, with the times that they have here."""
     seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
     return all(
         (series.key.op, series.key.algorithm, *shape_of(series), size, point.time_ns / 1e9) in seen
-        for series in curves.values()
+        for series in curves
         for size, point in sized(series).items()
     )
 
 
-def _by_joint(curves: Mapping[str, Series], joint: JointFit) -> Costs:
-    def model_of(series: Series) -> CostModel | Unavailable:
-        model = joint.curves[series.key.op, series.key.algorithm]
-        try:
-            joint.seconds(model, *shape_of(series), series.points[-1].size_bytes)
-        except AnalysisError as error:
-            return Unavailable(error.code, str(error))
-        return model
-
-    shape = shape_of(next(iter(curves.values())))
-    return Costs({name: model_of(series) for name, series in curves.items()}, joint, shape, _origin(joint))
+def _by_joint(series: Series, joint: JointFit) -> CostModel | Unavailable:
+    model = joint.curves[series.key.op, series.key.algorithm]
+    try:
+        joint.seconds(model, *shape_of(series), series.points[-1].size_bytes)
+    except AnalysisError as error:
+        return Unavailable(error.code, str(error))
+    return model
 
 
 def _origin(joint: JointFit) -> str:
@@ -427,6 +406,8 @@ def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -
         timed = {size: (one[size], other[size]) for size in one if size in other}
         sizes = tuple(timed)
         if sizes:
+            # By the first of the costs that has both, else what the last one lacks.
+            told = [one if isinstance(one, Unavailable) else _expected(one, names, sizes) for one in costs]
             yield Pair(
                 names=names,
                 sizes_bytes=sizes,
@@ -434,5 +415,5 @@ def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -
                 measured=crossings(names, timed),
                 smallest=gain(names, sizes[0], timed[sizes[0]]),
                 largest=gain(names, sizes[-1], timed[sizes[-1]]),
-                expected=expected_of(names, sizes, costs),
+                expected=next((one for one in told if isinstance(one, Expected)), told[-1]),
             )

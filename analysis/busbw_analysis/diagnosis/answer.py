@@ -3,7 +3,6 @@
 ``answer_of`` makes it once from a judgement; the causes are in ``causes``.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -13,22 +12,11 @@ import numpy as np
 from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.diagnosis.causes import (
-    BEATEN,
-    FOUND_WITH,
-    Cause,
-    causes_of,
-    fewest_made,
-    more_launches,
-    percent,
-    scatter_of,
-    slow_model,
-)
+from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of, slow_model
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
-from busbw_analysis.diagnosis.selftest import taken_in_words
+from busbw_analysis.diagnosis.trust import trust_in
 from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
@@ -37,7 +25,6 @@ Status = Literal["as expected", "explained", "slower", "undecided", "not judged"
 
 OPEN_FINDINGS: Final = 3
 """So many findings are shown; more are folded behind their number."""
-MOST_CONFIDENCE: Final = 4
 
 _BANDS: Final = {
     "large": "large messages",
@@ -49,8 +36,6 @@ _BANDS: Final = {
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """So many operations of a band are named with their numbers."""
-_SCATTERED: Final = 0.1
-"""Launches that differ by more than that (± of the median case) cost confidence."""
 _OF_PLACEMENT: Final = frozenset({"oversubscribed", "no-spare-core"})
 """Causes that come from where the ranks run, and that a sound machine has, too."""
 _MOST_BY_PLACEMENT: Final = 10.0
@@ -90,14 +75,9 @@ class Answer:
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Label and sentence of every line that has one, in the order in which they are read."""
-        every = (
-            ("Answer", self.answer),
-            ("Why", self.cause),
-            ("Do", self.action),
-            ("Trust", self.trust),
-            ("Measured", self.measured),
-        )
-        return tuple((label, text) for label, text in every if text)
+        labels = ("Answer", "Why", "Do", "Trust", "Measured")
+        texts = (self.answer, self.cause, self.action, self.trust, self.measured)
+        return tuple((label, text) for label, text in zip(labels, texts, strict=True) if text)
 
     @property
     def opened(self) -> tuple[Finding, ...]:
@@ -115,7 +95,7 @@ def answer_of(judgement: Judgement) -> Answer:
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
     action = _sentence(*dict.fromkeys(cause.action for cause in causes))
-    confidence, trust = _trust(judgement, action)
+    confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
@@ -124,7 +104,7 @@ def answer_of(judgement: Judgement) -> Answer:
         or _unjudged(judgement),
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
-        trust=trust,
+        trust=_sentence(*trust),
         measured=_measured(judgement),
         confidence=confidence,
         causes=causes,
@@ -243,40 +223,6 @@ def _name(of: Verdict, among: Sequence[Verdict]) -> str:
     return " ".join(
         part for part in of.label.split(" · ") if part == of.op or any(part not in other for other in others)
     )
-
-
-def _trust(judgement: Judgement, action: str) -> tuple[int, str]:
-    """Points of confidence, and the sentence, without what ``action`` says already."""
-    dataset, launches, scatter = judgement.dataset, fewest_made(judgement), scatter_of(judgement)
-    if not launches:
-        return 0, "Nothing was measured."
-    if all(stored.run.imported is not None for stored in dataset.runs):
-        return 0, "One number a case from the log of another tool: how far another run would differ is not known."
-    found = {one.code for one in judgement.findings}
-    busy = found & {"disturbed", "throttled", "launches-differ"}
-    doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
-    whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
-    points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
-    many = "1 launch" if launches == 1 else f"{launches} launches"
-    where = " on a busy machine" if "disturbed" in busy else ""
-    if scatter is None:
-        text = f"{many}{where}: another one may say something else"
-    elif launches < LAUNCHES_FOR_A_TEST:
-        text = f"{many}{where} that differ by ± {percent(scatter)}: too few to test any difference"
-    else:
-        visible = smallest_difference(math.log1p(scatter), launches)
-        text = f"{many}{where}: differences below {percent(visible)} are not visible"
-    advice = more_launches(judgement)
-    return sum(points), _sentence(text, advice if advice not in action else "", _tested(judgement))
-
-
-def _tested(judgement: Judgement) -> str:
-    """The smallest difference that the newest self-test of this machine could tell, in its worst case."""
-    tested = judgement.selftest
-    if tested is None or tested.coarsest is None or tested.failures:
-        return ""
-    which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
-    return f"{which}: differences below {percent(tested.coarsest)} are not resolved"
 
 
 def _measured(judgement: Judgement) -> str:

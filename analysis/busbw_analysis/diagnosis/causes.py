@@ -1,17 +1,13 @@
 """Why verdicts are what they are: the causes that are looked for, as a table, in the order in which they are named."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-import numpy as np
-
 from busbw.ops import SYNCHRONISING
-from busbw_analysis.data.pair_groups import PairGroups
-from busbw_analysis.diagnosis.hypothesis_tests import launches_needed
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.trust import more_launches, percent, scatter_of
 from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
 from busbw_analysis.models.families import GLOO
 
@@ -22,9 +18,6 @@ FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-e
 _MOST_CAUSES: Final = 2
 """So many causes are named; further ones stay findings."""
 _LEAST_RATIOS: Final = 3
-_TARGETS: Final = (0.1, 0.25, 0.5)
-"""The differences that launches are named for: the smallest of them that takes no more than ``_MOST_LAUNCHES``."""
-_MOST_LAUNCHES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,43 +71,6 @@ def slow_model(judgement: Judgement) -> str:
     )
 
 
-def scatter_of(judgement: Judgement) -> float | None:
-    """How far the launches of one case differ, as a share: standard deviation of the logarithm of launch medians,
-    median over cases. None for one launch. Pairs of a matrix are left out.
-    """
-    found = [
-        float(np.log(group.launch_medians_ns).std(ddof=1))
-        for summary in judgement.cases
-        if not isinstance(summary.groups, PairGroups)
-        for group in summary.groups
-        if group.launches > 1
-    ]
-    return math.expm1(median(found)) if found else None
-
-
-def fewest_made(judgement: Judgement) -> int:
-    """The launches that every case has at least; 0 where nothing was measured."""
-    return min((len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]), default=0)
-
-
-def more_launches(judgement: Judgement) -> str:
-    """What more launches would show; "" where no affordable number of them shows more."""
-    scatter = scatter_of(judgement)
-    if scatter is None:
-        return "--launches 6 gives every time an interval"
-    for target in _TARGETS:
-        needed = launches_needed(math.log1p(scatter), target)
-        if needed is not None and needed <= _MOST_LAUNCHES:
-            more = needed > fewest_made(judgement)
-            return f"--launches {needed} would show differences of {percent(target)}" if more else ""
-    return ""
-
-
-def percent(share: float) -> str:
-    """A share in words, with two digits from 1 % on."""
-    return f"{100 * share:.{0 if share >= 0.1 else 1}f} %"
-
-
 # --- the table -------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +82,7 @@ class _Rule:
 
     code: str
     action: str | Callable[[Judgement], str]
-    explains: Callable[[Judgement, Verdict], bool] = lambda _judgement, _verdict: False
+    explains: Callable[[Judgement, Verdict], bool] = lambda *_: False
     text: Callable[[Judgement], str] | None = None
     always: bool = True
 
@@ -188,10 +144,6 @@ def _measure_again(judgement: Judgement) -> str:
     return f"measure again: {advice}" if advice else "measure when the machine is quieter: launches show little more"
 
 
-def _everything(_judgement: Judgement, _verdict: Verdict) -> bool:
-    return True
-
-
 _ALONE: Final = "measure again when nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
     _Rule("wrong-data", "do not use this library or machine before the data are right"),
@@ -200,13 +152,13 @@ _RULES: Final = (
         lambda judgement: f"read the error of each case (busbw show), and {_again(judgement, 'measure it again')}",
     ),
     _Rule("no-end", lambda judgement: _again(judgement, "measure the rest")),
-    _Rule("oversubscribed", _fewer_ranks, _everything),
+    _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
         "late-rank",
         "look at the host of that rank: load, clock frequency, binding",
         lambda _, verdict: verdict.op in SYNCHRONISING,
     ),
-    _Rule("slow-link", "look at that link: cable, interface, switch port", _everything),
+    _Rule("slow-link", "look at that link: cable, interface, switch port", lambda *_: True),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule("slow-model", _ALONE, text=slow_model),
     _Rule(
@@ -233,7 +185,7 @@ _RULES: Final = (
         _above_peak,
         always=False,
     ),
-    _Rule("throttled", "look at power limit and cooling of the GPUs", _everything),
+    _Rule("throttled", "look at power limit and cooling of the GPUs", lambda *_: True),
     _Rule(
         "hardware",
         "look at the slot and the link of that card (busbw peaks --here)",

@@ -234,13 +234,10 @@ def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
 
 def _pairs(first: Dataset, second: Dataset) -> Pairs:
     """Neighbours in time, one of each side: A B B A A B makes (A B) (B A) (A B)."""
-    one, two = _starts(first), _starts(second)
-    both = sorted([(began, "A", key) for key, began in one.items()] + [(began, "B", key) for key, began in two.items()])
-    pairs: list[tuple[LaunchKey, LaunchKey]] = []
-    for left, right in zip(both[::2], both[1::2], strict=False):
-        sides = {left[1]: left[2], right[1]: right[2]}
-        if len(sides) == 2:
-            pairs.append((sides["A"], sides["B"]))
+    sides = (("A", _starts(first)), ("B", _starts(second)))
+    both = sorted((began, side, key) for side, starts in sides for key, began in starts.items())
+    turns = ({side: key for _, side, key in two} for two in zip(both[::2], both[1::2], strict=False))
+    pairs = [(turn["A"], turn["B"]) for turn in turns if len(turn) == 2]
     if len(pairs) * 2 != len(both):
         order = "".join(side for _, side, _ in both)
         raise UsageError(

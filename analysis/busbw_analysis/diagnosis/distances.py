@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
-from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import Interval, interval_of
 from busbw_analysis.data.pair_groups import PairTimes, pair_times
 from busbw_analysis.data.summary import CaseSummary
@@ -65,20 +65,18 @@ class PairSplit:
 
 
 def steps_between(placements: Sequence[RankPlacement], ranks: Sequence[int]) -> Steps:
-    """The distances of ``ranks`` from each other; a rank that has no placement is as far from all as is not known."""
-    there = [placements[rank] if rank < len(placements) else None for rank in ranks]
-    apart, place_of = _places(there)
+    """The distances of ``ranks`` from each other."""
+    apart, place_of = _places([placements[rank] for rank in ranks])
     of_place = [tuple(row[place] for place in place_of) for row in apart]
     return tuple(of_place[place] for place in place_of)
 
 
-def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[list[int | None]], list[int]]:
+def _places(placements: Sequence[RankPlacement]) -> tuple[list[list[int | None]], list[int]]:
     """How far the places that differ to ``distance`` are from each other, and the place of each of ``placements``."""
-    keys = [None if placement is None else (placement.host, placement.switches) for placement in placements]
+    keys = [(placement.host, placement.switches) for placement in placements]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     places = [placements[keys.index(key)] for key in numbers]
-    apart = [[None if one is None or other is None else distance(one, other) for other in places] for one in places]
-    return apart, [numbers[key] for key in keys]
+    return [[distance(one, other) for other in places] for one in places], [numbers[key] for key in keys]
 
 
 def kinds(steps: Steps) -> list[Truths]:
@@ -124,10 +122,8 @@ def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]
     apart, place_of = _places(placements)
     ends = np.asarray(place_of)[pairs.ranks]
     names, which = np.unique(ends, axis=0, return_inverse=True)
-    steps = [apart[one][to] for one, to in names.tolist()]
-    by_steps = {
-        step: np.isin(which, [at for at, one in enumerate(steps) if one == step]) for step in dict.fromkeys(steps)
-    }
+    numbers = by_key((apart[one][to], number) for number, (one, to) in enumerate(names.tolist()))
+    by_steps = {steps: np.isin(which, those) for steps, those in numbers.items()}
     return PairSplit(
         case=summaries[0].index,
         op=case.op,

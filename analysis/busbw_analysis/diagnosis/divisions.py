@@ -94,17 +94,11 @@ class Division:
         return np.where(octaves > knots[-1], after, inside)
 
 
-def best_divisions(sweep: Sweep, noise: float, bends: float) -> dict[int, Division]:
-    """Number of plateaus → the division that costs least; numbers that are not possible are left out.
+class Search:
+    """Of the divisions of a sweep the best ones: a division costs the sum of its absolute errors, and for each of its
+    numbers half of ln N times the mean absolute deviation of an error.
 
     ``noise`` is the standard deviation of ln(time), ``bends`` the one that shows where the rate falls all the way.
-    """
-    return _Search(sweep, noise, bends).best()
-
-
-class _Search:
-    """A division costs the sum of its absolute errors, and for each of its numbers half of ln N times the mean
-    absolute deviation of an error.
     """
 
     def __init__(self, sweep: Sweep, noise: float, bends: float) -> None:
@@ -121,6 +115,7 @@ class _Search:
         self._cost: Floats = np.concatenate(costs)
 
     def best(self) -> dict[int, Division]:
+        """Number of plateaus → the division that costs least; numbers that are not possible are left out."""
         if not len(self._begin):
             return {}
         after, falls = self._tails()

@@ -72,22 +72,25 @@ def findings_on(
     found = [
         *_imported(dataset, measured),
         *_ends(dataset),
-        *(Finding("note", "resumed", text) for text in resumptions(dataset)),
         *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row)),
-        *(Finding("caution", "store", f"{notice}.") for notice in dataset.notices),
-        *_oversubscribed(dataset),
-        *_taken_twice(dataset),
-        *_late(lateness, summaries),
-        *_odd(matrices),
-        *_launches(measured),
-        *_drifting(measured),
-        *_disturbed(measured),
-        *_clocks(measured),
-        *_tested(selftest, dataset),
         *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
-        *(Finding("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
-        *_links(dataset, rows),
+        *_taken_twice(dataset),
+        *_odd(matrices),
+        *_disturbed(measured),
     ]
+    of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
+        ("note", "resumed", resumptions(dataset)),
+        ("caution", "store", (f"{notice}." for notice in dataset.notices)),
+        ("caution", "oversubscribed", _oversubscribed(dataset)),
+        ("caution", "late-rank", _late(lateness, summaries)),
+        ("caution", "launches-differ", _launches(measured)),
+        ("caution", "drift", _drifting(measured)),
+        ("note", "clock-error", _clocks(measured)),
+        ("caution", "self-test", _tested(selftest, dataset)),
+        ("note", "adjusted", (f"{text}." for stored in dataset.runs for text in stored.run.adjusted)),
+        ("caution", "hardware", _links(dataset, rows)),
+    )
+    found += [Finding(severity, code, text) for severity, code, texts in of_one_kind for text in texts]
     return ranked(dict.fromkeys(found))
 
 
@@ -202,13 +205,11 @@ _UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
 """Severity, code, why a case belongs there, and words, as of ``_by_reason``."""
 
 
-def _oversubscribed(dataset: Dataset) -> Iterator[Finding]:
+def _oversubscribed(dataset: Dataset) -> Iterator[str]:
     for host, (ranks, cores) in dataset.oversubscribed_hosts.items():
-        yield Finding(
-            "caution",
-            "oversubscribed",
+        yield (
             f"{ranks} ranks share {cores} usable cores on {host}. Ranks wait for a core as well as for each other, so "
-            "times are longer and scatter more than on a machine with a core for each.",
+            "times are longer and scatter more than on a machine with a core for each."
         )
 
 
@@ -224,11 +225,10 @@ def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("note", "one-machine", f"{text}. No network is between them but one that was made.")
 
 
-def _late(lateness: Iterable[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[Finding]:
-    names = {summary.index: case_name(summary) for summary in summaries}
+def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[str]:
     for group in lateness:
         for member in group.flagged:
-            yield Finding("caution", "late-rank", in_words(group, member, names))
+            yield in_words(group, member, case_name(summaries[member.worst]))
 
 
 def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
@@ -246,7 +246,7 @@ def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
         yield Finding("caution", f"slow-{kind}", f"{text}.")
 
 
-def _launches(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
     """Launches that were slower than the others as a whole; how far single cases scatter is in the trust."""
     found = by_key(
         (key, time_ns / group.time_ns)
@@ -258,22 +258,20 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     for (_, launch), ratios in found.items():
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
-            text = (
+            yield (
                 f"Launch {launch + 1} took {slower:.2g} times as long as the launches usually did (geometric mean over "
                 f"{_cases(len(ratios))}): the machine was not the same all the time."
             )
-            yield Finding("caution", "launches-differ", text)
 
 
-def _drifting(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     """The one flag that healthy runs have in few of their cases; the others are in the rows alone."""
     cases = [case_name(summary) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
-        text = (
+        yield (
             f"{len(cases)} of {_cases(len(measured))} drift: within most blocks the first and the last third differ by "
             f"more than their intervals allow ({_some(cases)})."
         )
-        yield Finding("caution", "drift", text)
 
 
 def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
@@ -289,31 +287,29 @@ def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             yield Finding("caution", code, f"{text}. Every sample is kept; a quiet machine has other numbers.")
 
 
-def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+def _clocks(measured: Sequence[CaseSummary]) -> Iterator[str]:
     cases = [summary for summary in measured if "clock error" in summary.flags]
     if cases:
-        worst = max((float(of_groups(summary.groups, "clock_error_ns").max()) for summary in cases), default=0.0)
-        text = (
+        worst = max(float(of_groups(summary.groups, "clock_error_ns").max()) for summary in cases)
+        yield (
             f"In {len(cases)} of {_cases(len(measured))} the clocks of the ranks are not known to agree better than "
             f"{format_time(worst)}, which is more than 5 % of a call: who came when is not told there."
         )
-        yield Finding("note", "clock-error", text)
 
 
-def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Finding]:
+def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[str]:
     if selftest is not None and selftest.failures:
         which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
-        yield Finding("caution", "self-test", f"S{which[1:]}: {selftest.answer()}")
+        yield f"S{which[1:]}: {selftest.answer()}"
 
 
-def _links(dataset: Dataset, rows: Catalogue) -> Iterator[Finding]:
+def _links(dataset: Dataset, rows: Catalogue) -> Iterator[str]:
     """Links of hosts that carry less than their two ends could, as recorded before the run began. Those that may have
     been at rest are left out: the facts are read before anybody copies.
     """
     hosts = dict.fromkeys(dataset.runs[0].run.hosts)
     found = by_key((said, host) for host in hosts for said in _said(picture(dataset.environment(host), rows).findings))
-    for finding, of in found.items():
-        yield Finding("caution", "hardware", f"On {', '.join(of)}: {finding}.")
+    yield from (f"On {', '.join(of)}: {finding}." for finding, of in found.items())
 
 
 def _said(findings: Sequence[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from busbw.ops import TO_THE_HOST
 from busbw.runs.records import settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
-from busbw.system.detect import Level, picture
+from busbw.system.detect import Level, Name, picture
 from busbw.units import format_size
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset
@@ -27,21 +27,8 @@ from busbw_analysis.diagnosis.storage import Stored
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Peak
 
-Kind = Literal[
-    "cache",
-    "DRAM",
-    "GPU cache",
-    "HBM",
-    "PCIe",
-    "C2C",
-    "NVLink",
-    "ranks of a host",
-    "pairs of GPUs",
-    "links of GPUs",
-    "network",
-    "storage",
-    "NVMe",
-]
+Kind = Literal["cache", "GPU cache", "ranks of a host", "pairs of GPUs", "links of GPUs", "network", "storage"] | Name
+"""What only measuring shows, and what a machine has by its facts."""
 
 _Kind = TypeVar("_Kind")
 _Rates = tuple[float, float | None, float | None]

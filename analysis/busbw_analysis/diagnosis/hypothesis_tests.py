@@ -117,18 +117,15 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
     if pairs is None:
         one, two = _logs(first.values()), _logs(second.values())
         points = np.sort((two[:, np.newaxis] - one).ravel())
-        enough = min(len(one), len(two)) >= LAUNCHES_FOR_A_TEST
-        null = _rank_sum(len(one), len(two)) if enough else None
-        return _estimate(points, null, (len(one), len(two)), _scatter(one, two), paired=False)
+        return _estimate(points, (len(one), len(two)), _scatter(one, two), paired=False)
     whole = [(first[one], second[two]) for one, two in pairs if one in first and two in second]
     if not whole:
         raise AnalysisError("no pair of launches has a value on both sides; want one or more")
     steps = _logs([two / one for one, two in whole])
     rows, columns = np.triu_indices(len(steps))
     points = np.sort((steps[rows] + steps[columns]) / 2)
-    null = _signed_rank(len(steps)) if len(steps) >= LAUNCHES_FOR_A_TEST else None
     scatter = float(steps.std(ddof=1)) / math.sqrt(2) if len(steps) > 1 else None
-    return _estimate(points, null, (len(steps), len(steps)), scatter, paired=True)
+    return _estimate(points, (len(steps), len(steps)), scatter, paired=True)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -272,7 +269,7 @@ class _Size:
         """The chance of a false alarm that an exact test at ``alpha`` really has: with few launches it is coarse."""
         if self.count > _COARSE:
             return alpha
-        below = 2 * np.cumsum(_signed_rank(self.count) if self.paired else _rank_sum(self.count, self.count))
+        below = 2 * np.cumsum(_null((self.count, self.count), paired=self.paired))
         return float(below[below <= alpha * _ROUNDING].max(initial=_LEAST_SCATTER))
 
     def finds(self, difference: float) -> float:
@@ -298,23 +295,26 @@ def _scatter(one: Floats, two: Floats) -> float | None:
     return math.sqrt(float(((one - one.mean()) ** 2).sum() + ((two - two.mean()) ** 2).sum()) / freedom)
 
 
-def _estimate(
-    points: Floats, null: Floats | None, launches: tuple[int, int], scatter: float | None, *, paired: bool
-) -> Estimate:
+def _estimate(points: Floats, launches: tuple[int, int], scatter: float | None, *, paired: bool) -> Estimate:
     """Estimate, interval and p-value from the sorted ``points`` (differences of all pairs across the sides, or means of
-    all pairs of steps) and ``null``, the chance of each number of points above 0 when there is no difference.
+    all pairs of steps) and the chance of each number of points above 0 when there is no difference.
 
     Test and interval are two readings of one table, so they never contradict each other. Ties count for no difference.
     """
     ratio = math.exp(float(np.median(points)))
-    if null is None:
+    if min(launches) < LAUNCHES_FOR_A_TEST:
         return Estimate(ratio, None, None, None, launches, scatter, paired)
-    below = np.cumsum(null)
+    below = np.cumsum(_null(launches, paired=paired))
     rest = len(points) - max(int((points > 0).sum()), int((points < 0).sum()))
     p_value = min(1.0, 2 * float(below[rest]))
     cut = int(np.searchsorted(below, (1 - CONFIDENCE) / 2 * _ROUNDING, side="right"))
     low, high = (None, None) if cut == 0 else (math.exp(points[cut - 1]), math.exp(points[len(points) - cut]))
     return Estimate(ratio, low, high, p_value, launches, scatter, paired)
+
+
+def _null(launches: tuple[int, int], *, paired: bool) -> Floats:
+    """The chance of each value of the statistic when there is no difference."""
+    return _signed_rank(launches[0]) if paired else _rank_sum(*launches)
 
 
 @functools.lru_cache(maxsize=256)

@@ -239,10 +239,7 @@ def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     alike = grouped(threaded, lambda curve: replace(curve.key, threads=None))
     found: list[Scaled] = []
     for members in alike.values():
-        shared = set.intersection(*({point.size_bytes for point in curve.points} for curve in members))
-        if not shared:
-            continue
-        at = {curve: _at(curve, max(shared)) for curve in sorted(members, key=lambda one: one.threads or 0)}
+        at = _at_largest(sorted(members, key=lambda one: one.threads or 0))
         one = next((point.rate for curve, point in at.items() if curve.threads == 1), None)
         found += [Scaled(curve, point, None if one is None else point.rate / one) for curve, point in at.items()]
     return tuple(found)
@@ -257,9 +254,9 @@ def beside(
     found: list[tuple[MemoryCurve, MemoryPoint, MemoryPoint]] = []
     for curve in (one for one in known if one.key.op == op and _but_for_op(one.key) in others):
         partner = others[_but_for_op(curve.key)]
-        shared = {point.size_bytes for point in curve.points} & {point.size_bytes for point in partner.points}
-        if shared:
-            found.append((curve, _at(curve, max(shared)), _at(partner, max(shared))))
+        at = _at_largest([curve, partner])
+        if at:
+            found.append((curve, at[curve], at[partner]))
     return tuple(found)
 
 
@@ -268,5 +265,8 @@ def _but_for_op(key: SeriesKey) -> SeriesKey:
     return replace(key, op="", mode="", sync="")
 
 
-def _at(curve: MemoryCurve, size_bytes: int) -> MemoryPoint:
-    return next(point for point in curve.points if point.size_bytes == size_bytes)
+def _at_largest(curves: Sequence[MemoryCurve]) -> dict[MemoryCurve, MemoryPoint]:
+    """The point of each of ``curves`` at the largest size that all of them have; none where they share none."""
+    shared = set.intersection(*({point.size_bytes for point in curve.points} for curve in curves))
+    largest = max(shared, default=None)
+    return {curve: point for curve in curves for point in curve.points if point.size_bytes == largest}

@@ -21,9 +21,10 @@ from typing import Literal
 import numpy as np
 
 from busbw.units import about_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import IntervalKind, interval_of
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Sweep, best_divisions
+from busbw_analysis.diagnosis.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Search, Sweep
 from busbw_analysis.fitting.segments import Floats
 
 LEAST_SIZES = 6
@@ -114,15 +115,17 @@ class Plateaus:
     @property
     def outermost(self) -> str:
         """What may be said of the last plateau: whether it is the memory behind all caches."""
-        one = self.plateaus[-1]
+        one, told = self.plateaus[-1], self.caches_bytes
         if self.end == "flat":
+            evidence = "the sizes alone, for what the caches hold was not told"
+            if told:
+                evidence = f"its sizes and the {about_size(told)} of last-level cache that the system states for a rank"
             inner = "no cache was seen before it" if len(self.plateaus) == 1 else "the ones before it are caches"
             if len(self.plateaus) == 1 and self.faster_before:
                 inner = "smaller working sets are faster, so of a cache, but at too few sizes for a plateau"
             return (
                 f"the outermost level seen: flat for {one.octaves:.1f} octaves, from {about_size(one.first_bytes)} to "
-                f"{about_size(one.last_bytes)}, so most likely the memory behind the caches, by {self._evidence}; "
-                f"{inner}"
+                f"{about_size(one.last_bytes)}, so most likely the memory behind the caches, by {evidence}; {inner}"
             )
         if self.end == "short":
             return (
@@ -130,22 +133,12 @@ class Plateaus:
                 "take larger sizes"
             )
         if self.end == "small":
-            told = self.caches_bytes
             known = f" (the system states {about_size(told)} of last-level cache for a rank)" if told else ""
             return (
                 f"it ends at {about_size(one.last_bytes)}, which a cache may hold{known}; memory was perhaps "
                 f"not reached, take working sets up to {about_size(least_of_memory(told))}"
             )
         return f"the rate still {self.end} at the end of the sweep: memory was perhaps not reached, take larger sizes"
-
-    @property
-    def _evidence(self) -> str:
-        """On what it rests that the last plateau is no cache."""
-        if not self.caches_bytes:
-            return "the sizes alone, for what the caches hold was not told"
-        return (
-            f"its sizes and the {about_size(self.caches_bytes)} of last-level cache that the system states for a rank"
-        )
 
 
 def least_of_memory(caches_bytes: int | None) -> int:
@@ -177,12 +170,8 @@ def find_plateaus(
     sweeps = list(_sweeps(moved, times))
     steps, bends = (min(_spread(sweep, order) for sweep in sweeps) for order in (1, 2))
     noise = max(steps, _between_launches(launches), _LEAST_NOISE)
-    tried = [(sweep, best_divisions(sweep, noise, bends)) for sweep in sweeps]
-    found: dict[int, tuple[Sweep, Division]] = {}
-    for sweep, divisions in tried:
-        for number, one in divisions.items():
-            if number not in found or one.score < found[number][1].score:
-                found[number] = (sweep, one)
+    tried = by_key((number, (of, one)) for of in sweeps for number, one in Search(of, noise, bends).best().items())
+    found = {number: min(options, key=lambda option: option[1].score) for number, options in tried.items()}
     if not found:
         return Unavailable(
             "nowhere-flat",

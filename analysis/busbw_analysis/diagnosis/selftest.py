@@ -100,15 +100,6 @@ def judge_selftest(folder: Path) -> SelfTest:
         raise AnalysisError(f"{folder} holds no complete self-test: {type(error).__name__}: {error}") from error
     summaries = summarise(same)
     estimates = _same_with_itself(summaries)
-    checks = (
-        *_clock_reads(same),
-        _start_skew(summaries),
-        _clocks(same),
-        _quiet(same),
-        *_repeated(estimates),
-        _late(late, truth),
-        _wrong(wrong),
-    )
     return SelfTest(
         id=folder.name,
         started=same.runs[0].run.started,
@@ -117,7 +108,15 @@ def judge_selftest(folder: Path) -> SelfTest:
         ranks=truth["ranks"],
         usable_cores=truth["usable_cores"],
         launches=len(same.runs[0].launches) // 2,
-        checks=checks,
+        checks=(
+            *_clock_reads(same),
+            _start_skew(summaries),
+            _clocks(same),
+            _quiet(same),
+            *_repeated(estimates),
+            _late(late, truth),
+            _wrong(wrong),
+        ),
         resolution={name: width for name, one in estimates.items() if (width := _half_width(one)) is not None},
     )
 

@@ -114,9 +114,8 @@ class Trained:
         communication = self.exposed_ns - self.bubble_ns
         if self.bubble_ns > communication:
             return "bubble", self.bubble_ns
-        return ", ".join(
-            name for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self.workload, name) > 1
-        ), communication
+        dimensions = (name for name in ("dp", "tp", "pp", "cp", "ep") if getattr(self.workload, name) > 1)
+        return ", ".join(dimensions), communication
 
     @property
     def tokens_per_second(self) -> float:

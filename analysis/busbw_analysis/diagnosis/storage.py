@@ -11,6 +11,7 @@ from statistics import median
 from busbw.ops import STORING
 from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary, Interval, IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
@@ -24,6 +25,7 @@ WAYS = {
     "memory": "the file system is memory: nothing of this is a drive",
 }
 """How the page cache is kept out, as a case says it, and in words."""
+_NO_PEAK = Unavailable("only-overlapped", "it was measured beside computation only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +79,11 @@ class Stored:
 
 def stored(dataset: Dataset, curves: Iterable[Curve]) -> tuple[Stored, ...]:
     """Every measured case on storage, in the order of the plan; ``curves`` know the peaks."""
-    checks: dict[int, dict[tuple[int, int, int], CrossCheck]] = {}
-    for block in dataset.blocks:
-        if block.measurement.cross_check is not None:
-            place = (block.run, block.launch, block.number)
-            checks.setdefault(block.case, {})[place] = block.measurement.cross_check
+    rows = (row for one in dataset.runs for row in one.measurements)
+    checks = by_key((row.case, row.cross_check) for row in rows if row.cross_check is not None)
     peaks = {(curve.series.key.op, curve.series.key.ranks): curve.peak for curve in curves}
     return tuple(
-        _stored(
-            summary,
-            group,
-            peaks.get(
-                (summary.case.op, group.ranks),
-                Unavailable("only-overlapped", "it was measured beside computation only"),
-            ),
-            _beside(list(checks.get(summary.index, {}).values()), summary, group),
-        )
+        _stored(summary, group, peaks.get((summary.case.op, group.ranks), _NO_PEAK), checks.get(summary.case, []))
         for summary in summarise(dataset)
         if summary.case.op in STORING and summary.state == "measured"
         for group in summary.groups
@@ -113,15 +104,16 @@ def _beside(checks: Sequence[CrossCheck], summary: CaseSummary, group: GroupSumm
     places = [everyone.index(rank) for rank in group.ranks]
     told = [check.bytes_per_second for check in checks if check.error is None]
     rates = [sum(one[place] for place in places) for one in told if len(one) > max(places)]
-    reasons = [check.error for check in checks if check.error is not None]
     return Beside(
         tool=f"{checks[0].tool} {checks[0].version}",
         rate=median(rates) if rates else None,
-        reason=reasons[0] if reasons else None,
+        reason=next((check.error for check in checks if check.error is not None), None),
     )
 
 
-def _stored(summary: CaseSummary, group: GroupSummary, peak: Peak | Unavailable, beside: Beside | None) -> Stored:
+def _stored(
+    summary: CaseSummary, group: GroupSummary, peak: Peak | Unavailable, checks: Sequence[CrossCheck]
+) -> Stored:
     case = summary.case
     posted = group.overlap
     time_ns = group.time_ns if posted is None else posted.pure_ns
@@ -144,5 +136,5 @@ def _stored(summary: CaseSummary, group: GroupSummary, peak: Peak | Unavailable,
         check=summary.check,
         flags=tuple(summary.flags),
         peak=peak,
-        beside=beside,
+        beside=_beside(checks, summary, group),
     )

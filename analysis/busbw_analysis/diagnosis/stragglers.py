@@ -128,7 +128,11 @@ def most_suspicious(cases: Sequence[Sequence[Part]], count: int) -> list[int]:
 def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> LateCounts:
     """What one case says about everybody when ``suspects`` are not asked what is usual."""
     of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
-    among = [_gap_among_others(part, suspects, fallback) for part, fallback in zip(parts, of_others, strict=True)]
+    # Several suspects are so often last themselves that it takes the others alone to tell what is usual for them.
+    among = [
+        gap if part.entries is None or len(suspects) == 1 else _highest_gap(np.delete(part.entries, suspects, axis=0))
+        for part, gap in zip(parts, of_others, strict=True)
+    ]
     usual = float(np.quantile(np.concatenate(among), _USUAL_QUANTILE))
     limit = max(TIMES_USUAL * usual, RELEASE_NS, *(part.clock_error_ns for part in parts))
     samples: Counter[tuple[int, int]] = Counter()
@@ -160,16 +164,6 @@ def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> L
         late=(np.concatenate(places), np.concatenate(lateness)),
         duels=duels,
     )
-
-
-def _gap_among_others(part: Part, suspects: Sequence[int], fallback: Floats) -> Floats:
-    """How far the last unsuspected rank came after the next one, ns.
-
-    Several suspects are so often last themselves that it takes the others alone to tell what is usual for them.
-    """
-    if part.entries is None or len(suspects) == 1:
-        return fallback
-    return _highest_gap(np.delete(part.entries, suspects, axis=0))
 
 
 def _highest_gap(entries: Floats) -> Floats:
@@ -225,7 +219,7 @@ class RankLateness:
     """
 
     rank: int
-    host: str | None
+    host: str
     share: float
     low: float | None
     high: float | None
@@ -276,9 +270,8 @@ def lateness_of(dataset: Dataset) -> tuple[GroupLateness, ...]:
     return tuple(_group(ranks, cases, hosts) for ranks, cases in groups.items())
 
 
-def in_words(group: GroupLateness, member: RankLateness, case_names: Mapping[int, str]) -> str:
-    """What is held against ``member`` of ``group``, as whole sentences; ``case_names`` has a name for every case."""
-    who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
+def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
+    """What is held against ``member`` of ``group``, as whole sentences; ``worst`` is the name of its worst case."""
     spread = "" if member.low is None or member.high is None else f" ({member.low:.0%} to {member.high:.0%} by launch)"
     chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
     if group.seen == "shortest time":
@@ -294,11 +287,11 @@ def in_words(group: GroupLateness, member: RankLateness, case_names: Mapping[int
         else ""
     )
     return (
-        f"{who} {what} in {member.share:.0%} of samples{spread}, median {format_time(member.median_ns)}. {usual} in 4 "
-        f"of 5 samples. Waiting for it takes {member.cost:.0%} of the time of the calls. Among ranks "
-        f"{rank_list(group.ranks)} it stands out in {member.cases} of {_counted(group.cases, 'case')} and "
-        f"{member.launches} of {_counted(group.launches, 'launch', 'launches')}, most in {case_names[member.worst]}; "
-        f"it was late more often than any other in {member.ahead} of "
+        f"Rank {member.rank} (host {member.host}) {what} in {member.share:.0%} of samples{spread}, median "
+        f"{format_time(member.median_ns)}. {usual} in 4 of 5 samples. Waiting for it takes {member.cost:.0%} of the "
+        f"time of the calls. Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of "
+        f"{_counted(group.cases, 'case')} and {member.launches} of {_counted(group.launches, 'launch', 'launches')}, "
+        f"most in {worst}; it was late more often than any other in {member.ahead} of "
         f"{_counted(member.stretches, 'stretch', 'stretches')} of samples ({chance} among equal ranks).{together}"
     )
 
@@ -368,7 +361,7 @@ class _Trial:
         rank = self.ranks[place]
         return RankLateness(
             rank=rank,
-            host=self.hosts[rank] if rank < len(self.hosts) else None,
+            host=self.hosts[rank],
             share=share,
             low=low,
             high=high,

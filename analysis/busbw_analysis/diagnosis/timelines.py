@@ -54,19 +54,18 @@ class CallTime:
 
 def call_times(timelines: tuple[RankTimeline, ...]) -> tuple[CallTime, ...]:
     """Of every name, in the order of the first call; a name whose calls took no time is left out."""
-    names = dict.fromkeys(name for row in timelines for name, _, _ in row.spans if name != COMPUTE)
-    return tuple(one for name in names if (one := _call_time(name, timelines)) is not None)
-
-
-def _call_time(name: str, timelines: tuple[RankTimeline, ...]) -> CallTime | None:
-    whole = exposed = 0
-    for row in timelines:
-        under_way, computed = (
-            _union([(begin, end) for known, begin, end in row.spans if known == wanted]) for wanted in (name, COMPUTE)
-        )
-        whole += _length(under_way)
-        exposed += _length(_without(under_way, computed))
-    return CallTime(name, whole, 1 - exposed / whole) if whole else None
+    found = []
+    for wanted in dict.fromkeys(name for row in timelines for name, _, _ in row.spans if name != COMPUTE):
+        whole = exposed = 0
+        for row in timelines:
+            under_way, computed = (
+                _union([(begin, end) for name, begin, end in row.spans if name == of]) for of in (wanted, COMPUTE)
+            )
+            whole += _length(under_way)
+            exposed += _length(_without(under_way, computed))
+        if whole:
+            found.append(CallTime(wanted, whole, 1 - exposed / whole))
+    return tuple(found)
 
 
 def _length(intervals: list[Interval]) -> int:

@@ -114,13 +114,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
     (status, text), best, worst = (
-        _judged(
-            curve,
-            None if peak_share is None else peak_share / slowdown,
-            None if model_ratio is None else model_ratio * slowdown,
-            point.time_ns * slowdown,
-            latent=latent,
-        )
+        _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in ends))
     )
     reasons = [*_peak_words(curve, point, peak_share), _model_words(curve, index)]
@@ -172,27 +166,28 @@ def _most_share(curve: Curve) -> float:
 
 
 def _judged(
-    curve: Curve, peak_share: float | None, model_ratio: float | None, time_ns: float, *, latent: bool
+    curve: Curve, time_ns: float, peak_share: float | None, model_ratio: float | None, slowdown: float, *, latent: bool
 ) -> tuple[Status, str]:
-    """A time against peak (``peak_share``: busbw over it) and model (None: there is none).
+    """``slowdown`` times a time against peak (``peak_share``: busbw over it) and model (None: there is none).
 
     The model comes before the latency: to be bound by latency is no excuse for being slower than theory says. Where
     only the peak judges, nobody is slow whose time without α of the fit is near it, as nothing tells how much latency
     is, nor who is below the widest link that such hardware has.
     """
     near, most = _near_share(curve), _most_share(curve)
+    peak_share = None if peak_share is None else peak_share / slowdown
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= near:
         # What was measured beside it scatters, too.
         believed: Status = "faster" if peak_share > (ABOVE_PEAK if math.isinf(most) else 1) else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
     if model_ratio is not None:
-        status, text = _by_tolerance(model_ratio, "the model")
-        return status, text or f"{model_ratio:.2g}× the model's time"
+        status, text = _by_tolerance(model_ratio * slowdown, "the model")
+        return status, text or f"{model_ratio * slowdown:.2g}× the model's time"
     if latent or peak_share is None:
         return "not judged", "latency-bound" if latent else "nothing to compare with"
-    moving_ns = time_ns - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
-    beyond_latency = peak_share * time_ns / moving_ns if moving_ns > 0 else 0.0
+    moving_ns = time_ns * slowdown - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
+    beyond_latency = peak_share * (time_ns * slowdown) / moving_ns if moving_ns > 0 else 0.0
     if beyond_latency >= near:
         return "not judged", f"{reached}, {100 * beyond_latency:.3g} % without latency"
     return ("not judged" if isinstance(curve.peak, Peak) and curve.peak.widest else "slower"), reached
