@@ -19,16 +19,7 @@ from busbw_analysis.data.load import CaseState, Dataset, differences
 from busbw_analysis.data.pair_groups import PairGroups, has_modes
 from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseSummary, summarise
-from busbw_analysis.diagnosis.hypothesis_tests import (
-    Estimate,
-    Label,
-    Launches,
-    LaunchKey,
-    Pairs,
-    Verdict,
-    estimate,
-    verdicts,
-)
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, LaunchKey, Pairs, Verdict, estimate, verdicts
 
 Statistic = Literal["median", "mean"]
 
@@ -124,10 +115,6 @@ class Comparison:
     incomplete: tuple[Incomplete, ...] = ()
     imported: bool = False
 
-    def words(self) -> Mapping[Label, int]:
-        """How many bands got each verdict."""
-        return Counter(band.verdict.word for band in self.bands)
-
 
 def compare(
     first: Dataset, second: Dataset, *, within: float = 0.05, paired: bool = False, force: bool = False
@@ -148,18 +135,15 @@ def compare(
     pairs = _pairs(first, second) if paired else None
     notices += [] if paired else _order(first, second)
     notices += [f"side {name}: {notice}" for name, side in (("A", first), ("B", second)) for notice in side.notices]
-    one = {summary.case: summary for summary in summarise(first)}
-    two = {summary.case: summary for summary in summarise(second)}
+    one, two = ({summary.case: summary for summary in summarise(side)} for side in (first, second))
     both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
     timed = [case for case in both if case.mode != "overlap"]
     material = [_Material.of(first, one[case], second, two[case]) for case in timed]
     usable = [found for found in material if _comparable(found, pairs)]
     unlike = {case: _PART_COMPUTATION for case in both if case not in timed}
     unlike |= {found.case: _APART for found in material if not _comparable(found, pairs)}
-    left_out = [
-        *_left_out(one, two),
-        *(LeftOut(case, "both", why, "measured", "measured") for case, why in unlike.items()),
-    ]
+    left_out = [*_left_out(one, two)]
+    left_out += [LeftOut(case, "both", why, "measured", "measured") for case, why in unlike.items()]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
         broken = [ended_in_words(run) for side in (first, second) for run in side.runs if not _ended_well(run)]

@@ -1,6 +1,7 @@
 """What ``busbw compare`` prints: bands and beneath them their cases, as aligned columns and as JSON."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -43,7 +44,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "power": POWER,
         "within": comparison.within,
         "answer": gist(comparison),
-        "words": dict(comparison.words()),
+        "words": dict(Counter(band.verdict.word for band in comparison.bands)),
         "bands": [_band(band) for band in comparison.bands],
         "left_out": msgspec.to_builtins(comparison.left_out),
         "notices": list(comparison.notices),
