@@ -205,6 +205,10 @@ def test_kinds_take_every_pair_exactly_once(drawn: list[tuple[str, str]]) -> Non
         assert mask.any()
 
 
+def test_a_rank_without_a_seat_is_as_far_as_is_not_known() -> None:
+    assert steps_between((RankPlacement(0, "a"),), (0, 1)) == ((0, None), (None, None))
+
+
 def test_splits_keep_the_order_of_the_plan() -> None:
     splits: tuple[PairSplit, ...] = judged(matrix(MIB), matrix(8)).splits
     assert [split.size_bytes for split in splits] == [MIB, 8]

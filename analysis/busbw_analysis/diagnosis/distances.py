@@ -65,18 +65,19 @@ class PairSplit:
 
 
 def steps_between(placements: Sequence[RankPlacement], ranks: Sequence[int]) -> Steps:
-    """The distances of ``ranks`` from each other."""
-    apart, place_of = _places([placements[rank] for rank in ranks])
+    """The distances of ``ranks`` from each other; a rank that has no placement is as far from all as is not known."""
+    apart, place_of = _places([placements[rank] if rank < len(placements) else None for rank in ranks])
     of_place = [tuple(row[place] for place in place_of) for row in apart]
     return tuple(of_place[place] for place in place_of)
 
 
-def _places(placements: Sequence[RankPlacement]) -> tuple[list[list[int | None]], list[int]]:
+def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[list[int | None]], list[int]]:
     """How far the places that differ to ``distance`` are from each other, and the place of each of ``placements``."""
-    keys = [(placement.host, placement.switches) for placement in placements]
+    keys = [None if placement is None else (placement.host, placement.switches) for placement in placements]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     places = [placements[keys.index(key)] for key in numbers]
-    return [[distance(one, other) for other in places] for one in places], [numbers[key] for key in keys]
+    apart = [[None if one is None or other is None else distance(one, other) for other in places] for one in places]
+    return apart, [numbers[key] for key in keys]
 
 
 def kinds(steps: Steps) -> list[Truths]:

@@ -102,7 +102,8 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
     time_ns, low_ns, high_ns = (np.full(launches.shape[1:], np.nan) for _ in range(3))
     time_ns[cells], low_ns[cells], high_ns[cells] = times.time_ns, times.low_ns, times.high_ns
     rate: Floats = summary.case.size_bytes / time_ns * 1e9
-    hosts = tuple(placements[rank].host for rank in ranks)
+    # Of runs with fewer ranks, pooled by force, the placement of some is not known.
+    hosts = tuple(placements[rank].host if rank < len(placements) else "?" for rank in ranks)
     steps = steps_between(placements, ranks)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes

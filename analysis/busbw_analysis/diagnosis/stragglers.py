@@ -219,7 +219,7 @@ class RankLateness:
     """
 
     rank: int
-    host: str
+    host: str | None
     share: float
     low: float | None
     high: float | None
@@ -286,8 +286,9 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
         if 1 < len(host) < len(group.members) and all(other.flagged for other in host)
         else ""
     )
+    who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
     return (
-        f"Rank {member.rank} (host {member.host}) {what} in {member.share:.0%} of samples{spread}, median "
+        f"{who} {what} in {member.share:.0%} of samples{spread}, median "
         f"{format_time(member.median_ns)}. {usual} in 4 of 5 samples. Waiting for it takes {member.cost:.0%} of the "
         f"time of the calls. Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of "
         f"{_counted(group.cases, 'case')} and {member.launches} of {_counted(group.launches, 'launch', 'launches')}, "
@@ -361,7 +362,7 @@ class _Trial:
         rank = self.ranks[place]
         return RankLateness(
             rank=rank,
-            host=self.hosts[rank],
+            host=self.hosts[rank] if rank < len(self.hosts) else None,
             share=share,
             low=low,
             high=high,
