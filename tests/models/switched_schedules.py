@@ -10,7 +10,6 @@ from busbw.ops.algorithms.base import (
     Schedule,
     Slots,
     Transfer,
-    every_rank,
     joined,
     own_blocks,
     same,
@@ -26,9 +25,9 @@ def nvls_all_reduce(ranks: int) -> Schedule:
     whole = tuple(range(ranks))
     rounds = [
         tuple(_added(ranks, ((rank, whole) for rank in whole))),
-        every_rank(ranks, lambda rank: same(ranks, rank, (rank,))),
-        every_rank(ranks, lambda rank: same(rank, ranks, (rank,))),
-        every_rank(ranks, lambda rank: same(ranks, rank, whole)),
+        tuple(same(ranks, rank, (rank,)) for rank in range(ranks)),
+        tuple(same(rank, ranks, (rank,)) for rank in range(ranks)),
+        tuple(same(ranks, rank, whole) for rank in range(ranks)),
     ]
     return _with_switch(vectors(ranks, ranks), rounds, vectors(ranks, ranks))
 
@@ -36,8 +35,8 @@ def nvls_all_reduce(ranks: int) -> Schedule:
 def nvls_all_gather(ranks: int) -> Schedule:
     """Each rank has the switch hand out its block to all others."""
     rounds = [
-        every_rank(ranks, lambda rank: same(rank, ranks, (rank,))),
-        every_rank(ranks, lambda rank: same(ranks, rank, _others(rank, ranks))),
+        tuple(same(rank, ranks, (rank,)) for rank in range(ranks)),
+        tuple(same(ranks, rank, _others(rank, ranks)) for rank in range(ranks)),
     ]
     return _with_switch(own_blocks(ranks), rounds, vectors(ranks, ranks))
 
@@ -46,7 +45,7 @@ def nvls_reduce_scatter(ranks: int) -> Schedule:
     """Each rank has the switch add up its block as all others have it."""
     rounds = [
         tuple(_added(ranks, ((rank, _others(rank, ranks)) for rank in range(ranks)))),
-        every_rank(ranks, lambda rank: same(ranks, rank, (rank,), adds=True)),
+        tuple(same(ranks, rank, (rank,), adds=True) for rank in range(ranks)),
     ]
     return _with_switch(vectors(ranks, ranks), rounds, tuple((rank,) for rank in range(ranks)))
 

@@ -72,6 +72,11 @@ def own(share: Share) -> Layout:
     return Layout(span, span)
 
 
+def written(share: Share) -> Layout:
+    """A buffer of a rank's own, of what nobody has sent."""
+    return Layout((), (Span(share.count, share.rank),))
+
+
 def nothing(_share: Share) -> Layout:
     """No buffers: an operation without data, or whose data are the call's own."""
     return Layout((), ())

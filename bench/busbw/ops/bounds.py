@@ -8,9 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Units = Callable[[int], float]
-"""n ranks → units of S."""
-
 Crossing = Callable[[Sequence[str], int], float]
 """The host of every rank, and the root → the least that must go in one direction through the interface of the busiest
 host, in units of S. From counting cuts between a host and the rest: a host has to receive all blocks of the others
@@ -19,18 +16,26 @@ host, in units of S. From counting cuts between a host and the rest: a host has 
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """What n ranks cannot do without, in ``units`` of S, and the ``words`` of it in a formula (none where it is 0)."""
+
+    units: Callable[[int], float]
+    words: str
+
+    def __call__(self, ranks: int) -> float:
+        """Units of S."""
+        return self.units(ranks)
+
+
+@dataclass(frozen=True, slots=True)
 class LowerBound:
-    """What no algorithm can do without, for n ranks: bytes that some rank has to send or receive (times β),
-    that some rank has to add up (times γ) and that all ranks together have to send, all in units of S. The words are
-    those of the formula.
+    """What no algorithm can do without: bytes that some rank has to send or receive (times β), that some rank has to
+    add up (times γ) and that all ranks together have to send.
     """
 
-    sent: Units
-    added: Units
-    moved: Units
-    sent_words: str = ""
-    added_words: str = ""
-    moved_words: str = ""
+    sent: Term
+    added: Term
+    moved: Term
 
     def rounds(self, ranks: int, ports: int = 1) -> int:
         """⌈log_(p+1) n⌉ rounds where a rank sends and receives ``ports`` messages at once (Bruck et al. 1997): in each,
@@ -44,53 +49,32 @@ class LowerBound:
     def formula(self, *, ports: int, sharing: bool, sums: bool) -> str:
         """The bound as it is printed: with R when ranks share a host (``sharing``), with γ where it is known."""
         terms = ["⌈lg n⌉ α" if ports == 1 else "α"]
-        if self.sent_words:
-            both = f"max({self.sent_words} S β, {self.moved_words} S / R)"
-            terms.append(both if sharing else f"{self.sent_words} S β")
-        if self.added_words and sums:
-            terms.append(f"{self.added_words} S γ")
+        if self.sent.words:
+            both = f"max({self.sent.words} S β, {self.moved.words} S / R)"
+            terms.append(both if sharing else f"{self.sent.words} S β")
+        if self.added.words and sums:
+            terms.append(f"{self.added.words} S γ")
         return " + ".join(terms).replace("1 S", "S")
 
 
-def _nothing(_ranks: int) -> float:
-    return 0.0
-
-
-def _whole(_ranks: int) -> float:
-    return 1.0
-
-
-def _share(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def _twice_the_share(ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks
-
-
-def _others(ranks: int) -> float:
-    return ranks - 1
-
-
-def _twice_the_others(ranks: int) -> float:
-    return 2 * (ranks - 1)
-
-
-_NEARLY_ALL, _OF_OTHERS = "(n−1)/n", "(n−1)"
+_NOTHING = Term(lambda _ranks: 0.0, "")
+_WHOLE = Term(lambda _ranks: 1.0, "1")
+_NEARLY_ALL = Term(lambda ranks: (ranks - 1) / ranks, "(n−1)/n")
+_TWICE_NEARLY_ALL = Term(lambda ranks: 2 * (ranks - 1) / ranks, "2(n−1)/n")
+_OF_OTHERS = Term(lambda ranks: ranks - 1, "(n−1)")
+_TWICE_OF_OTHERS = Term(lambda ranks: 2 * (ranks - 1), "2(n−1)")
 
 # Terms of α, β and γ: Chan et al. 2007. What all ranks send together: as much as the outputs need of other ranks.
 # Every byte of S: its n inputs meet over at least n − 1 messages, and the result needs as many to be everywhere.
-OF_ALL_REDUCE = LowerBound(
-    _twice_the_share, _share, _twice_the_others, f"2{_NEARLY_ALL}", _NEARLY_ALL, f"2{_OF_OTHERS}"
-)
-OF_REDUCE_SCATTER = LowerBound(_share, _share, _others, _NEARLY_ALL, _NEARLY_ALL, _OF_OTHERS)
-OF_REDUCE = LowerBound(_whole, _share, _others, "1", _NEARLY_ALL, _OF_OTHERS)
-OF_BROADCAST = LowerBound(_whole, _nothing, _others, "1", "", _OF_OTHERS)
-OF_BLOCKS = LowerBound(_share, _nothing, _others, _NEARLY_ALL, "", _OF_OTHERS)
+OF_ALL_REDUCE = LowerBound(_TWICE_NEARLY_ALL, _NEARLY_ALL, _TWICE_OF_OTHERS)
+OF_REDUCE_SCATTER = LowerBound(_NEARLY_ALL, _NEARLY_ALL, _OF_OTHERS)
+OF_REDUCE = LowerBound(_WHOLE, _NEARLY_ALL, _OF_OTHERS)
+OF_BROADCAST = LowerBound(_WHOLE, _NOTHING, _OF_OTHERS)
+OF_BLOCKS = LowerBound(_NEARLY_ALL, _NOTHING, _OF_OTHERS)
 """all_gather and all_to_all."""
-OF_A_ROOT = LowerBound(_share, _nothing, _share, _NEARLY_ALL, "", _NEARLY_ALL)
+OF_A_ROOT = LowerBound(_NEARLY_ALL, _NOTHING, _NEARLY_ALL)
 """gather and scatter: S is all blocks together, and the root's own block stays where it is."""
-OF_A_BARRIER = LowerBound(_nothing, _nothing, _nothing)
+OF_A_BARRIER = LowerBound(_NOTHING, _NOTHING, _NOTHING)
 
 
 def through_root(placement: Sequence[str], root: int) -> float:

@@ -56,12 +56,8 @@ def _reduce(share: Share) -> Layout:
 
 
 def _gather(share: Share) -> Layout:
-    block = share.count // share.ranks
-    send = (Span(block, share.rank),)
-    if share.rank != share.root:
-        return Layout(send, ())
-    expect = tuple(Span(block, rank) for rank in range(share.ranks))
-    return Layout(send, expect, sends_from_receive=share.rank * block if share.in_place else None)
+    at_root = _all_gather(share)
+    return at_root if share.rank == share.root else Layout(at_root.send, ())
 
 
 def _scatter(share: Share) -> Layout:

@@ -6,8 +6,9 @@ https://arxiv.org/abs/2307.08691, section 4.1). A multiplication and an addition
 """
 
 import math
+from functools import partial
 
-from busbw.ops.base import Layout, Op, Shape, Share, Span, nothing
+from busbw.ops.base import Op, Shape, nothing, written
 
 SIDE_STEP = 16
 """Sides of matrices are multiples of it: matrix units work in tiles, and other sides would be measured with padding."""
@@ -18,54 +19,30 @@ HEADS, HEAD_SIZE = 8, 128
 TOKEN = HEADS * HEAD_SIZE
 
 
-def _square(count: int) -> int:
-    side = max(SIDE_STEP, math.isqrt(count) // SIDE_STEP * SIDE_STEP)
-    return side * side
-
-
-def _tokens(count: int) -> int:
-    return max(TOKEN, count // TOKEN * TOKEN)
-
-
-def _product(share: Share) -> Layout:
-    """The operands are the call's own: the pattern of the collectives would overflow where it is multiplied."""
-    return Layout((), (Span(share.count, share.rank),))
-
-
-def _product_flop(count: int) -> int:
-    return 2 * math.isqrt(count) ** 3
-
-
-def _attention_flop(count: int) -> int:
-    return 4 * count * (count // TOKEN)
-
-
-def _attention(name: str, summary: str) -> Op:
-    return Op(
-        name=name,
-        summary=summary,
-        size_meaning=f"bytes of the queries: {HEADS} heads × {HEAD_SIZE} elements a token; keys, values, result alike",
-        layout=nothing,  # fused attention returns a new tensor
-        computed=True,
-        local=True,
-        threaded=True,
-        shape=Shape(_tokens, f"whole tokens of {HEADS} heads × {HEAD_SIZE} elements"),
-        flop=_attention_flop,
-        least_traffic=4.0,
-    )
-
+_computed = partial(Op, computed=True, local=True, threaded=True)
+_attention = partial(
+    _computed,
+    size_meaning=f"bytes of the queries: {HEADS} heads × {HEAD_SIZE} elements a token; keys, values, result alike",
+    layout=nothing,  # fused attention returns a new tensor
+    shape=Shape(
+        lambda count: max(TOKEN, count // TOKEN * TOKEN), f"whole tokens of {HEADS} heads × {HEAD_SIZE} elements"
+    ),
+    flop=lambda count: 4 * count * (count // TOKEN),
+    least_traffic=4.0,
+)
 
 COMPUTE = (
-    Op(
+    _computed(
         name="matmul",
         summary="every rank multiplies two square matrices: what the processor computes at most",
         size_meaning="bytes of one matrix (two are read, one written)",
-        layout=_product,
-        computed=True,
-        local=True,
-        threaded=True,
-        shape=Shape(_square, f"a square matrix with a side that is a multiple of {SIDE_STEP}"),
-        flop=_product_flop,
+        # The operands are the call's own: the pattern of the collectives would overflow where it is multiplied.
+        layout=written,
+        shape=Shape(
+            lambda count: max(SIDE_STEP, math.isqrt(count) // SIDE_STEP * SIDE_STEP) ** 2,
+            f"a square matrix with a side that is a multiple of {SIDE_STEP}",
+        ),
+        flop=lambda count: 2 * math.isqrt(count) ** 3,
         least_traffic=3.0,
     ),
     _attention("attention", "softmax(QKᵀ/√d)V in one fused kernel, as far as torch has one"),

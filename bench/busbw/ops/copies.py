@@ -5,7 +5,7 @@ S is the bytes of one array, as in STREAM (McCalpin 1995), whose four kernels ar
 
 from functools import partial
 
-from busbw.ops.base import Layout, Op, Share, Span, nothing, own
+from busbw.ops.base import Layout, Op, Share, Span, nothing, own, written
 
 SCALAR = 3.0
 """What STREAM multiplies by, and what is written where only writing is measured."""
@@ -19,10 +19,6 @@ def _of_two(share: Share) -> Layout:
 
 def _read(share: Share) -> Layout:
     return Layout((Span(share.count, share.rank),), ())
-
-
-def _written(share: Share) -> Layout:
-    return Layout((), (Span(share.count, share.rank),))
 
 
 _kernel = partial(Op, threaded=True, local=True)
@@ -78,7 +74,7 @@ COPIES = (
         name="memory_write",
         summary="writes an array: the same number everywhere",
         size_meaning="bytes of the array (written once)",
-        layout=_written,
+        layout=written,
         memory_traffic=1.0,
     ),
     _computed(

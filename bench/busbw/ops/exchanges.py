@@ -72,8 +72,7 @@ def parse_exchange(text: str) -> tuple[str, int]:
     if number not in method.allowed:
         allowed = method.allowed
         span = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
-        message = f"exchange {text!r}: {number} is not allowed; allowed is {span or 'no number'}"
-        raise UsageError(message)
+        raise UsageError(f"exchange {text!r}: {number} is not allowed; allowed is {span or 'no number'}")
     return written["name"], number
 
 

@@ -11,10 +11,6 @@ def _ring(share: Share) -> Layout:
 
 
 def _both_ways(share: Share) -> Layout:
-    return Layout((Span(share.count, share.rank),), (Span(share.count, 1 - share.rank),))
-
-
-def _ends_both_ways(share: Share) -> Layout:
     last = share.ranks - 1
     if share.rank not in {0, last}:
         return Layout((), ())
@@ -77,7 +73,7 @@ PLAIN_SOCKETS = (
     _message(
         name="tcp_ping_pong",
         summary="ping_pong between the first and the last rank over a plain TCP socket: the peak of one way at a time",
-        layout=_ends_both_ways,
+        layout=_both_ways,
         wire_bytes=lambda ranks, size: size if ranks > 1 else 0,
         trips=2,
         plain_sockets=True,

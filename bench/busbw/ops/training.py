@@ -10,7 +10,7 @@ from typing import Final, get_args
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.ops.base import Layout, Op, Share, Split
+from busbw.ops.base import Op, Split, nothing
 from busbw.ops.exchanges import STEPS
 from busbw.units import format_time
 
@@ -95,18 +95,12 @@ def _timed(text: str) -> tuple[str, int]:
     return (match["what"] if match and 1 <= time_ns <= LARGEST_WAIT_NS else ""), time_ns
 
 
-def _no_buffers(_share: Share) -> Layout:
-    return Layout((), ())
-
-
 def _step(name: str, summary: str, *splits: Split, trips: int = 1) -> Op:
     return Op(
         name=name,
         summary=summary,
         size_meaning="none: a step is several collectives, which are counted",
-        layout=_no_buffers,
-        bus_factor=None,
-        wire_bytes=lambda _ranks, _size: 0.0,
+        layout=nothing,
         sized=False,
         synchronising=True,
         computed=True,

@@ -10,18 +10,6 @@ from busbw.ops.algorithms.base import Schedule, is_power_of_two
 LIBRARY, ALL_ALGORITHMS = "library", "all"
 """In a plan: the library's own, and every one that there is."""
 
-_SEGMENTS = 8
-"""Of a chain, and of each tree: enough to overlap, few enough to stay large."""
-_RING_SEGMENTS, _IN_FLIGHT = 4, 2
-"""Of the block of each rank in a segmented ring, and how many go around at once. Gloo has as many that none is longer
-than 1 MiB, at least two, and two of them under way."""
-
-_POWER_OF_TWO, _EVEN, _HOSTS = (
-    "a power of two of ranks",
-    "an even number of ranks",
-    "several hosts, as many ranks on each",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
@@ -44,9 +32,9 @@ class Algorithm:
         return self.schedule(ranks, ranks // hosts) if self.levels else self.schedule(ranks)
 
 
-_in_levels = partial(Algorithm, takes=_HOSTS, levels=True)
-_of_powers_of_two = partial(Algorithm, fit=is_power_of_two, takes=_POWER_OF_TWO)
-_of_even_ranks = partial(Algorithm, fit=lambda ranks: ranks % 2 == 0, takes=_EVEN)
+_in_levels = partial(Algorithm, takes="several hosts, as many ranks on each", levels=True)
+_of_powers_of_two = partial(Algorithm, fit=is_power_of_two, takes="a power of two of ranks")
+_of_even_ranks = partial(Algorithm, fit=lambda ranks: ranks % 2 == 0, takes="an even number of ranks")
 
 
 def _scattering(gathering: Callable[..., Schedule]) -> Callable[..., Schedule]:
@@ -56,10 +44,7 @@ def _scattering(gathering: Callable[..., Schedule]) -> Callable[..., Schedule]:
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
         "ring": Algorithm("once around to add, once to hand out", rings.ring),
-        "segmented-ring": Algorithm(
-            "a ring with every block in 4 segments, two under way",
-            lambda ranks: rings.segmented(ranks, _RING_SEGMENTS, _IN_FLIGHT),
-        ),
+        "segmented-ring": Algorithm("a ring with every block in 4 segments, two under way", rings.segmented),
         "double-ring": Algorithm("two rings with half of the data, in opposite directions", rings.both_ways),
         "multi-ring": _in_levels(
             "as many rings as ranks on a host, each leaves it at another rank",
@@ -73,8 +58,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "binary-tree": Algorithm("up a binary tree and down again", lambda ranks: all_reduce.tree(ranks, 2)),
         "4-ary-tree": Algorithm("up a tree of four children and down again", lambda ranks: all_reduce.tree(ranks, 4)),
         "double-tree": Algorithm(
-            "up two trees with half of the data in 8 segments, and down again",
-            lambda ranks: all_reduce.double_tree(ranks, _SEGMENTS),
+            "up two trees with half of the data in 8 segments, and down again", all_reduce.double_tree
         ),
         "reduce-scatter-all-gather": Algorithm(
             "one after the other, both by trees that reach far last and first",
@@ -137,14 +121,9 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "broadcast": {
         "binomial-tree": Algorithm("whoever has it sends it on", rooted.broadcast_binomial),
         "scatter-ring": Algorithm("a binomial scatter, then a ring", rooted.broadcast_scattered),
-        "chain": Algorithm("from rank to rank in 8 segments", lambda ranks: rooted.broadcast_chain(ranks, _SEGMENTS)),
-        "binary-tree": Algorithm(
-            "down a binary tree in 8 segments", lambda ranks: rooted.broadcast_tree(ranks, _SEGMENTS)
-        ),
-        "double-tree": Algorithm(
-            "down two trees with half of the data in 8 segments",
-            lambda ranks: rooted.broadcast_double_tree(ranks, _SEGMENTS),
-        ),
+        "chain": Algorithm("from rank to rank in 8 segments", rooted.broadcast_chain),
+        "binary-tree": Algorithm("down a binary tree in 8 segments", rooted.broadcast_tree),
+        "double-tree": Algorithm("down two trees with half of the data in 8 segments", rooted.broadcast_double_tree),
         "hierarchical": _in_levels(
             "a scatter on the first host, trees between hosts, rings on every host",
             rooted.broadcast_in_two_levels,

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from itertools import permutations
 
-from busbw.ops.algorithms.base import Round, Schedule, every_rank, joined, same, vectors
+from busbw.ops.algorithms.base import Round, Schedule, every_turn, joined, same, vectors
 from busbw.ops.algorithms.partners import core, distances, doubling, fold, halving, unfold
+from busbw.ops.algorithms.rooted import SEGMENTS
 from busbw.ops.algorithms.trees import down, down_the_binomial_tree, filled, twins, up, up_the_binomial_tree
 
 
@@ -13,10 +14,7 @@ def recursive_doubling(ranks: int) -> Schedule:
     result afterwards (Thakur et al. 2005).
     """
     middle = core(ranks)
-    rounds = (
-        every_rank(middle, lambda rank, far=distance: same(rank, rank ^ far, (0,), adds=True))  # type: ignore[misc]
-        for distance in distances(middle)
-    )
+    rounds = every_turn(middle, distances(middle), lambda rank, far: same(rank, rank ^ far, (0,), adds=True))
     return _of(ranks, 1, fold(ranks, (0,)), rounds, unfold(ranks, (0,)))
 
 
@@ -38,7 +36,7 @@ def tree(ranks: int, children: int) -> Schedule:
     return _of(ranks, 1, up(one, 1), down(one, 1))
 
 
-def double_tree(ranks: int, segments: int) -> Schedule:
+def double_tree(ranks: int, segments: int = SEGMENTS) -> Schedule:
     """Up two trees and down again, each with half of the data in so many segments; who has children in one has none in
     the other (Sanders et al. 2009).
     """

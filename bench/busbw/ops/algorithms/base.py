@@ -6,7 +6,7 @@ slot or is added to it. The same data are counted for the cost models, simulated
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -133,11 +133,6 @@ def is_power_of_two(ranks: int) -> bool:
     return ranks & (ranks - 1) == 0
 
 
-def levels(ranks: int) -> int:
-    """⌈lg n⌉, in whole numbers."""
-    return (ranks - 1).bit_length()
-
-
 def vectors(ranks: int, blocks: int) -> tuple[Slots, ...]:
     """Every rank has all blocks of its input, each in the slot of its number."""
     return (tuple(range(blocks)),) * ranks
@@ -148,9 +143,9 @@ def own_blocks(ranks: int) -> tuple[Slots, ...]:
     return tuple(tuple(0 if slot == rank else NOTHING for slot in range(ranks)) for rank in range(ranks))
 
 
-def every_rank(ranks: int, transfer: Callable[[int], Transfer]) -> Round:
-    """A round in which each rank sends one message."""
-    return tuple(transfer(rank) for rank in range(ranks))
+def every_turn(ranks: int, turns: Iterable[int], transfer: Callable[[int, int], Transfer]) -> Iterator[Round]:
+    """A round for each of ``turns``, in which each rank sends one message, ``transfer(rank, turn)``."""
+    return (tuple(transfer(rank, turn) for rank in range(ranks)) for turn in turns)
 
 
 def same(source: int, to: int, slots: Slots, *, adds: bool = False) -> Transfer:

@@ -1,22 +1,9 @@
 """All-gather, reduce-scatter and all-to-all: every rank sends to, and hears from, all others."""
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import permutations
 
-from busbw.ops.algorithms.base import (
-    NOTHING,
-    Round,
-    Schedule,
-    Slots,
-    Transfer,
-    every_rank,
-    joined,
-    levels,
-    own_blocks,
-    same,
-    vectors,
-)
+from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Transfer, every_turn, joined, own_blocks, same, vectors
 from busbw.ops.algorithms.partners import aligned, core, distances, doubling
 from busbw.ops.algorithms.rings import around_every_host, hosts_of
 
@@ -25,13 +12,7 @@ from busbw.ops.algorithms.rings import around_every_host, hosts_of
 
 def gathering_ring(ranks: int) -> Schedule:
     """Every block once around (Chan et al. 2007)."""
-    return _gathered(
-        ranks,
-        (
-            every_rank(ranks, lambda rank, turn=turn: same(rank, (rank + 1) % ranks, ((rank - turn) % ranks,)))  # type: ignore[misc]
-            for turn in range(ranks - 1)
-        ),
-    )
+    return _gathered(ranks, around_every_host(ranks, ranks))
 
 
 def gathering_recursive_doubling(ranks: int) -> Schedule:
@@ -41,13 +22,8 @@ def gathering_recursive_doubling(ranks: int) -> Schedule:
 
 def gathering_pairwise(ranks: int) -> Schedule:
     """Every block straight to each other rank, one rank a round."""
-    return _gathered(
-        ranks,
-        (
-            every_rank(ranks, lambda rank, far=distance: same(rank, (rank + far) % ranks, (rank,)))  # type: ignore[misc]
-            for distance in range(1, ranks)
-        ),
-    )
+    rounds = every_turn(ranks, range(1, ranks), lambda rank, far: same(rank, (rank + far) % ranks, (rank,)))
+    return _gathered(ranks, rounds)
 
 
 def gathering_neighbours(ranks: int) -> Schedule:
@@ -57,34 +33,27 @@ def gathering_neighbours(ranks: int) -> Schedule:
         return (rank + (1 if (rank + turn) % 2 == 0 else -1)) % ranks
 
     def rounds() -> Iterator[Round]:
-        yield every_rank(ranks, lambda rank: same(rank, neighbour(rank, 0), (rank,)))
-        last = [tuple(sorted((rank, neighbour(rank, 0)))) for rank in range(ranks)]
+        yield tuple(same(rank, neighbour(rank, 0), (rank,)) for rank in range(ranks))
+        sent = [tuple(sorted((rank, neighbour(rank, 0)))) for rank in range(ranks)]
         for turn in range(1, ranks // 2):
-            sent = list(last)
-            yield every_rank(ranks, lambda rank, turn=turn, sent=sent: same(rank, neighbour(rank, turn), sent[rank]))  # type: ignore[misc]
-            last = [sent[neighbour(rank, turn)] for rank in range(ranks)]
+            yield tuple(same(rank, neighbour(rank, turn), sent[rank]) for rank in range(ranks))
+            sent = [sent[neighbour(rank, turn)] for rank in range(ranks)]
 
     return _gathered(ranks, rounds())
 
 
 def gathering_bruck(ranks: int) -> Schedule:
     """All that is there to ranks twice as far down in every round; any number of ranks (Bruck et al. 1997)."""
+    steps = distances(ranks)
+    sent = {step: tuple(range(min(step, ranks - step))) for step in steps}
+    received = {step: tuple(range(step, min(2 * step, ranks))) for step in steps}
 
-    def rounds() -> Iterator[Round]:
-        for level in range(levels(ranks)):
-            step = 1 << level
-            sent = tuple(range(min(step, ranks - step)))
-            received = tuple(slot + step for slot in sent)
-            yield every_rank(
-                ranks,
-                lambda rank, step=step, sent=sent, received=received: Transfer(  # type: ignore[misc]
-                    rank, (rank - step) % ranks, sent, received
-                ),
-            )
+    def onward(rank: int, step: int) -> Transfer:
+        return Transfer(rank, (rank - step) % ranks, sent[step], received[step])
 
     begins = ((0, *[NOTHING] * (ranks - 1)),) * ranks
     ends = tuple(tuple((block - rank) % ranks for block in range(ranks)) for rank in range(ranks))
-    return Schedule(ranks, ranks, begins, joined(rounds()), ends)
+    return Schedule(ranks, ranks, begins, joined(every_turn(ranks, steps, onward)), ends)
 
 
 def gathering_direct(ranks: int) -> Schedule:
@@ -98,37 +67,29 @@ def gathering_trees(ranks: int) -> Schedule:
     of them: Jeaugey 2025).
     """
 
-    def rounds() -> Iterator[Round]:
-        for level in reversed(range(levels(ranks))):
-            step = 1 << level
-            # How far from its own rank a block is when it is sent on.
-            offsets = range(0, ranks - step, 2 * step)
-            yield every_rank(
-                ranks,
-                lambda rank, step=step, offsets=offsets: same(  # type: ignore[misc]
-                    rank, (rank + step) % ranks, tuple((rank - offset) % ranks for offset in offsets)
-                ),
-            )
+    def onward(rank: int, step: int) -> Transfer:
+        # How far from its own rank a block is when it is sent on.
+        offsets = range(0, ranks - step, 2 * step)
+        return same(rank, (rank + step) % ranks, tuple((rank - offset) % ranks for offset in offsets))
 
-    return _gathered(ranks, rounds())
+    return _gathered(ranks, every_turn(ranks, reversed(distances(ranks)), onward))
 
 
 def gathering_in_two_levels(ranks: int, on_host: int) -> Schedule:
     """Rings of the ranks with the same place on all hosts, then a ring of every host, in which all that a rank has got
     from its like on other hosts goes around as one message. Raises ValueError unless ``on_host`` divides ``ranks``.
     """
-    hosts = hosts_of(ranks, on_host)
 
     def across(rank: int, turn: int) -> Transfer:
         return same(rank, (rank + on_host) % ranks, ((rank - turn * on_host) % ranks,))
 
-    between = (every_rank(ranks, partial(across, turn=turn)) for turn in range(hosts - 1))
+    between = every_turn(ranks, range(hosts_of(ranks, on_host) - 1), across)
     inside = around_every_host(ranks, on_host, lambda place: tuple(range(place, ranks, on_host)))
-    return Schedule(ranks, ranks, own_blocks(ranks), joined(between, inside), vectors(ranks, ranks))
+    return _gathered(ranks, between, inside)
 
 
-def _gathered(ranks: int, rounds: Iterable[Round]) -> Schedule:
-    return Schedule(ranks, ranks, own_blocks(ranks), joined(rounds), vectors(ranks, ranks))
+def _gathered(ranks: int, *parts: Iterable[Round]) -> Schedule:
+    return Schedule(ranks, ranks, own_blocks(ranks), joined(*parts), vectors(ranks, ranks))
 
 
 # --- reduce-scatter ----------------------------------------------------------------------------------------------
@@ -136,16 +97,7 @@ def _gathered(ranks: int, rounds: Iterable[Round]) -> Schedule:
 
 def scattering_ring(ranks: int) -> Schedule:
     """Every block once around, growing (Chan et al. 2007)."""
-    return _scattered(
-        ranks,
-        (
-            every_rank(
-                ranks,
-                lambda rank, turn=turn: same(rank, (rank + 1) % ranks, ((rank - 1 - turn) % ranks,), adds=True),  # type: ignore[misc]
-            )
-            for turn in range(ranks - 1)
-        ),
-    )
+    return _scattered(ranks, around_every_host(ranks, ranks, lambda place: ((place - 1) % ranks,), adds=True))
 
 
 def scattering_recursive_halving(ranks: int) -> Schedule:
@@ -166,14 +118,19 @@ def scattering_recursive_halving(ranks: int) -> Schedule:
         return same(left[place], left[partner], wanted, adds=True)
 
     before = tuple(same(giving, taking, tuple(range(ranks)), adds=True) for giving, taking in pairs)
-    halves = (every_rank(middle, partial(half, distance=far)) for far in reversed(distances(middle)))
+    halves = every_turn(middle, reversed(distances(middle)), half)
     after = tuple(same(taking, giving, (giving,)) for giving, taking in pairs)
-    return _scattered(ranks, (one for part in ([before], halves, [after]) for one in part))
+    return _scattered(ranks, [before], halves, [after])
 
 
 def scattering_pairwise(ranks: int) -> Schedule:
     """The block of each other rank straight to it, one rank a round (Thakur et al. 2005)."""
-    return _scattered(ranks, (_pairwise(ranks, distance, adds=True) for distance in range(1, ranks)))
+
+    def straight(rank: int, far: int) -> Transfer:
+        to = (rank + far) % ranks
+        return same(rank, to, (to,), adds=True)
+
+    return _scattered(ranks, every_turn(ranks, range(1, ranks), straight))
 
 
 def mirrored(gathering: Schedule) -> Schedule:
@@ -190,14 +147,8 @@ def mirrored(gathering: Schedule) -> Schedule:
     return Schedule(ranks, ranks, begins, joined(rounds), tuple((slots.index(0),) for slots in gathering.begins))
 
 
-def _pairwise(ranks: int, distance: int, *, adds: bool) -> Round:
-    return every_rank(
-        ranks, lambda rank: same(rank, (rank + distance) % ranks, ((rank + distance) % ranks,), adds=adds)
-    )
-
-
-def _scattered(ranks: int, rounds: Iterable[Round]) -> Schedule:
-    return Schedule(ranks, ranks, vectors(ranks, ranks), joined(rounds), tuple((rank,) for rank in range(ranks)))
+def _scattered(ranks: int, *parts: Iterable[Round]) -> Schedule:
+    return Schedule(ranks, ranks, vectors(ranks, ranks), joined(*parts), tuple((rank,) for rank in range(ranks)))
 
 
 # --- all-to-all --------------------------------------------------------------------------------------------------
@@ -221,25 +172,23 @@ def _crossed(ranks: int, distances: Iterable[int]) -> Round:
     )
 
 
-def _exchanged(ranks: int, rounds: Iterable[Round]) -> Schedule:
-    """What is received has slots of its own, after those of the input; a rank's own block stays where it is."""
-    begins = (tuple(range(ranks)) + (NOTHING,) * ranks,) * ranks
-    ends = tuple(tuple(rank if source == rank else ranks + source for source in range(ranks)) for rank in range(ranks))
-    return Schedule(ranks, ranks, begins, joined(rounds), ends)
+def _exchanged(ranks: int, *parts: Iterable[Round], before: int = 1) -> Schedule:
+    """What is received has slots of its own, after ``before`` times as many as the input has, which are the first; a
+    rank's own block stays where it is.
+    """
+    first = before * ranks
+    begins = (tuple(range(ranks)) + (NOTHING,) * first,) * ranks
+    ends = tuple(tuple(rank if source == rank else first + source for source in range(ranks)) for rank in range(ranks))
+    return Schedule(ranks, ranks, begins, joined(*parts), ends)
 
 
 def exchange_bruck(ranks: int) -> Schedule:
     """Blocks travel by the bits of their distance: few messages, more bytes (Bruck et al. 1997)."""
-
-    def rounds() -> Iterator[Round]:
-        for level in range(levels(ranks)):
-            step = 1 << level
-            moving: Slots = tuple(slot for slot in range(ranks) if slot & step)
-            yield every_rank(ranks, lambda rank, step=step, moving=moving: same(rank, (rank + step) % ranks, moving))  # type: ignore[misc]
-
+    moving = {step: tuple(slot for slot in range(ranks) if slot & step) for step in distances(ranks)}
+    rounds = every_turn(ranks, moving, lambda rank, step: same(rank, (rank + step) % ranks, moving[step]))
     begins = tuple(tuple((rank + slot) % ranks for slot in range(ranks)) for rank in range(ranks))
     ends = tuple(tuple((rank - source) % ranks for source in range(ranks)) for rank in range(ranks))
-    return Schedule(ranks, ranks, begins, joined(rounds()), ends)
+    return Schedule(ranks, ranks, begins, joined(rounds), ends)
 
 
 def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
@@ -269,12 +218,5 @@ def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
         received = tuple(2 * ranks + host * on_host + source for source in range(on_host))
         return Transfer(rank, there * on_host + place, sent, received)
 
-    rounds = joined(
-        (every_rank(ranks, partial(on_a_host, distance=distance)) for distance in range(1, on_host)),
-        (every_rank(ranks, partial(between_hosts, distance=distance)) for distance in range(1, hosts)),
-    )
-    begins = (tuple(range(ranks)) + (NOTHING,) * (2 * ranks),) * ranks
-    ends = tuple(
-        tuple(rank if source == rank else 2 * ranks + source for source in range(ranks)) for rank in range(ranks)
-    )
-    return Schedule(ranks, ranks, begins, rounds, ends)
+    inside = every_turn(ranks, range(1, on_host), on_a_host)
+    return _exchanged(ranks, inside, every_turn(ranks, range(1, hosts), between_hosts), before=2)

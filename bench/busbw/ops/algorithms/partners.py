@@ -1,9 +1,8 @@
 """Partners twice as far, or half as far, in every round, and how ranks beyond a power of two take part."""
 
 from collections.abc import Iterator
-from functools import partial
 
-from busbw.ops.algorithms.base import Round, Slots, Transfer, every_rank, levels, same
+from busbw.ops.algorithms.base import Round, Slots, every_turn, same
 
 
 def core(ranks: int) -> int:
@@ -12,29 +11,26 @@ def core(ranks: int) -> int:
 
 
 def distances(ranks: int) -> list[int]:
-    """1, 2, 4 … below ``ranks``."""
-    return [1 << level for level in range(levels(ranks))]
+    """1, 2, 4 … below ``ranks``: ⌈lg n⌉ of them."""
+    return [1 << level for level in range((ranks - 1).bit_length())]
 
 
 def halving(ranks: int) -> Iterator[Round]:
-    """Recursive halving of a power of two of ranks: rank r ends with the sum of block r alone."""
-    return (every_rank(ranks, partial(_halved, distance=far)) for far in reversed(distances(ranks)))
+    """Recursive halving of a power of two of ranks: rank r ends with the sum of block r alone. It sends the half of
+    what it still adds up that is its partner's.
+    """
+    return every_turn(
+        ranks,
+        reversed(distances(ranks)),
+        lambda rank, far: same(rank, rank ^ far, aligned(rank ^ far, far), adds=True),
+    )
 
 
 def doubling(ranks: int) -> Iterator[Round]:
-    """Recursive doubling of a power of two of ranks: of block r, which rank r has, everybody ends with a copy."""
-    return (every_rank(ranks, partial(_doubled, distance=near)) for near in distances(ranks))
-
-
-def _halved(rank: int, distance: int) -> Transfer:
-    """The half of what ``rank`` still adds up that is its partner's."""
-    partner = rank ^ distance
-    return same(rank, partner, aligned(partner, distance), adds=True)
-
-
-def _doubled(rank: int, distance: int) -> Transfer:
-    """All that ``rank`` has got."""
-    return same(rank, rank ^ distance, aligned(rank, distance))
+    """Recursive doubling of a power of two of ranks: of block r, which rank r has, everybody ends with a copy. A rank
+    sends all that it has got.
+    """
+    return every_turn(ranks, distances(ranks), lambda rank, near: same(rank, rank ^ near, aligned(rank, near)))
 
 
 def aligned(rank: int, length: int) -> Slots:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from busbw.ops.algorithms.base import Round, Schedule, Slots, Transfer, every_rank, joined, same, vectors
+from busbw.ops.algorithms.base import Round, Schedule, Slots, Transfer, every_turn, joined, same, vectors
 
 
 def ring(ranks: int) -> Schedule:
@@ -46,22 +46,27 @@ def _rings(ranks: int, orders: Sequence[Sequence[int]]) -> Schedule:
     return Schedule(ranks, ranks * len(orders), whole, joined(rounds()), whole)
 
 
-def segmented(ranks: int, segments: int, in_flight: int) -> Schedule:
-    """A ring in which the block of each rank is cut into ``segments`` that go around one behind the other,
-    ``in_flight`` of them at once, so that a library can add up one while another is under way (as Gloo does).
+SEGMENTS, IN_FLIGHT = 4, 2
+"""Of the block of each rank in a segmented ring, and how many go around at once. Gloo has as many that none is longer
+than 1 MiB, at least two, and two of them under way."""
+
+
+def segmented(ranks: int) -> Schedule:
+    """A ring in which the block of each rank is cut into ``SEGMENTS`` that go around one behind the other,
+    ``IN_FLIGHT`` of them at once, so that a library can add up one while another is under way (as Gloo does).
     """
 
     def half(first: int, *, adds: bool) -> Iterator[Round]:
-        steps = range((ranks - 1) * segments)
-        for start in steps[::in_flight]:
-            together = steps[start : start + in_flight]
-            yield tuple(_step(rank, *divmod(step, segments), first, adds=adds) for step in together for rank in every)
+        steps = [divmod(step, SEGMENTS) for step in range((ranks - 1) * SEGMENTS)]
+        for start in range(0, len(steps), IN_FLIGHT):
+            yield tuple(
+                same(rank, (rank + 1) % ranks, ((rank + first - turn) % ranks * SEGMENTS + segment,), adds=adds)
+                for turn, segment in steps[start : start + IN_FLIGHT]
+                for rank in range(ranks)
+            )
 
-    def _step(rank: int, turn: int, segment: int, first: int, *, adds: bool) -> Transfer:
-        return same(rank, (rank + 1) % ranks, ((rank + first - turn) % ranks * segments + segment,), adds=adds)
-
-    every, whole = range(ranks), vectors(ranks, ranks * segments)
-    return Schedule(ranks, ranks * segments, whole, joined(half(0, adds=True), half(1, adds=False)), whole)
+    whole = vectors(ranks, ranks * SEGMENTS)
+    return Schedule(ranks, ranks * SEGMENTS, whole, joined(half(0, adds=True), half(1, adds=False)), whole)
 
 
 def in_two_levels(ranks: int, on_host: int) -> Schedule:
@@ -70,18 +75,20 @@ def in_two_levels(ranks: int, on_host: int) -> Schedule:
     """
     hosts = hosts_of(ranks, on_host)
 
-    def across(turn: int, first: int, *, adds: bool) -> Round:
-        def transfer(rank: int) -> Transfer:
+    def across(first: int, *, adds: bool) -> Iterator[Round]:
+        def transfer(rank: int, turn: int) -> Transfer:
             host, place = divmod(rank, on_host)
             mine = shard(place + 1, on_host, hosts)  # what a ring that adds up leaves at this place
             return same(rank, (rank + on_host) % ranks, (mine[(host + first - turn) % hosts],), adds=adds)
 
-        return every_rank(ranks, transfer)
+        return every_turn(ranks, range(hosts - 1), transfer)
 
-    between = (across(turn, first, adds=adds) for first, adds in ((0, True), (1, False)) for turn in range(hosts - 1))
     whole = vectors(ranks, ranks)
     rounds = joined(
-        on_every_host(ranks, on_host, hosts, adds=True), between, on_every_host(ranks, on_host, hosts, adds=False)
+        on_every_host(ranks, on_host, hosts, adds=True),
+        across(0, adds=True),
+        across(1, adds=False),
+        on_every_host(ranks, on_host, hosts, adds=False),
     )
     return Schedule(ranks, ranks, whole, rounds, whole)
 
@@ -95,24 +102,21 @@ def on_every_host(ranks: int, on_host: int, length: int, *, adds: bool) -> Itera
 
 
 def around_every_host(
-    ranks: int, on_host: int, slots: Callable[[int], Slots], *, adds: bool = False
+    ranks: int, on_host: int, slots: Callable[[int], Slots] = lambda place: (place,), *, adds: bool = False
 ) -> Iterator[Round]:
     """On each host a ring in which ``slots(place)`` set out from that place."""
-    for turn in range(on_host - 1):
-        yield tuple(
-            same(rank, _next(rank, on_host), slots((rank - turn) % on_host), adds=adds) for rank in range(ranks)
-        )
+
+    def onward(rank: int, turn: int) -> Transfer:
+        following = rank - rank % on_host + (rank + 1) % on_host
+        return same(rank, following, slots((rank - turn) % on_host), adds=adds)
+
+    return every_turn(ranks, range(on_host - 1), onward)
 
 
 def shard(number: int, on_host: int, length: int) -> Slots:
     """The blocks of one of ``on_host`` shards."""
     first = number % on_host * length
     return tuple(range(first, first + length))
-
-
-def _next(rank: int, on_host: int) -> int:
-    host, place = divmod(rank, on_host)
-    return host * on_host + (place + 1) % on_host
 
 
 def hosts_of(ranks: int, on_host: int) -> int:

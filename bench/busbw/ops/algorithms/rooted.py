@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
-from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots, every_rank, joined, own_blocks, same, vectors
+from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots, every_turn, joined, own_blocks, same, vectors
 from busbw.ops.algorithms.partners import core, distances, fold, halving
 from busbw.ops.algorithms.rings import around_every_host, hosts_of
 from busbw.ops.algorithms.trees import below, chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
+
+SEGMENTS = 8
+"""Of a chain, and of each tree: enough to overlap, few enough to stay large."""
 
 
 def broadcast_binomial(ranks: int) -> Schedule:
@@ -15,31 +18,27 @@ def broadcast_binomial(ranks: int) -> Schedule:
 
 def broadcast_scattered(ranks: int) -> Schedule:
     """A binomial scatter, then a ring that gathers (van de Geijn: Barnett et al. 1994)."""
-    ring = (
-        every_rank(ranks, lambda rank, turn=turn: same(rank, (rank + 1) % ranks, ((rank - turn) % ranks,)))  # type: ignore[misc]
-        for turn in range(ranks - 1)
-    )
-    return _broadcast(ranks, ranks, _scattering_tree(ranks), ring)
+    return _broadcast(ranks, ranks, _scattering_tree(ranks), around_every_host(ranks, ranks))
 
 
-def broadcast_chain(ranks: int, segments: int) -> Schedule:
-    """From each rank to the next one, in so many segments one behind the other."""
-    return _broadcast(ranks, segments, down([chain(ranks)], segments))
+def broadcast_chain(ranks: int) -> Schedule:
+    """From each rank to the next one, in segments one behind the other."""
+    return _broadcast(ranks, SEGMENTS, down([chain(ranks)], SEGMENTS))
 
 
-def broadcast_tree(ranks: int, segments: int) -> Schedule:
-    """Down a binary tree, in so many segments one behind the other."""
-    return _broadcast(ranks, segments, down([filled(ranks, 2)], segments))
+def broadcast_tree(ranks: int) -> Schedule:
+    """Down a binary tree, in segments one behind the other."""
+    return _broadcast(ranks, SEGMENTS, down([filled(ranks, 2)], SEGMENTS))
 
 
-def broadcast_double_tree(ranks: int, segments: int) -> Schedule:
-    """Rank 0 hands each half of the data to one of two trees of all others, in so many segments; who has children in
+def broadcast_double_tree(ranks: int) -> Schedule:
+    """Rank 0 hands each half of the data to one of two trees of all others, in segments; who has children in
     one tree has none in the other (Sanders et al. 2009).
     """
     others = range(1, ranks)
     # One other rank alone is the root of both trees, and has nobody below it.
     trees = below(0, *twins(others)) if ranks > 2 else (filled(ranks, 1),) * 2
-    return _broadcast(ranks, 2 * segments, down(trees, segments))
+    return _broadcast(ranks, 2 * SEGMENTS, down(trees, SEGMENTS))
 
 
 def broadcast_in_two_levels(ranks: int, on_host: int) -> Schedule:
@@ -54,7 +53,7 @@ def broadcast_in_two_levels(ranks: int, on_host: int) -> Schedule:
         )
         for messages in down_the_binomial_tree(hosts_of(ranks, on_host))
     )
-    inside = around_every_host(ranks, on_host, lambda place: (place,))
+    inside = around_every_host(ranks, on_host)
     return _broadcast(ranks, on_host, _scattering_tree(on_host), between, inside)
 
 
@@ -124,13 +123,8 @@ def _gather(ranks: int, rounds: Iterable[Round]) -> Schedule:
 
 def barrier_dissemination(ranks: int) -> Schedule:
     """A word to the rank that is twice as far in every round (Hensgen et al. 1988)."""
-    return _barrier(
-        ranks,
-        (
-            every_rank(ranks, lambda rank, step=step: same(rank, (rank + step) % ranks, ()))  # type: ignore[misc]
-            for step in distances(ranks)
-        ),
-    )
+    rounds = every_turn(ranks, distances(ranks), lambda rank, step: same(rank, (rank + step) % ranks, ()))
+    return _barrier(ranks, rounds)
 
 
 def barrier_linear(ranks: int) -> Schedule:

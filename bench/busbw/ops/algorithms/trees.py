@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from busbw.ops.algorithms.base import Round, levels, same
+from busbw.ops.algorithms.base import Round, Transfer, same
+from busbw.ops.algorithms.partners import distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,41 +76,38 @@ def _root(tree: Tree) -> int:
 
 def up(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
     """Each tree adds up its share of the blocks at its root: ``segments`` of them, which follow one another."""
-    deepest = _deepest(trees)
-    for turn in range(deepest - 1 + segments if deepest else 0):
-        yield tuple(
-            same(edge.child, edge.parent, (number * segments + turn - (deepest - edge.depth),), adds=True)
-            for number, tree in enumerate(trees)
-            for edge in tree
-            if 0 <= turn - (deepest - edge.depth) < segments
-        )
+    return _in_segments(trees, segments, adds=True)
 
 
 def down(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
     """The root of each tree hands out its share of the blocks: ``segments`` of them, which follow one another."""
-    deepest = _deepest(trees)
+    return _in_segments(trees, segments, adds=False)
+
+
+def _in_segments(trees: Sequence[Tree], segments: int, *, adds: bool) -> Iterator[Round]:
+    """Up where it ``adds``, which begins at the deepest leaves; otherwise down, from the root."""
+    deepest = max((edge.depth for tree in trees for edge in tree), default=0)
+
+    def message(edge: Edge, slot: int) -> Transfer:
+        source, to = (edge.child, edge.parent) if adds else (edge.parent, edge.child)
+        return same(source, to, (slot,), adds=adds)
+
     for turn in range(deepest - 1 + segments if deepest else 0):
         yield tuple(
-            same(edge.parent, edge.child, (number * segments + turn - (edge.depth - 1),))
+            message(edge, number * segments + segment)
             for number, tree in enumerate(trees)
             for edge in tree
-            if 0 <= turn - (edge.depth - 1) < segments
+            if 0 <= (segment := turn - (deepest - edge.depth if adds else edge.depth - 1)) < segments
         )
-
-
-def _deepest(trees: Sequence[Tree]) -> int:
-    return max((edge.depth for tree in trees for edge in tree), default=0)
 
 
 def up_the_binomial_tree(ranks: int) -> Iterator[Round]:
     """Everything is added up at rank 0, one child after the other."""
-    for level in range(levels(ranks)):
-        step = 1 << level
+    for step in distances(ranks):
         yield tuple(same(rank, rank - step, (0,), adds=True) for rank in range(step, ranks, 2 * step))
 
 
 def down_the_binomial_tree(ranks: int) -> Iterator[Round]:
     """What rank 0 has goes to all others, one child after the other."""
-    for level in reversed(range(levels(ranks))):
-        step = 1 << level
+    for step in reversed(distances(ranks)):
         yield tuple(same(rank, rank + step, (0,)) for rank in range(0, ranks - step, 2 * step))
