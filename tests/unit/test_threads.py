@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.backends.compiled_loop import Compiled
 from busbw.backends.local import kernels
-from busbw.backends.local.kernels import LINE_BYTES, Kernels
+from busbw.backends.local.kernels import LINE_BYTES
 from busbw.backends.local.threads import Lease, Words, _teams, cores_in_order, lines, pieces, shares
 from busbw.errors import BackendError
 from busbw.system.slurm_topology import allowed_cores, binds_threads
@@ -21,9 +22,9 @@ from busbw.system.slurm_topology import allowed_cores, binds_threads
 pytestmark = [pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing())), pytest.mark.alone]
 
 
-def made() -> Kernels:
+def made() -> Compiled:
     compiled = kernels.kernels()
-    assert isinstance(compiled, Kernels)
+    assert isinstance(compiled, Compiled)
     return compiled
 
 

@@ -105,17 +105,19 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
 
     Raises ValueError for a step that has more arguments than there is room for, or calls of unlike numbers of steps.
     """
-    made = _library() if natives and all(native is not None for native in natives) else ""
+    there = [native for native in natives if native is not None]
+    made = _library() if there and len(there) == len(natives) else ""
     if isinstance(made, str):
         return None
-    there = [native for native in natives if native is not None]
     steps = [step for native in there for step in native.steps]
     (each,) = {len(native.steps) for native in there}
     table = np.zeros((len(steps), _WIDTH), dtype=np.uint64)
     for line, step in zip(table, steps, strict=True):
         line[: len(step)] = [value % (1 << 64) for value in step]
     turns = np.asarray([table.ctypes.data, len(steps), 0, each], dtype=np.int64)
-    go = partial(made.row, turns.ctypes.data)  # one argument: each takes ctypes 50 ns
+    # Not PYFUNCTYPE: the watch of a backend looks from another thread while the row waits in the library.
+    row = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(made.of("row"))
+    go = partial(row, turns.ctypes.data)  # one argument: each takes ctypes 50 ns
 
     def of(calls: int) -> Callable[[], int]:
         turns[-1] = calls * each
@@ -127,30 +129,16 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
 def nothing() -> Native | None:
     """A call that does nothing; None where there is no compiled loop."""
     made = _library()
-    return None if isinstance(made, str) else Native(((made.nothing,),), lambda code: ValueError(str(code)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Library:
-    """What was compiled. ``engine`` owns the memory that the functions are in."""
-
-    row: Callable[[int], int]
-    nothing: int
-    engine: object
+    return None if isinstance(made, str) else Native(((made.of("nothing"),),), lambda code: ValueError(str(code)))
 
 
 @cache
-def _library() -> "_Library | str":
+def _library() -> "Compiled | str":
     """The compiled loop, or why there is none."""
     machine = f"{platform.system()} on {platform.machine()}"
     if platform.system() != "Linux" or platform.machine() not in _MACHINES:
         return f"how functions are called is not known to be simple enough on {machine}"
-    made = compiled(_LOOP)
-    if isinstance(made, str):
-        return made
-    # Not PYFUNCTYPE: the watch of a backend looks from another thread while the row waits in the library.
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    return _Library(kind(made.addresses["row"]), made.addresses["nothing"], made.engine)
+    return compiled(_LOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +150,10 @@ class Compiled:
     addresses: dict[str, int]
     optimised: str
     engine: object
+
+    def of(self, name: str, dtype: str | None = None) -> int:
+        """The function of that name, for elements of ``dtype`` where it knows elements."""
+        return self.addresses[name if dtype is None else f"{name}_{dtype}"]
 
 
 def compiled(source: str, *, for_this_processor: bool = False) -> Compiled | str:

@@ -26,90 +26,82 @@ _FLOATS = {"float32": ("float", "i32", 4), "float64": ("double", "i64", 8)}
 
 _SCALAR_BITS = f"{SCALAR:e}"
 
-_PAUSES = {
-    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
-    "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
+_MACHINES = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()", 202),
+    "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)", 98),
 }
-_FUTEX = {"x86_64": 202, "aarch64": 98}
+"""How a pause is declared and called, and the number of the system call futex."""
+
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
-_LOOP = """
+
+def _loop(name: str, element: str, body: str, *, before: str = "", step: int = 1, behind: str = "") -> str:
+    """A kernel: ``body`` at every ``step``-th element. ``before`` is what one turn leaves to the next, ``behind`` what
+    is done at the end.
+    """
+    return f"""
 define i32 @{name}(ptr noalias %out, ptr noalias readonly %left, ptr noalias readonly %right, i64 %count) #0 {{
 begin:
   %nothing = icmp eq i64 %count, 0
   br i1 %nothing, label %end, label %turn
 turn:
   %at = phi i64 [ 0, %begin ], [ %next, %turn ]
-  %one_place = getelementptr inbounds {type}, ptr %left, i64 %at
-  %other_place = getelementptr inbounds {type}, ptr %right, i64 %at
-  %place = getelementptr inbounds {type}, ptr %out, i64 %at
+  {before}
+  %one_place = getelementptr inbounds {element}, ptr %left, i64 %at
+  %other_place = getelementptr inbounds {element}, ptr %right, i64 %at
+  %place = getelementptr inbounds {element}, ptr %out, i64 %at
   {body}
-  %next = add nuw nsw i64 %at, 1
+  %next = add nuw nsw i64 %at, {step}
   %more = icmp ult i64 %next, %count
   br i1 %more, label %turn, label %end
 end:
+  {behind}
   ret i32 0
 }}
 """
+
 
 _ONE = "%one = load {type}, ptr %one_place, align {bytes}"
 _OTHER = "%other = load {type}, ptr %other_place, align {bytes}"
-_THREE_TIMES = "fmul contract {type} {scalar},"
-_STORE = "store {type} {what}, ptr %place, align {bytes}"
+_THREE_TIMES = "%scaled = fmul contract {type} {scalar},"
 
 _BODIES = {
-    "stream_copy": (_ONE, _STORE.replace("{what}", "%one")),
-    "stream_scale": (_ONE, f"%scaled = {_THREE_TIMES} %one", _STORE.replace("{what}", "%scaled")),
-    "stream_add": (_ONE, _OTHER, "%sum = fadd {type} %one, %other", _STORE.replace("{what}", "%sum")),
-    "stream_triad": (
-        _ONE,
-        _OTHER,
-        f"%scaled = {_THREE_TIMES} %other",
-        "%sum = fadd contract {type} %one, %scaled",
-        _STORE.replace("{what}", "%sum"),
-    ),
-    "memory_write": (_STORE.replace("{what}", "{scalar}"),),
+    "stream_copy": (_ONE, "%one"),
+    "stream_scale": (_ONE, f"{_THREE_TIMES} %one", "%scaled"),
+    "stream_add": (_ONE, _OTHER, "%sum = fadd {type} %one, %other", "%sum"),
+    "stream_triad": (_ONE, _OTHER, f"{_THREE_TIMES} %other", "%sum = fadd contract {type} %one, %scaled", "%sum"),
+    "memory_write": ("{scalar}",),
 }
+"""What is computed, and what of it is stored."""
 
-_READ = """
-define i32 @memory_read_{dtype}(ptr noalias %out, ptr noalias readonly %left, ptr %right, i64 %count) #0 {{
-begin:
-  %nothing = icmp eq i64 %count, 0
-  br i1 %nothing, label %end, label %turn
-turn:
-  %at = phi i64 [ 0, %begin ], [ %next, %turn ]
-  %before = phi {bits} [ 0, %begin ], [ %after, %turn ]
-  %place = getelementptr inbounds {bits}, ptr %left, i64 %at
-  %value = load {bits}, ptr %place, align {bytes}
-  %after = add {bits} %before, %value
-  %next = add nuw nsw i64 %at, 1
-  %more = icmp ult i64 %next, %count
-  br i1 %more, label %turn, label %end
-end:
-  %total = phi {bits} [ 0, %begin ], [ %after, %turn ]
-  store {bits} %total, ptr %out, align {bytes}
-  ret i32 0
-}}
+
+def _of_floats(dtype: str) -> str:
+    """The kernels that know elements."""
+    name, bits, size = _FLOATS[dtype]
+    made = []
+    for op, lines in _BODIES.items():
+        body = "\n  ".join([*lines[:-1], f"store {{type}} {lines[-1]}, ptr %place, align {{bytes}}"])
+        made.append(_loop(f"{op}_{dtype}", name, body.format(type=name, bytes=size, scalar=_SCALAR_BITS)))
+    added = f"%value = load {bits}, ptr %one_place, align {size}\n  %after = add {bits} %before, %value"
+    so_far = f"phi {bits} [ 0, %begin ], [ %after, %turn ]"
+    stored = f"%total = {so_far}\n  store {bits} %total, ptr %out, align {size}"
+    touched = f"store volatile {name} {_SCALAR_BITS}, ptr %place, align 1"
+    made.append(_loop(f"memory_read_{dtype}", name, added, before=f"%before = {so_far}", behind=stored))
+    return "".join((*made, _loop(f"memory_touch_{dtype}", "i8", touched, step=mmap.PAGESIZE)))
+
+
+_HEAD = f"""\
+  %sleepers = getelementptr i8, ptr %number, i64 {LINE_BYTES}
+  %unfinished = getelementptr i8, ptr %number, i64 {2 * LINE_BYTES}
+  %kernel_place = getelementptr i8, ptr %number, i64 {3 * LINE_BYTES}
+  %pieces_place = getelementptr ptr, ptr %kernel_place, i64 1
 """
 
-_TOUCH = """
-define i32 @{name}(ptr %out, ptr %left, ptr %right, i64 %count) #0 {{
-begin:
-  %nothing = icmp eq i64 %count, 0
-  br i1 %nothing, label %end, label %turn
-turn:
-  %at = phi i64 [ 0, %begin ], [ %next, %turn ]
-  %place = getelementptr inbounds i8, ptr %out, i64 %at
-  store volatile {type} {value}, ptr %place, align 1
-  %next = add nuw nsw i64 %at, {page}
-  %more = icmp ult i64 %next, %count
-  br i1 %more, label %turn, label %end
-end:
-  ret i32 0
-}}
-"""
 
-_REST = """
+def _team(machine: str) -> str:
+    """What needs no elements, and the loop in which threads wait for work."""
+    pause_declared, pause, futex = _MACHINES[machine]
+    return f"""
 attributes #0 = {{ nounwind "no-builtins" }}
 
 declare ptr @memcpy(ptr, ptr, i64)
@@ -143,11 +135,8 @@ define private void @do(ptr %kernel, ptr %piece) {{
 
 define i32 @serve(ptr %number, i64 %member) {{
 begin:
-  %sleepers = getelementptr i8, ptr %number, i64 {line}
-  %unfinished = getelementptr i8, ptr %number, i64 {two_lines}
-  %kernel_place = getelementptr i8, ptr %number, i64 {three_lines}
-  %pieces_place = getelementptr ptr, ptr %kernel_place, i64 1
-  %offset = mul i64 %member, {line}
+{_HEAD}
+  %offset = mul i64 %member, {LINE_BYTES}
   br label %wait
 wait:
   %seen = phi i32 [ 0, %begin ], [ %given, %work ], [ %seen, %awake ]
@@ -160,10 +149,10 @@ look:
 idle:
   {pause}
   %next = add i64 %turn, 1
-  %is_tired = icmp eq i64 %next, {spins}
+  %is_tired = icmp eq i64 %next, {_SPINS}
   br i1 %is_tired, label %lie_down, label %linger
 linger:
-  %part = urem i64 %next, {patience}
+  %part = urem i64 %next, {_PATIENCE}
   %is_time = icmp eq i64 %part, 0
   br i1 %is_time, label %offer, label %look
 offer:
@@ -176,7 +165,7 @@ lie_down:
   %is_same = icmp eq i32 %at_last, %seen
   br i1 %is_same, label %sleep, label %awake
 sleep:
-  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %number, i64 {wait}, i32 %seen, ptr null)
+  %slept = call i64 (i64, ...) @syscall(i64 {futex}, ptr %number, i64 {_WAIT_PRIVATE}, i32 %seen, ptr null)
   br label %awake
 awake:
   %fewer = atomicrmw sub ptr %sleepers, i32 1 seq_cst
@@ -198,10 +187,7 @@ end:
 
 define i32 @run(ptr %number, ptr %kernel, ptr %pieces, i64 %others) {{
 begin:
-  %sleepers = getelementptr i8, ptr %number, i64 {line}
-  %unfinished = getelementptr i8, ptr %number, i64 {two_lines}
-  %kernel_place = getelementptr i8, ptr %number, i64 {three_lines}
-  %pieces_place = getelementptr ptr, ptr %kernel_place, i64 1
+{_HEAD}
   store ptr %kernel, ptr %kernel_place
   store ptr %pieces, ptr %pieces_place
   %all = trunc i64 %others to i32
@@ -211,7 +197,7 @@ begin:
   %is_quiet = icmp eq i32 %asleep, 0
   br i1 %is_quiet, label %ready, label %wake
 wake:
-  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %number, i64 {wakes}, i32 2147483647)
+  %woken = call i64 (i64, ...) @syscall(i64 {futex}, ptr %number, i64 {_WAKE_PRIVATE}, i32 2147483647)
   br label %ready
 ready:
   %is_end = icmp eq ptr %kernel, null
@@ -229,7 +215,7 @@ look:
 idle:
   {pause}
   %next = add i64 %turn, 1
-  %is_impatient = icmp ugt i64 %next, {patience}
+  %is_impatient = icmp ugt i64 %next, {_PATIENCE}
   br i1 %is_impatient, label %offer, label %look
 offer:
   %offered = call i32 @sched_yield()
@@ -240,14 +226,6 @@ end:
 """
 
 
-class Kernels(Compiled):
-    """The kernels as they were compiled."""
-
-    def of(self, op: str, dtype: str | None = None) -> int:
-        """The kernel of ``op``, for elements of ``dtype`` where it knows elements."""
-        return self.addresses[op if dtype is None else f"{op}_{dtype}"]
-
-
 def missing() -> str | None:
     """Why there are no compiled kernels in this process; None when there are."""
     made = kernels()
@@ -255,42 +233,13 @@ def missing() -> str | None:
 
 
 @cache
-def kernels() -> Kernels | str:
+def kernels() -> Compiled | str:
     """The kernels, or why there are none."""
     machine = platform.machine()
-    if platform.system() != "Linux" or machine not in _FUTEX:
+    if platform.system() != "Linux" or machine not in _MACHINES:
         return (
             f"kernels in memory are compiled for Linux on x86_64 and aarch64, not for {platform.system()} on {machine}"
         )
-    made = compiled(_source(machine), for_this_processor=True)
-    if isinstance(made, str):
-        return f"kernels in memory are compiled with llvmlite: {made}"
-    return Kernels(made.addresses, made.optimised, made.engine)
-
-
-def _source(machine: str) -> str:
-    parts = []
-    for dtype, (name, bits, size) in _FLOATS.items():
-        words = {"type": name, "bytes": size, "scalar": _SCALAR_BITS}
-        for op, lines in _BODIES.items():
-            body = "\n  ".join(lines).format(**words)
-            parts.append(_LOOP.format(name=f"{op}_{dtype}", type=name, body=body))
-        parts.append(_READ.format(dtype=dtype, bits=bits, bytes=size))
-        parts.append(_TOUCH.format(name=f"memory_touch_{dtype}", type=name, value=_SCALAR_BITS, page=mmap.PAGESIZE))
-    parts.append(_TOUCH.format(name="place", type="i8", value="0", page=mmap.PAGESIZE))
-    declared, pause = _PAUSES[machine]
-    parts.append(
-        _REST.format(
-            pause_declared=declared,
-            pause=pause,
-            line=LINE_BYTES,
-            two_lines=2 * LINE_BYTES,
-            three_lines=3 * LINE_BYTES,
-            spins=_SPINS,
-            patience=_PATIENCE,
-            futex=_FUTEX[machine],
-            wait=_WAIT_PRIVATE,
-            wakes=_WAKE_PRIVATE,
-        )
-    )
-    return "".join(parts)
+    cleared = _loop("place", "i8", "store volatile i8 0, ptr %place, align 1", step=mmap.PAGESIZE)
+    made = compiled("".join((*map(_of_floats, _FLOATS), cleared, _team(machine))), for_this_processor=True)
+    return f"kernels in memory are compiled with llvmlite: {made}" if isinstance(made, str) else made

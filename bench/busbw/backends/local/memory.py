@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from busbw.backends.base import Call, Operation
-from busbw.backends.compiled_loop import Native
+from busbw.backends.compiled_loop import Compiled, Native
 from busbw.backends.local import kernels
 from busbw.backends.local.base import Bound, Local
-from busbw.backends.local.kernels import LINE_BYTES, Kernels
+from busbw.backends.local.kernels import LINE_BYTES
 from busbw.backends.local.threads import Lease, Words, lines, pieces, shares
 from busbw.errors import BackendError
 from busbw.ops.base import first_reason
@@ -78,7 +78,7 @@ def _never_fails(code: int) -> Exception:
 
 
 def _bound(
-    made: Kernels,
+    made: Compiled,
     bound: Bound,
     kernel: int,
     arrays: _Arrays,
@@ -133,11 +133,6 @@ def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:
 # --- the kernels on the host -----------------------------------------------------------------------------------
 
 
-def _halves(bound: Bound) -> tuple[torch.Tensor, torch.Tensor]:
-    half = len(bound.send) // 2
-    return bound.send[:half], bound.send[half:]
-
-
 _EXPECTED: dict[str, Callable[..., torch.Tensor | float]] = {
     "stream_scale": lambda one: SCALAR * one,
     "stream_add": lambda one, other: one + other,
@@ -157,12 +152,7 @@ def _wrong(expected: Callable[..., torch.Tensor | float], bound: Bound) -> int:
     return wrong
 
 
-def _wrong_of(bound: Bound) -> Callable[[], int] | None:
-    expected = _EXPECTED.get(bound.case.op)
-    return None if expected is None else partial(_wrong, expected, bound)
-
-
-def _compiled() -> Kernels:
+def _compiled() -> Compiled:
     made = kernels.kernels()
     if isinstance(made, str):
         raise BackendError(made)
@@ -170,23 +160,19 @@ def _compiled() -> Kernels:
 
 
 def _bind(bound: Bound) -> Operation:
-    if bound.device is not None:
-        return Operation(_BY_TORCH[bound.case.op](bound), wrong=_wrong_of(bound))
+    case = bound.case
+    expected = _EXPECTED.get(case.op)
+    wrong = None if expected is None else partial(_wrong, expected, bound)
+    in_bytes = case.op == "memory_copy"  # the library's, for which torch's own stands in without a compiler
+    if bound.device is not None or (in_bytes and kernels.missing() is not None):
+        return Operation(_BY_TORCH[case.op](bound), wrong=wrong)
     made = _compiled()
-    kernel = made.of(bound.case.op, bound.case.dtype)
-    itemsize = DTYPE_BYTES[bound.case.dtype or "uint8"]
+    kernel = made.of(case.op, None if in_bytes else case.dtype)
+    count, itemsize = (case.size_bytes, 1) if in_bytes else (case.count, DTYPE_BYTES[case.dtype or "uint8"])
     left = bound.send.data_ptr() if len(bound.send) else 0
-    right = left + bound.case.count * itemsize if len(bound.send) > bound.case.count else 0
-    arrays = _Arrays(bound.receive.data_ptr(), left, right, bound.case.count, itemsize)
-    return _bound(made, bound, kernel, arrays, wrong=_wrong_of(bound), keeps=(bound,))
-
-
-def _copy(bound: Bound) -> Operation:
-    made = kernels.kernels()
-    if bound.device is not None or isinstance(made, str):
-        return Operation(_BY_TORCH[bound.case.op](bound))
-    arrays = _Arrays(bound.receive.data_ptr(), bound.send.data_ptr(), 0, bound.case.size_bytes, 1)
-    return _bound(made, bound, made.of("memory_copy"), arrays, keeps=(bound,))
+    right = left + case.count * itemsize if len(bound.send) > case.count else 0
+    arrays = _Arrays(bound.receive.data_ptr(), left, right, count, itemsize)
+    return _bound(made, bound, kernel, arrays, wrong=wrong, keeps=(bound,))
 
 
 def _read(bound: Bound) -> Operation:
@@ -244,25 +230,13 @@ def _touch(bound: Bound) -> Operation:
 # --- on a device, and where nothing can be compiled ------------------------------------------------------------
 
 
-def _scaled(bound: Bound) -> Call:
-    return partial(torch.mul, bound.send, SCALAR, out=bound.receive)
-
-
-def _added(bound: Bound) -> Call:
-    return partial(torch.add, *_halves(bound), out=bound.receive)
-
-
-def _triad(bound: Bound) -> Call:
-    return partial(torch.add, *_halves(bound), alpha=SCALAR, out=bound.receive)
-
-
 _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
     "memory_copy": lambda bound: partial(bound.receive.copy_, bound.send),
     # A kernel: what torch copies with on a GPU is the copy path, which is memory_copy. Times 1 changes no value.
     "stream_copy": lambda bound: partial(torch.mul, bound.send, 1.0, out=bound.receive),
-    "stream_scale": _scaled,
-    "stream_add": _added,
-    "stream_triad": _triad,
+    "stream_scale": lambda bound: partial(torch.mul, bound.send, SCALAR, out=bound.receive),
+    "stream_add": lambda bound: partial(torch.add, *bound.send.chunk(2), out=bound.receive),
+    "stream_triad": lambda bound: partial(torch.add, *bound.send.chunk(2), alpha=SCALAR, out=bound.receive),
     "memory_write": lambda bound: partial(bound.receive.fill_, SCALAR),
 }
 
@@ -309,7 +283,7 @@ def _refuse_touch(case: Case) -> str | None:
 
 
 OPERATIONS: dict[str, Local] = {
-    "memory_copy": Local(_copy, _refuse_copy),
+    "memory_copy": Local(_bind, _refuse_copy),
     "stream_copy": Local(_bind, _refuse),
     "stream_scale": Local(_bind, _refuse),
     "stream_add": Local(_bind, _refuse),

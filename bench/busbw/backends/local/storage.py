@@ -101,24 +101,13 @@ class _Kept:
                 self._failed = error
 
 
-def _write(bound: Bound) -> Operation:
+def _bind(bound: Bound, *, writes: bool) -> Operation:
     kept = _Kept(bound)
     return Operation(
-        kept.write,
-        wrong=kept.wrong_written,
-        prepare=kept.prepare_to_write,
-        cross_check=partial(kept.cross_checked, writes=True),
-        free=kept.file.close,
-    )
-
-
-def _read(bound: Bound) -> Operation:
-    kept = _Kept(bound)
-    return Operation(
-        kept.read,
-        wrong=kept.wrong_read,
-        prepare=kept.prepare_to_read,
-        cross_check=partial(kept.cross_checked, writes=False),
+        kept.write if writes else kept.read,
+        wrong=kept.wrong_written if writes else kept.wrong_read,
+        prepare=kept.prepare_to_write if writes else kept.prepare_to_read,
+        cross_check=partial(kept.cross_checked, writes=writes),
         free=kept.file.close,
     )
 
@@ -134,4 +123,7 @@ def _refuse(case: Case) -> str | None:
     )
 
 
-OPERATIONS: dict[str, Local] = {"storage_write": Local(_write, _refuse), "storage_read": Local(_read, _refuse)}
+OPERATIONS: dict[str, Local] = {
+    "storage_write": Local(partial(_bind, writes=True), _refuse),
+    "storage_read": Local(partial(_bind, writes=False), _refuse),
+}

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from busbw.backends.local.kernels import LINE_BYTES, Kernels
+from busbw.backends.compiled_loop import Compiled
+from busbw.backends.local.kernels import LINE_BYTES
 from busbw.errors import BackendError
 from busbw.system.slurm_topology import allowed_cores, binds_threads
 from busbw.units import numbers_in
@@ -72,7 +73,7 @@ class Team:
     them be bound (``bound``). Raises BackendError when they cannot be started; those that were end then.
     """
 
-    def __init__(self, kernels: Kernels, threads: int, first: int) -> None:
+    def __init__(self, kernels: Compiled, threads: int, first: int) -> None:
         self._kernels = kernels
         self._leader = threading.get_native_id()
         self._home = frozenset(allowed_cores())
@@ -135,7 +136,7 @@ class Lease:
     look for work in each other's way. The last one that gives its lease back, or is forgotten, ends the team.
     """
 
-    def __init__(self, kernels: Kernels, threads: int, first: int) -> None:
+    def __init__(self, kernels: Compiled, threads: int, first: int) -> None:
         key = (threading.get_native_id(), threads, first)
         with _lock:
             if key not in _teams:
