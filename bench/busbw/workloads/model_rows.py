@@ -6,6 +6,7 @@ same name. FLOP count 2 for a multiplication and its addition.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -205,26 +206,25 @@ def head(model: Model) -> Count:
 
 def parameters(model: Model, *, active: bool = False) -> int:
     """All parameters; ``active``: only those that one token works with."""
-    experts = (model.top_k if active else model.experts) * one_expert(model) + around_experts(model).total
-    return (
-        embedding(model).total
-        + head(model).total
-        + model.layers * attention(model).total
-        + (model.layers - model.expert_layers) * dense_ffn(model).total
-        + model.expert_layers * experts
-    )
+    return _of_all_parts(model, lambda part: part.total, model.top_k if active else model.experts)
 
 
 def products(model: Model) -> int:
     """Parameters that one token is multiplied by: the N of 6 N with embeddings, norms and biases left out (Kaplan et
     al. 2020, https://arxiv.org/abs/2001.08361, section 2.1), and with the output head.
     """
-    experts = model.top_k * one_expert(model) + around_experts(model).products
+    return _of_all_parts(model, lambda part: part.products, model.top_k)
+
+
+def _of_all_parts(model: Model, count: Callable[[Count], int], experts: int) -> int:
+    """Over the parts of a model, with so many experts in a layer that has some."""
+    mixture = experts * one_expert(model) + count(around_experts(model))
     return (
-        head(model).products
-        + model.layers * attention(model).products
-        + (model.layers - model.expert_layers) * dense_ffn(model).products
-        + model.expert_layers * experts
+        count(embedding(model))
+        + count(head(model))
+        + model.layers * count(attention(model))
+        + (model.layers - model.expert_layers) * count(dense_ffn(model))
+        + model.expert_layers * mixture
     )
 
 
@@ -291,8 +291,7 @@ def parse(text: str, origin: str) -> _File:
     try:
         return msgspec.convert(limits.read_toml(text, origin), _File)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        message = f"{origin}: {error}"
-        raise UsageError(message, code="model") from error
+        raise UsageError(f"{origin}: {error}", code="model") from error
 
 
 def models(own: Path | None = None) -> dict[str, Model]:

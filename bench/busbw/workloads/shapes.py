@@ -6,6 +6,7 @@ from functools import cached_property
 import msgspec
 
 from busbw.errors import UsageError
+from busbw.ops.base import first_reason
 from busbw.ops.exchanges import EVERY, parse_exchange
 from busbw.ops.training import EXCHANGE, LEAST_SQUARES, SAMPLES, Workload, problem_width
 from busbw.runs.records import DTYPE_BYTES
@@ -71,13 +72,14 @@ class StepShape:
         if op == EXCHANGE or self.workload.model == LEAST_SQUARES:
             return refuse_exchange(op, self.workload)
         model, one = self.model, self.workload
-        pieces, parts = one.dp * one.micro_batches, one.pp * one.interleave
         most = min(one.ep, model.experts / max(1, model.top_k))
-        obstacles = (
+        tp, cp, sequence = ("tp", one.tp), ("cp", one.cp), f"a sequence of {model.sequence} is"
+        sequences, ulysses = op == "train_sequence", op == "train_ulysses"
+        return first_reason(
             (model.experts and one.ep == 1, f"{model.name} has experts, which train_experts divides"),
             (one.shard == one.dp > 1, f"all {one.dp} ranks divide the weights, where two replicas or more are wanted"),
             (one.ep > 1 and not model.experts, f"{model.name} has no experts, which ep ranks divide"),
-            (model.experts % one.ep, f"{model.experts} experts are not cut evenly by ep = {one.ep}"),
+            _uneven(model.experts, f"{model.experts} experts are", ("ep", one.ep)),
             (
                 one.ep > 1 and one.expert_imbalance > most,
                 f"an expert imbalance of {one.expert_imbalance:g} is more than ep and experts / top-k allow, {most:g}",
@@ -86,49 +88,44 @@ class StepShape:
                 model.kv_rank and (one.tp > 1 or one.cp > 1),
                 f"{model.name} has latent attention, which neither tp nor cp ranks divide here",
             ),
-            (model.batch % pieces, f"a batch of {model.batch} is not cut evenly by dp · micro-batches = {pieces}"),
-            (model.layers % parts, f"{model.layers} layers are not cut evenly by pp · parts of a stage = {parts}"),
+            _uneven(model.batch, f"a batch of {model.batch} is", ("dp · micro-batches", one.dp * one.micro_batches)),
+            _uneven(model.layers, f"{model.layers} layers are", ("pp · parts of a stage", one.pp * one.interleave)),
             (one.interleave > 1 and one.micro_batches % one.pp, f"micro-batches want a multiple of pp = {one.pp}"),
-            (model.ffn % one.tp, f"an ffn of {model.ffn} is not cut evenly by tp = {one.tp}"),
-            (model.kv_heads % one.tp, f"{model.kv_heads} kv_heads are not cut evenly by tp = {one.tp}"),
-            (model.vocabulary % one.tp, f"a vocabulary of {model.vocabulary} is not cut evenly by tp = {one.tp}"),
+            _uneven(model.ffn, f"an ffn of {model.ffn} is", tp),
+            _uneven(model.kv_heads, f"{model.kv_heads} kv_heads are", tp),
+            _uneven(model.vocabulary, f"a vocabulary of {model.vocabulary} is", tp),
+            _uneven(sequences and model.sequence, sequence, tp),
             (
-                op == "train_sequence" and model.sequence % one.tp,
-                f"a sequence of {model.sequence} is not cut evenly by tp = {one.tp}",
-            ),
-            (
-                op == "train_sequence" and model.positions,
+                sequences and model.positions,
                 f"{model.name} learns positions, which ranks with some of the tokens each would have to add up",
             ),
             (one.cp > 1 and not model.heads, f"{model.name} has no attention, which is what cp ranks do together"),
+            _uneven(one.cp > 1 and model.sequence, sequence, ("2 cp", 2 * one.cp)),
+            _uneven(ulysses and model.heads, f"{model.heads} heads are", cp),
             (
-                one.cp > 1 and model.sequence % (2 * one.cp),
-                f"a sequence of {model.sequence} is not cut evenly by 2 cp = {2 * one.cp}",
-            ),
-            (
-                op == "train_ulysses" and model.heads % one.cp,
-                f"{model.heads} heads are not cut evenly by cp = {one.cp}",
-            ),
-            (
-                op == "train_ulysses" and model.kv_heads % one.cp and one.cp % model.kv_heads,
+                ulysses and model.kv_heads % one.cp and one.cp % model.kv_heads,
                 f"cp = {one.cp} is no multiple and no part of {model.kv_heads} kv_heads",
             ),
         )
-        return next((reason for applies, reason in obstacles if applies), None)
+
+
+def _uneven(number: int, whole: str, parts: tuple[str, int]) -> tuple[object, str]:
+    """Whether, and in words that, ``parts`` do not divide the ``number`` of the ``whole``."""
+    name, count = parts
+    return number % count, f"{whole} not cut evenly by {name} = {count}"
 
 
 def refuse_exchange(op: str, one: Workload) -> str | None:
     """Why least squares cannot be trained by ``op``; None when they can."""
     name, number = parse_exchange(one.exchange or EVERY[0])
     width = problem_width(one.scale)
-    obstacles = (
+    return first_reason(
         (op != EXCHANGE or one.model != LEAST_SQUARES, f"{LEAST_SQUARES} is what {EXCHANGE} trains, and nothing else"),
         (one.dp < 2, f"{EXCHANGE} wants two ranks or more, which have something to exchange"),
         (one.micro_batches > 1, f"{EXCHANGE} knows no micro-batches"),
         # Below that the library sends gradients as they are.
         (name == "powersgd" and 4 * number >= width, f"rank {number} of width {width} is not half as many numbers"),
     )
-    return next((reason for applies, reason in obstacles if applies), None)
 
 
 def refuse_model(name: str) -> None:
@@ -138,5 +135,4 @@ def refuse_model(name: str) -> None:
     try:
         model_rows.named(model_rows.models(), name)
     except UsageError as error:
-        message = f"key 'models': {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"key 'models': {error}") from error
