@@ -33,7 +33,7 @@ class FakeGroupBackend(TorchBackend):
         dist.init_process_group("fake", store=FakeStore(), rank=world.rank, world_size=world.size)
         self.rank, self.size, self.device = world.rank, world.size, None
         self._where = "cpu"
-        self._folder, self._world = world.folder, world
+        self._world = world
         self._control = dist.group.WORLD
         self._here = torch.zeros(2, dtype=torch.uint8)
         self._groups = {tuple(range(world.size)): None}

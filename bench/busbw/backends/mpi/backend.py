@@ -15,21 +15,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends import scheduled, sockets
 from busbw.backends.base import Operation, Vector, World, explained
-from busbw.backends.local import LOCAL
-from busbw.backends.local import base as local
-from busbw.backends.mpi.calls import CALLS, IN_ONE_PIECE, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
+from busbw.backends.library import LibraryBackend
+from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
 from busbw.backends.mpi.info import first_words, library
 from busbw.backends.mpi.init import in_words, initialise, meet_at_store, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
-from busbw.backends.patterns import TORCH_DTYPES
+from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import answers, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
-from busbw.system.device import Device, DeviceConditions
 
 _LOOKS = 8
 """How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
@@ -43,20 +40,14 @@ that the others wait for. In a library that sleeps every rank looks like that: a
 _COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
 
 
-class MpiBackend:
+class MpiBackend(LibraryBackend):
     """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was stated."""
 
-    # RuntimeError: what torch raises in an operation that it does, memory that is not there for one.
-    raises: tuple[type[Exception], ...] = (MPI.Exception, RuntimeError, BackendError)
+    raises = (MPI.Exception, *LibraryBackend.raises)
 
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
-        self.rank = world.rank
-        self._local_rank = world.local_rank
-        self.size = world.size
-        self.device: Device | None = None
-        self._folder = world.folder
-        self._key, self._timeout = world.key, world.timeout_seconds
+        super().__init__(world)
         self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
@@ -77,20 +68,12 @@ class MpiBackend:
         """What MPI says, in one line."""
         return in_words(error)
 
-    def refuse(self, op: Op, case: Case) -> str | None:
-        """Why MPI cannot run ``case``."""
-        if op.plain_sockets:
-            return sockets.refuse(case)
-        if op.local or case.algorithm is not None:
-            return LOCAL[op.name].refuse(case) if op.local else scheduled.refuse(op, case)
+    def refuse_call(self, op: Op, case: Case) -> str | None:
+        """Why MPI has no such call."""
         prepares = PREPARED.get(op.name)
         return first_reason(
             (op.stores or op.splits, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
-            (
-                case.mode == "overlap" and op.name in IN_ONE_PIECE,
-                f"{op.name} is several blocking steps, which cannot be posted first and waited for later",
-            ),
             (
                 case.mode == "persistent" and prepares is not None and address(prepares) is None,
                 f"{first_words(library())} has no {prepares}: persistent collectives came with MPI 4.0",
@@ -109,11 +92,6 @@ class MpiBackend:
             ),
         )
 
-    def allocate(self, count: int, dtype: str) -> torch.Tensor:
-        """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
-        with explained(self):
-            return torch.empty(count, dtype=TORCH_DTYPES[dtype]).zero_()
-
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Make the communicators that are not there yet; only the ranks of a group take part."""
         for group in groups:
@@ -126,19 +104,14 @@ class MpiBackend:
                 made.Set_errhandler(MPI.ERRORS_RETURN)
             self._groups[group] = made
 
-    def bind(
+    def exchange(self, case: Case) -> Exchange:
+        """Over the communicator of all ranks."""
+        return partial(exchange_all, self._measured, case.dtype)
+
+    def bind_call(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """``op`` bound to its buffers (see Backend.bind)."""
-        if op.local:
-            return LOCAL[op.name].bind(
-                local.Bound(case, send, receive, self.device, folder=self._folder, local_rank=self._local_rank)
-            )
-        if op.plain_sockets:
-            return sockets.bind(op, self.rank, send, receive, self.share, self._timeout)
-        if case.algorithm is not None:
-            exchange = partial(exchange_all, self._measured, case.dtype)
-            return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange)
+        """A call of MPI."""
         comm = self._groups[group] if op.members == "all" else self._measured
         return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
 
@@ -160,7 +133,7 @@ class MpiBackend:
         with explained(self):
             request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), _COMBINE[how])
             if wary:
-                wait_warily(request.Test, self._store, self.size, self._key)
+                wait_warily(request.Test, self._store, self.size, self._world.key)
             request.Wait()
         return result
 
@@ -206,17 +179,9 @@ class MpiBackend:
             for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
         ]
 
-    def conditions(self) -> DeviceConditions | None:
-        """There is no GPU."""
-        return None
-
-    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - which algorithm runs is the library's choice at every size
-        """Nothing is known to be moved that need not be."""
-        return 1.0
-
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` beside MPI, on a store over TCP, and wait a moment for what the others post."""
-        return answers(self._store, self.size, {self.rank: text}, key=self._key)
+        return answers(self._store, self.size, {self.rank: text}, key=self._world.key)
 
     def close(self) -> None:
         """Finalise MPI."""

@@ -36,9 +36,6 @@ TYPES: dict[str, MPI.Datatype] = {
 MOVED_ONLY = {"float16", "bfloat16"}
 """What MPI can move and not reduce."""
 
-IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
-"""Calls that are several steps in a row: there is nothing to be posted and waited for later."""
-
 PREPARED = {
     "all_reduce": "MPI_Allreduce_init",
     "all_gather": "MPI_Allgather_init",
@@ -89,22 +86,16 @@ class Bound:
     @property
     def sending(self) -> Spec:
         """The send buffer."""
-        return self._spec(self.send)
+        return specification(self.send, self.case.dtype)
 
     @property
     def receiving(self) -> Spec:
         """The receive buffer."""
-        return self._spec(self.receive)
+        return specification(self.receive, self.case.dtype)
 
-    @property
-    def sending_blocks(self) -> Spec:
-        """The send buffer where it holds one block a rank: MPI counts the elements of a block."""
-        return self._spec(self.send, len(self.group))
-
-    @property
-    def receiving_blocks(self) -> Spec:
-        """The receive buffer where it holds one block a rank."""
-        return self._spec(self.receive, len(self.group))
+    def blocks(self, buffer: torch.Tensor) -> Spec:
+        """``buffer`` where it holds one block a rank: MPI counts the elements of a block."""
+        return specification(buffer, self.case.dtype, len(self.group))
 
     @property
     def source(self) -> "Spec | MPI.InPlaceType":
@@ -113,11 +104,8 @@ class Bound:
 
     def spread(self, buffer: torch.Tensor, counts: list[int]) -> Spec:
         """``buffer`` as blocks of ``counts`` elements, one after the other."""
-        memory, _, datatype = self._spec(buffer)
+        memory, _, datatype = specification(buffer, self.case.dtype)
         return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
-
-    def _spec(self, buffer: torch.Tensor, blocks: int = 1) -> Spec:
-        return specification(buffer, self.case.dtype, blocks)
 
 
 def specification(buffer: torch.Tensor, dtype: str | None, blocks: int = 1) -> Spec:
@@ -183,12 +171,12 @@ def _reduce(bound: Bound) -> Operation:
 
 
 def _gather(bound: Bound) -> Operation:
-    buffers = (bound.source, bound.receiving_blocks) if bound.is_root else (bound.sending, None)
+    buffers = (bound.source, bound.blocks(bound.receive)) if bound.is_root else (bound.sending, None)
     return _collective(bound, "Gather", *buffers, bound.root)
 
 
 def _scatter(bound: Bound) -> Operation:
-    source = bound.sending_blocks if bound.is_root else None
+    source = bound.blocks(bound.send) if bound.is_root else None
     target = MPI.IN_PLACE if bound.is_root and bound.case.in_place else bound.receiving
     return _collective(bound, "Scatter", source, target, bound.root)
 
@@ -242,20 +230,13 @@ def _pair_uni(bound: Bound) -> Operation:
 def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
     """The first of the two sends and then receives, the other one the other way round."""
     world, other = bound.world, bound.group[1 - bound.me]
+    messages = [("Recv", incoming), ("Send", outgoing)] if bound.me else [("Send", outgoing), ("Recv", incoming)]
     if bound.case.mode == "persistent":
-        sends = [world.Send_init(outgoing, other, _TAG)]
-        receives = [world.Recv_init(incoming, other, _TAG)]
-        return _prepared(receives, sends) if bound.me else _prepared(sends, receives)
-    send = partial(world.Send, outgoing, other, _TAG)
-    receive = partial(world.Recv, incoming, other, _TAG)
+        return _prepared(*([getattr(world, f"{name}_init")(buffer, other, _TAG)] for name, buffer in messages))
     steps = Steps()
-    if bound.me:
-        steps.receive(world, incoming, other, _TAG)
-        steps.send(world, outgoing, other, _TAG)
-    else:
-        steps.send(world, outgoing, other, _TAG)
-        steps.receive(world, incoming, other, _TAG)
-    first, second = (receive, send) if bound.me else (send, receive)
+    for name, buffer in messages:
+        steps.message(name, world, buffer, other, _TAG)
+    first, second = (partial(getattr(world, name), buffer, other, _TAG) for name, buffer in messages)
 
     def both() -> None:
         first()
@@ -266,11 +247,11 @@ def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
 
 CALLS: dict[str, Callable[[Bound], Operation]] = {
     "all_reduce": lambda bound: _collective(bound, "Allreduce", MPI.IN_PLACE, bound.receiving, bound.redop),
-    "all_gather": lambda bound: _collective(bound, "Allgather", bound.source, bound.receiving_blocks),
+    "all_gather": lambda bound: _collective(bound, "Allgather", bound.source, bound.blocks(bound.receive)),
     "reduce_scatter": lambda bound: _collective(
-        bound, "Reduce_scatter_block", bound.sending_blocks, bound.receiving, bound.redop
+        bound, "Reduce_scatter_block", bound.blocks(bound.send), bound.receiving, bound.redop
     ),
-    "all_to_all": lambda bound: _collective(bound, "Alltoall", bound.sending_blocks, bound.receiving_blocks),
+    "all_to_all": lambda bound: _collective(bound, "Alltoall", bound.blocks(bound.send), bound.blocks(bound.receive)),
     "all_to_all_v": _all_to_all_v,
     "broadcast": lambda bound: _collective(bound, "Bcast", bound.receiving, bound.root),
     "reduce": _reduce,

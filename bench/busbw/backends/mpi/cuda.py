@@ -9,7 +9,6 @@ from busbw.backends.base import World, explained
 from busbw.backends.cuda import uuid_at
 from busbw.backends.mpi.backend import MpiBackend
 from busbw.backends.mpi.info import cuda_aware, first_words, library, unaware
-from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.side_channel import first_line
 from busbw.errors import LaunchError
 from busbw.ops.base import Op, first_reason
@@ -31,16 +30,17 @@ class MpiCudaBackend(MpiBackend):
             raise LaunchError(f"rank {world.rank} cannot use a GPU: torch sees no CUDA device")
         # A launcher may show each rank its own GPU alone: then all of them call it number 0.
         number = 0 if count == 1 else world.local_rank % count
-        self._where = f"cuda:{number}"
+        where = f"cuda:{number}"
         try:
             # Before MPI_Init, for libraries that take the GPU which is current there. Below mpirun the ranks may have
             # met over MPI before they knew what to measure; with MASTER_ADDR and MASTER_PORT they meet without it.
-            torch.cuda.set_device(self._where)
+            torch.cuda.set_device(where)
             torch.cuda.synchronize()
             self._nvml = nvml_of(uuid_at(number), number)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world)
+        self._where = where
         problem = unaware(first_words(library()), aware=cuda_aware())
         if problem is not None:
             raise LaunchError(problem)
@@ -48,11 +48,6 @@ class MpiCudaBackend(MpiBackend):
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case`` on GPUs."""
         return why_not(op, case) or super().refuse(op, case)
-
-    def allocate(self, count: int, dtype: str) -> torch.Tensor:
-        """A zeroed tensor on this rank's GPU."""
-        with explained(self):
-            return torch.zeros(count, dtype=TORCH_DTYPES[dtype], device=self._where)
 
     def conditions(self) -> DeviceConditions | None:
         """By NVML. The number there is that of the host: it tells of ranks that share a GPU, which MPI lets them."""

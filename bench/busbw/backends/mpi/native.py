@@ -93,13 +93,10 @@ class Steps:
                 flat += lowered
         self._add(f"MPI_{name}", *flat, *others, self._value(comm))
 
-    def send(self, comm: MPI.Comm, buffer: Spec, to: int, tag: int) -> None:
-        """A blocking send."""
-        self._add("MPI_Send", *self._lowered(buffer), to, tag, self._value(comm))
-
-    def receive(self, comm: MPI.Comm, buffer: Spec, source: int, tag: int) -> None:
-        """A blocking receive."""
-        self._add("MPI_Recv", *self._lowered(buffer), source, tag, self._value(comm), self._status())
+    def message(self, name: str, comm: MPI.Comm, buffer: Spec, other: int, tag: int) -> None:
+        """A blocking ``Send`` to another rank, or a ``Recv`` from it."""
+        status = (self._status(),) if name == "Recv" else ()
+        self._add(f"MPI_{name}", *self._lowered(buffer), other, tag, self._value(comm), *status)
 
     def exchange(self, comm: MPI.Comm, outgoing: Spec, to: int, incoming: Spec, source: int, tag: int) -> None:
         """Both at once."""

@@ -14,44 +14,35 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends import scheduled, sockets
 from busbw.backends.base import Operation, Vector, World, explained, no_longer_than
-from busbw.backends.local import LOCAL
-from busbw.backends.local import base as local
+from busbw.backends.library import LibraryBackend
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import checkpoint
 from busbw.backends.pytorch.bound import REDUCTIONS, Bound
-from busbw.backends.pytorch.calls import CALLS, IN_ONE_PIECE, exchange_all
+from busbw.backends.pytorch.calls import CALLS, exchange_all
 from busbw.backends.pytorch.training import step
+from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
-from busbw.system.device import Device, DeviceConditions
+from busbw.system.device import Device
 
 _BLOCKS_IN_RANK_ORDER = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
 """Ops whose blocks lie in the order of the ranks of the group, which torch 2.4 always sorts."""
 
 
-class TorchBackend:
+class TorchBackend(LibraryBackend):
     """Tensors over ``library``, one of torch's backends: on the processor, or on ``device`` where there is one.
 
     Raises LaunchError when the world does not form.
     """
 
-    raises: tuple[type[Exception], ...] = (RuntimeError, BackendError)
-
     def __init__(self, world: World, library: Literal["gloo", "nccl"], device: Device | None = None) -> None:
-        self.rank = world.rank
-        self._local_rank = world.local_rank
-        self.size = world.size
-        self.device = device
+        super().__init__(world, device)
         self._library = library
-        self._folder = world.folder
-        self._where = "cpu" if device is None else device.name
-        timeout = timedelta(seconds=world.timeout_seconds)
-        self._world = world
+        self._timeout = timeout = timedelta(seconds=world.timeout_seconds)
         try:
             with _not_for_ever(world):
                 self._store = _store(world)
@@ -69,48 +60,23 @@ class TorchBackend:
             raise LaunchError(
                 f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}{advice}"
             ) from error
-        self._everyone = tuple(range(world.size))
-        self._timeout = timeout
         self._here = torch.zeros(2, dtype=torch.uint8)
-        self._groups: dict[Ranks, dist.ProcessGroup | None] = {self._everyone: None}
+        self._groups: dict[Ranks, dist.ProcessGroup | None] = {tuple(range(world.size)): None}
 
-    def explain(self, error: Exception) -> str:
-        """What torch says, in one line."""
-        return first_line(error)
-
-    def refuse(self, op: Op, case: Case) -> str | None:
-        """Why torch.distributed cannot run ``case``, whatever its library."""
-        if op.local:
-            return LOCAL[op.name].refuse(case)
-        if op.plain_sockets:
-            return sockets.refuse(case)
-        if op.stores:
-            return checkpoint.refuse(case)
-        if op.splits:
-            return step.refuse(case)
-        return scheduled.refuse(op, case) if case.algorithm is not None else self._refuse_call(op, case)
-
-    def _refuse_call(self, op: Op, case: Case) -> str | None:
-        """Why torch.distributed has no such call of its own."""
+    def refuse_call(self, op: Op, case: Case) -> str | None:
+        """Why torch.distributed has no such call of its own, whatever its library."""
+        if op.stores or op.splits:
+            return checkpoint.refuse(case) if op.stores else step.refuse(case)
         if op.name not in CALLS:
             return f"torch.distributed has no {op.name}"
-        if case.mode == "overlap" and op.name in IN_ONE_PIECE:
-            return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
         if case.mode == "persistent":
             return "torch.distributed prepares no calls; MPI does"
         groups = split_world(case.group, case.ranks)
         if op.name == "send_recv" and any(len(group) == 1 for group in groups):
             return "torch.distributed sends nothing from a rank to itself, which a ring of one rank needs"
-        if op.name in _BLOCKS_IN_RANK_ORDER and any(group != tuple(sorted(group)) for group in groups):
-            return (
-                f"torch.distributed puts the ranks of a group in ascending order; groups {case.group} asks for another"
-            )
-        return None
-
-    def allocate(self, count: int, dtype: str) -> torch.Tensor:
-        """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
-        with explained(self):
-            return torch.empty(count, dtype=TORCH_DTYPES[dtype], device=self._where).zero_()
+        ordered = op.name not in _BLOCKS_IN_RANK_ORDER or all(group == tuple(sorted(group)) for group in groups)
+        another = f"groups {case.group} asks for another"
+        return None if ordered else f"torch.distributed puts the ranks of a group in ascending order; {another}"
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Make the process groups that are not there yet; torch wants every rank of the world in this."""
@@ -120,30 +86,19 @@ class TorchBackend:
             with explained(self), _not_for_ever(self._world):
                 self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
 
-    def bind(
+    def exchange(self, case: Case) -> Exchange:  # noqa: ARG002 - a tensor knows its type
+        """As torch.distributed has it."""
+        return exchange_all
+
+    def bind_call(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """``op`` bound to its buffers (see Backend.bind)."""
-        if op.local:
-            peer = self.peer_in(group)
-            return LOCAL[op.name].bind(
-                local.Bound(
-                    case, send, receive, self.device, folder=self._folder, peer=peer, local_rank=self._local_rank
-                )
-            )
-        if op.plain_sockets:
-            return sockets.bind(op, self.rank, send, receive, self.share, self._timeout.total_seconds())
-        if case.algorithm is not None:
-            return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
+        """A call of torch.distributed."""
         process_group = None if op.members != "all" else self._groups[group]
         if op.stores:
             process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile
-        me = group.index(self.rank)
-        return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, self._folder, self.device))
-
-    def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends that drive a device
-        """What this process calls the device of the other rank of a pair; None where it cannot have memory there."""
-        return None
+        me, folder = group.index(self.rank), self._world.folder
+        return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, folder, self.device))
 
     def barrier(self) -> None:
         """Gloo's barrier over the control group."""
@@ -201,14 +156,6 @@ class TorchBackend:
         with explained(self):
             dist.all_gather(texts, padded, group=self._control)
         return [bytes(given.tolist()).rstrip(b"\0").decode(errors="replace") for given in texts]
-
-    def conditions(self) -> DeviceConditions | None:
-        """As the device tells it, where there is one."""
-        return None if self.device is None else self.device.conditions()
-
-    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation, as far as is known
-        """Nothing is known to be moved that need not be."""
-        return 1.0
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on the launcher's store, let go of the others and wait a moment for what they post."""

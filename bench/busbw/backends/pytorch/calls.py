@@ -159,6 +159,3 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     EXCHANGE: descent.bind,
     **{name: partial(step.bind, make=make) for name, make in WORKLOADS.items()},
 }
-
-IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
-"""Calls that are several steps in a row: there is nothing to be posted and waited for later."""

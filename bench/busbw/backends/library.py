@@ -1,0 +1,97 @@
+"""What backends over a library have alike: buffers, and the operations that are not the library's own."""
+
+from abc import abstractmethod
+
+import torch
+
+from busbw.backends import scheduled, sockets
+from busbw.backends.base import Backend, Operation, World, explained
+from busbw.backends.local import LOCAL
+from busbw.backends.local import base as local
+from busbw.backends.patterns import TORCH_DTYPES
+from busbw.backends.scheduled import Exchange
+from busbw.backends.side_channel import first_line
+from busbw.errors import BackendError
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks
+from busbw.runs.records import Case
+from busbw.system.device import Device, DeviceConditions
+
+_IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
+"""Calls that are several steps in a row: there is nothing to be posted and waited for later."""
+
+
+class LibraryBackend(Backend):
+    """One rank over a library, on the processor, or on ``device`` where there is one."""
+
+    # RuntimeError: what torch raises in an operation that it does, memory that is not there for one.
+    raises: tuple[type[Exception], ...] = (RuntimeError, BackendError)
+
+    def __init__(self, world: World, device: Device | None = None) -> None:
+        self.rank, self.size = world.rank, world.size
+        self.device = device
+        self._world = world
+        self._where = "cpu" if device is None else device.name
+
+    def explain(self, error: Exception) -> str:
+        """What torch says, in one line."""
+        return first_line(error)
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Why it cannot run ``case``, over the library or without its calls."""
+        if op.local:
+            return LOCAL[op.name].refuse(case)
+        if op.plain_sockets:
+            return sockets.refuse(case)
+        if case.algorithm is not None:
+            return scheduled.refuse(op, case)
+        if case.mode == "overlap" and op.name in _IN_ONE_PIECE:
+            return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
+        return self.refuse_call(op, case)
+
+    @abstractmethod
+    def refuse_call(self, op: Op, case: Case) -> str | None:
+        """Why the library has no such call of its own."""
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
+        with explained(self):
+            return torch.empty(count, dtype=TORCH_DTYPES[dtype], device=self._where).zero_()
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        """``op`` bound to its buffers (see Backend.bind)."""
+        world = self._world
+        if op.local:
+            peer = self.peer_in(group)
+            return LOCAL[op.name].bind(
+                local.Bound(case, send, receive, self.device, world.folder, peer, world.local_rank)
+            )
+        if op.plain_sockets:
+            return sockets.bind(op, self.rank, send, receive, self.share, world.timeout_seconds)
+        if case.algorithm is not None:
+            return scheduled.bind(op, case, group, group.index(self.rank), send, receive, self.exchange(case))
+        return self.bind_call(op, case, group, send, receive, traffic)
+
+    @abstractmethod
+    def exchange(self, case: Case) -> Exchange:
+        """Several messages each way at once, for collectives over send/recv."""
+
+    @abstractmethod
+    def bind_call(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        """A call of the library's own."""
+
+    def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends that drive a device
+        """What this process calls the device of the other rank of a pair; None where it cannot have memory there."""
+        return None
+
+    def conditions(self) -> DeviceConditions | None:
+        """As the device tells it, where there is one."""
+        return None if self.device is None else self.device.conditions()
+
+    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - as far as is known the same for every operation
+        """Nothing is known to be moved that need not be."""
+        return 1.0
