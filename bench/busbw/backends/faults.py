@@ -7,13 +7,13 @@ import math
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Operation, Wait, World
+from busbw.backends.base import Backend, BackendRow, Call, Operation, Post, Wait, World
 from busbw.backends.compiled_loop import Native
-from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
@@ -28,13 +28,6 @@ class WrappingBackend:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever ``inner`` has of that name
         """What ``inner`` has, of all that is not said here."""
         return getattr(self.inner, name)
-
-
-def _posted(operation: Operation) -> Wait:
-    """Start ``operation``, which must be one that can be posted."""
-    if operation.post is None:
-        raise BackendError("the operation cannot be posted")
-    return operation.post()
 
 
 def as_native(call: Call, error: Callable[[int], Exception]) -> Native:
@@ -80,8 +73,8 @@ class CorruptingBackend(WrappingBackend):
             inner.call()
             corrupt()
 
-        def post() -> Wait:
-            wait = _posted(inner)
+        def posted(post: Post) -> Wait:
+            wait = post()
 
             def finish() -> None:
                 wait()
@@ -93,7 +86,8 @@ class CorruptingBackend(WrappingBackend):
         if native is not None:
             after = as_native(corrupt, native.error)
             native = Native((*native.steps, *after.steps), native.error, (native, after))
-        return Operation(corrupted, post if inner.post is not None else None, native, inner.free, inner.wrong)
+        post = None if inner.post is None else partial(posted, inner.post)
+        return Operation(corrupted, post, native, inner.free, inner.wrong)
 
 
 class DelayingBackend(WrappingBackend):

@@ -130,7 +130,7 @@ def _turn(
 ) -> _Turn:
     """Gather what lies apart, send and receive, put what came where it belongs."""
     words = not memory.count  # a barrier's messages are empty: one element stands for them
-    there = [transfer for transfer in one if words or memory.length(transfer.sent)]
+    there = [transfer for transfer in one if words or any(map(len, memory.parts(transfer.sent)))]
     going = [transfer for transfer in there if transfer.source == me]
     coming = [transfer for transfer in there if transfer.to == me]
     busy = {slot for transfer in going for slot in transfer.sent}
@@ -142,8 +142,7 @@ def _turn(
     for transfer in going:
         packed = memory.word() if words else memory.view(transfer.sent)
         if packed is None:
-            packed = memory.scratch(transfer.sent)
-            places = torch.split(packed, memory.lengths(transfer.sent))
+            packed, places = memory.apart(transfer.sent)
             before.append(partial(_copy_parts, places, memory.parts(transfer.sent)))
         sends.append((group[transfer.to], packed))
     for transfer in coming:
@@ -151,9 +150,8 @@ def _turn(
         apart = transfer.adds or not busy.isdisjoint(transfer.received)
         target = memory.word() if words else None if apart else memory.view(transfer.received)
         if target is None:
-            target = memory.scratch(transfer.received)
+            target, came = memory.apart(transfer.received)
             slots = memory.parts(transfer.received)
-            came = torch.split(target, memory.lengths(transfer.received))
             if transfer.adds:
                 after += [partial(add, there, part) for there, part in zip(slots, came, strict=True)]
             else:
@@ -208,22 +206,14 @@ class _Memory:
     def _edge(self, block: int) -> int:
         return block * self.count // self.schedule.blocks
 
-    def slot(self, slot: int) -> torch.Tensor:
-        """The memory of one slot."""
+    def slot(self, slot: int, length: int = 1) -> torch.Tensor:
+        """The memory of one slot, or of several that follow one another in a region."""
         region, block = divmod(slot, self.schedule.blocks)
-        return self.regions[region][self._edge(block) : self._edge(block + 1)]
+        return self.regions[region][self._edge(block) : self._edge(block + length)]
 
     def parts(self, slots: Slots) -> list[torch.Tensor]:
         """The memory of each."""
         return [self.slot(slot) for slot in slots]
-
-    def lengths(self, slots: Slots) -> list[int]:
-        """Elements of each."""
-        return [len(part) for part in self.parts(slots)]
-
-    def length(self, slots: Slots) -> int:
-        """Elements of all of them."""
-        return sum(self.lengths(slots))
 
     def view(self, slots: Slots) -> torch.Tensor | None:
         """``slots`` as one piece of memory; None where they do not follow one another."""
@@ -231,12 +221,13 @@ class _Memory:
         together = all(slot == first + place for place, slot in enumerate(slots))
         if not together or first // self.schedule.blocks != slots[-1] // self.schedule.blocks:
             return None
-        region, block = divmod(first, self.schedule.blocks)
-        return self.regions[region][self._edge(block) : self._edge(block + len(slots))]
+        return self.slot(first, len(slots))
 
-    def scratch(self, slots: Slots) -> torch.Tensor:
-        """Memory beside the slots, as long as they are."""
-        return self.receive.new_empty(self.length(slots))
+    def apart(self, slots: Slots) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Memory beside the slots, as long as they are: all of it, and cut as they are."""
+        lengths = [len(part) for part in self.parts(slots)]
+        whole = self.receive.new_empty(sum(lengths))
+        return whole, torch.split(whole, lengths)
 
     def word(self) -> torch.Tensor:
         """One element, where there are no data."""

@@ -5,7 +5,6 @@ A call is a training of ``STEPS`` steps from weights of 0 on, since what a metho
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from busbw.backends.base import Operation, Parts, Span
+from busbw.backends.base import Operation, Parts
 from busbw.backends.pytorch.bound import ALL_GATHER, Bound
 from busbw.backends.pytorch.training.descent_rules import LEVELS, SMALLEST, Told, retell
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
@@ -328,8 +327,7 @@ class BoundDescent:
         try:
             self.descent.take(STEPS)
         except RuntimeError as error:
-            message = f"{broken_call(error)}: {first_line(error)}"
-            raise BackendError(message) from error
+            raise BackendError(f"{broken_call(error)}: {first_line(error)}") from error
 
     def wrong(self) -> int:
         """Weights that are not those of the same rule in one process."""
@@ -355,10 +353,6 @@ class BoundDescent:
         found: list[int] = order.tolist()
         return found
 
-    def compute(self) -> None:
-        """Nothing is sent."""
-        self.descent.compute(STEPS)
-
     def communicate(self) -> None:
         """Nothing is computed but what the method makes of gradients."""
         share = self.descent.share
@@ -368,28 +362,20 @@ class BoundDescent:
         finally:
             share.given = None
 
-    def sent(self) -> dict[tuple[str, int, int], int]:
-        """What a training sends."""
-        self.descent.begin()
-        with Observer(keep=True) as seen, seen.in_threads():
-            self.descent.take(STEPS)
-        return {kind: calls for kind, calls in counted(seen.calls).items() if kind[2]}
-
-    def timeline(self, now: Callable[[], int]) -> list[Span]:
-        """A few steps, by the clock ``now``."""
-        return record(lambda: self.descent.take(_SHOWN), now, device=self._device)
-
     def parts(self) -> Parts:
         """A training taken apart."""
-        sent = self.sent()
+        one = self.descent
+        one.begin()
+        with Observer(keep=True) as seen, seen.in_threads():
+            one.take(STEPS)
         return Parts(
-            prepare=self.descent.begin,
+            prepare=one.begin,
             step=self.call,
-            compute=self.compute,
+            compute=lambda: one.compute(STEPS),
             communicate=self.communicate,
-            timeline=self.timeline,
-            profile=lambda: profiled(lambda: self.descent.take(_SHOWN), self._device),
-            sent=sent,
+            timeline=lambda now: record(lambda: one.take(_SHOWN), now, device=self._device),
+            profile=lambda: profiled(lambda: one.take(_SHOWN), self._device),
+            sent={kind: calls for kind, calls in counted(seen.calls).items() if kind[2]},
             memory=None,
             parameters=self.problem.width**2,
             flop=self.problem.flop,
@@ -403,7 +389,6 @@ class BoundDescent:
 def bind(bound: Bound) -> Operation:
     """Training by one method of all ranks."""
     if bound.case.workload is None or bound.case.workload.exchange is None:
-        message = f"{bound.case.op} does not say how ranks exchange"
-        raise BackendError(message)
+        raise BackendError(f"{bound.case.op} does not say how ranks exchange")
     one = BoundDescent(bound.case.workload, bound.me, len(bound.group), bound.process_group, bound.device)
     return Operation(one.call, prepare=one.descent.begin, wrong=one.wrong, parts=one.parts)

@@ -46,11 +46,8 @@ class Attention(nn.Module):
         query, key = self.query_norm(query), self.key_norm(key)
         if self._rotary:
             query, key = _rotated(query, self.places), _rotated(key, self.places)
-        return self._merged(self.attend(query, key, value))
-
-    def _merged(self, seen: torch.Tensor) -> torch.Tensor:
-        merged: torch.Tensor = self.out(seen.transpose(1, 2).flatten(2))
-        return merged
+        out: torch.Tensor = self.out(self.attend(query, key, value).transpose(1, 2).flatten(2))
+        return out
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.view(*projected.shape[:-1], -1, self._head_dim).transpose(1, 2)

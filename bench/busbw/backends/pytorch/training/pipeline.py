@@ -1,6 +1,6 @@
 """Pipelines: every rank has some of the layers, or a part of each of them, and micro-batches go from rank to rank."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -79,8 +79,3 @@ class Pipelined(Step):
     def knows_loss(self) -> bool:
         """Only the last stage does."""
         return self._last
-
-
-def pipelined(schedule: str) -> Callable[[Made], Step]:
-    """A pipeline by ``schedule``."""
-    return lambda made: Pipelined(made, schedule)

@@ -26,7 +26,7 @@ from busbw.backends.pytorch.training.timeline import record
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops import OPS
-from busbw.ops.base import Split
+from busbw.ops.base import Split, first_reason
 from busbw.ops.exchanges import parse_exchange
 from busbw.runs.records import Case
 from busbw.system.device import Device
@@ -322,8 +322,7 @@ class BoundStep:
                 self.step.run()
                 self.waits.settle()
         except RuntimeError as error:
-            message = f"{broken_call(error)}: {first_line(error)}"
-            raise BackendError(message) from error
+            raise BackendError(f"{broken_call(error)}: {first_line(error)}") from error
 
     def wrong(self) -> int:
         """What differs from one process; where products were waited for, of a step that computes them."""
@@ -396,11 +395,16 @@ def profiled(call: Callable[[], object], device: Device | None) -> str:
 
 def refuse(case: Case) -> str | None:
     """Why ``case`` cannot run, the same on every rank."""
-    obstacles = (
-        (case.workload is None, "the case does not say what is trained"),
-        (_undivided(case), f"{case.op} wants two ranks or more for a replica of the model; here one has all of it"),
+    one = case.workload
+    if one is None:
+        return "the case does not say what is trained"
+    exchange = None if one.exchange is None else parse_exchange(one.exchange)[0]
+    # A rank has all of a model whose layers, or parts of layers, ranks are to divide.
+    undivided = any(getattr(one, split) == 1 for split in OPS[case.op].splits if split != "dp")
+    return first_reason(
+        (undivided, f"{case.op} wants two ranks or more for a replica of the model; here one has all of it"),
         (
-            case.device != "cpu" and case.workload is not None and case.workload.wait_ns is not None,
+            case.device != "cpu" and one.wait_ns is not None,
             "a GPU computes products; they are waited for on CPU ranks, which share cores",
         ),
         (case.pre_enqueue, "a step is more than a device's stream takes ahead"),
@@ -408,58 +412,40 @@ def refuse(case: Case) -> str | None:
         (case.group != "all", "all ranks train one model; groups want to be all"),
         (case.cache != "warm", "a step goes through more than caches hold; want cache warm"),
         (
-            _method(case) == "powersgd" and case.device == "cpu" and torch.cuda.is_available(),
+            exchange == "powersgd" and case.device == "cpu" and torch.cuda.is_available(),
             "torch's PowerSGD hook waits for a GPU wherever there is one; CUDA_VISIBLE_DEVICES= hides it",
         ),
         (
-            _method(case) == "server" and case.backend == "nccl",
+            exchange == "server" and case.backend == "nccl",
             "NCCL receives from named ranks only, and server from whoever comes first",
         ),
-        (_short(case), f"{case.op} wants as many micro-batches as stages or more"),
-    )
-    reason = next((words for applies, words in obstacles if applies), None)
-    return reason if reason is not None or case.workload is None else StepShape(case.workload).refuse(case.op)
-
-
-def _method(case: Case) -> str | None:
-    """How ranks exchange, where that is what is tried."""
-    exchange = None if case.workload is None else case.workload.exchange
-    return None if exchange is None else parse_exchange(exchange)[0]
-
-
-def _short(case: Case) -> bool:
-    """Whether 1F1B has fewer micro-batches than stages, which torch refuses."""
-    one = case.workload
-    return case.op == "train_1f1b" and one is not None and one.micro_batches < one.pp
-
-
-def _undivided(case: Case) -> bool:
-    """Whether a rank has all of a model whose layers, or parts of layers, ranks are to divide."""
-    return any(getattr(case.workload, split) == 1 for split in OPS[case.op].splits if split != "dp")
+        # torch refuses fewer.
+        (
+            case.op == "train_1f1b" and one.micro_batches < one.pp,
+            f"{case.op} wants as many micro-batches as stages or more",
+        ),
+    ) or StepShape(one).refuse(case.op)
 
 
 def bind(bound: Bound, make: MakeStep) -> Operation:
     """A step of training of all ranks."""
-    if bound.case.workload is None:
-        message = f"{bound.case.op} does not say what is trained"
-        raise BackendError(message)
-    shape = StepShape(bound.case.workload)
-    ranks = len(bound.group)
-    made = Made(
-        shape, bound.me, ranks, bound.process_group, _HOST if bound.device is None else torch.device(bound.device.name)
-    )
-    wait_ns = bound.case.workload.wait_ns
+    workload = bound.case.workload
+    if workload is None:
+        raise BackendError(f"{bound.case.op} does not say what is trained")
+    shape, ranks = StepShape(workload), len(bound.group)
+    where = _HOST if bound.device is None else torch.device(bound.device.name)
+    made = Made(shape, bound.me, ranks, bound.process_group, where)
     step = make(made)
-    waits = None if wait_ns is None else Waits(wait_ns * 1e-9 * ranks / step.flop)
-    late_ns = bound.case.workload.slow_ns if bound.case.workload.slow_rank == bound.me else None
+    waits = None if workload.wait_ns is None else Waits(workload.wait_ns * 1e-9 * ranks / step.flop)
+    late_ns = workload.slow_ns if workload.slow_rank == bound.me else None
     one = BoundStep(step, waits, Reference(made), (late_ns or 0) * 1e-9, bound.device)
 
     def parts() -> Parts:
         step.reset()
         memory = one.memory()
         one.count()
-        calls = (one.step.reset, one.watched, one.compute, one.communicate, one.timeline, one.profile)
+        calls = (step.reset, one.watched, one.compute, one.communicate, one.timeline, one.profile)
         sent, all_parameters = counted(one.calls), parameters(shape.model)
         return Parts(*calls, sent, memory, all_parameters, step.flop, shape.tokens, shape.dropped)
 
-    return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)
+    return Operation(one.call, prepare=step.reset, wrong=one.wrong, parts=parts)

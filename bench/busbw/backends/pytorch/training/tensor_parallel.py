@@ -1,6 +1,5 @@
 """Tensor parallel: every rank has a part of each layer, and the whole batch."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -42,11 +41,6 @@ class TensorParallel(Step):
         """With the loss split over the vocabulary."""
         with loss_by_vocabulary(self.made):
             return whole(super().pass_of(given, wanted, pieces, last=last))
-
-
-def tensor_parallel(form: Form) -> Callable[[Made], Step]:
-    """A step whose layers are split in this form."""
-    return lambda made: TensorParallel(made, form)
 
 
 def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - torch's device mesh
