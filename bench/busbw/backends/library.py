@@ -2,10 +2,11 @@
 
 from abc import abstractmethod
 
+import numpy as np
 import torch
 
 from busbw.backends import scheduled, sockets
-from busbw.backends.base import Backend, Operation, World, explained
+from busbw.backends.base import Backend, Operation, World, explained, of_every_rank
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
 from busbw.backends.patterns import TORCH_DTYPES
@@ -83,6 +84,14 @@ class LibraryBackend(Backend):
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
         """A call of the library's own."""
+
+    def share(self, text: str) -> list[str]:
+        """As numbers, of eight bytes each. Zero bytes end a text; JSON and messages hold none."""
+        mine = text.encode()
+        longest = int(self.reduce(np.asarray([len(mine)], dtype=np.int64), "max")[0])
+        padded = mine.ljust(8 * (longest // 8 + 1), b"\0")
+        rows = of_every_rank(self, np.frombuffer(padded, dtype=np.int64).tolist())
+        return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
 
     def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends that drive a device
         """What this process calls the device of the other rank of a pair; None where it cannot have memory there."""

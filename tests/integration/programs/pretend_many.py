@@ -38,6 +38,10 @@ class FakeGroupBackend(TorchBackend):
         self._here = torch.zeros(2, dtype=torch.uint8)
         self._groups = {tuple(range(world.size)): None}
 
+    def share(self, text: str) -> list[str]:
+        """Theirs are as this rank's."""
+        return [text] * self.size
+
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Fake ones, too."""
         for group in groups:

@@ -163,22 +163,6 @@ class MpiBackend(LibraryBackend):
         except MPI.Exception as error:
             raise BackendError(in_words(error)) from error
 
-    def share(self, text: str) -> list[str]:
-        """All-gather of one text a rank over the control communicator."""
-        self._watch.beats += 1
-        mine = text.encode()
-        lengths = np.empty(self.size, dtype=np.int64)
-        with explained(self):
-            self._control.Allgather(np.asarray([len(mine)], dtype=np.int64), lengths)
-            together = bytearray(int(lengths.sum()))
-            ends = np.cumsum(lengths)
-            blocks = (lengths.tolist(), (ends - lengths).tolist())
-            self._control.Allgatherv((mine, len(mine), MPI.BYTE), (together, blocks, MPI.BYTE))
-        return [
-            together[end - length : end].decode(errors="replace")
-            for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
-        ]
-
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` beside MPI, on a store over TCP, and wait a moment for what the others post."""
         return answers(self._store, self.size, {self.rank: text}, key=self._world.key)

@@ -182,16 +182,8 @@ def _scatter(bound: Bound) -> Operation:
 
 
 def _send_recv(bound: Bound) -> Operation:
-    ranks = len(bound.group)
-    return _exchange(bound, bound.group[(bound.me + 1) % ranks], bound.group[(bound.me - 1) % ranks])
-
-
-def _pair_bidir(bound: Bound) -> Operation:
-    other = bound.group[1 - bound.me]
-    return _exchange(bound, other, other)
-
-
-def _exchange(bound: Bound, to: int, source: int) -> Operation:
+    """To the next rank of the group from the one before, which of two is the same one."""
+    to, source = (bound.group[(bound.me + step) % len(bound.group)] for step in (1, -1))
     world, outgoing, incoming = bound.world, bound.sending, bound.receiving
     if bound.case.mode == "persistent":
         return _prepared([world.Recv_init(incoming, source, _TAG), world.Send_init(outgoing, to, _TAG)])
@@ -261,6 +253,6 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "send_recv": _send_recv,
     "ping_pong": lambda bound: _there_and_back(bound, bound.sending, bound.receiving),
     "pair_uni": _pair_uni,
-    "pair_bidir": _pair_bidir,
+    "pair_bidir": _send_recv,
     "pair_matrix": _pair_uni,
 }

@@ -146,17 +146,6 @@ class TorchBackend(LibraryBackend):
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
 
-    def share(self, text: str) -> list[str]:
-        """All-gather of one text a rank over the control group."""
-        mine = text.encode()
-        longest = int(self.reduce(np.asarray([len(mine)], dtype=np.int64), "max")[0])
-        # Not all_gather_object, which pickles. A zero byte ends a text; JSON and messages hold none.
-        padded = torch.frombuffer(bytearray(mine.ljust(longest + 1, b"\0")), dtype=torch.uint8)
-        texts = [torch.empty_like(padded) for _ in range(self.size)]
-        with explained(self):
-            dist.all_gather(texts, padded, group=self._control)
-        return [bytes(given.tolist()).rstrip(b"\0").decode(errors="replace") for given in texts]
-
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on the launcher's store, let go of the others and wait a moment for what they post."""
         return answers(self._store, self.size, {self.rank: text}, lambda: hang_up(self._store_port), self._world.key)

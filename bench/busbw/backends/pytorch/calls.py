@@ -53,23 +53,14 @@ def _blocks(buffer: torch.Tensor, bound: Bound) -> list[torch.Tensor]:
 
 
 def _barrier(bound: Bound) -> Operation:
-    if bound.send.is_cuda:
-        return _split(dist.barrier, group=bound.process_group, device_ids=[bound.send.device.index])
-    return _split(dist.barrier, group=bound.process_group)
+    devices = [bound.send.device.index] if bound.send.is_cuda else None
+    return _split(dist.barrier, group=bound.process_group, device_ids=devices)
 
 
 def _send_recv(bound: Bound) -> Operation:
-    after = bound.group[(bound.me + 1) % len(bound.group)]
-    before = bound.group[(bound.me - 1) % len(bound.group)]
-    return _exchange(bound.send, after, bound.receive, before)
-
-
-def _pair_bidir(bound: Bound) -> Operation:
-    other = bound.group[1 - bound.me]
-    return _exchange(bound.send, other, bound.receive, other)
-
-
-def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
+    """To the next rank of the group from the one before, which of two is the same one."""
+    send, to = bound.send, bound.group[(bound.me + 1) % len(bound.group)]
+    receive, source = bound.receive, bound.group[(bound.me - 1) % len(bound.group)]
     if send.is_cuda:
         return _exchange_in_one(send, to, receive, source)
     # The receive is posted first: Gloo's sender waits for the note that it is there.
@@ -153,7 +144,7 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "send_recv": _send_recv,
     "ping_pong": lambda bound: _there_and_back(bound, bound.send, bound.receive),
     "pair_uni": _pair_uni,
-    "pair_bidir": _pair_bidir,
+    "pair_bidir": _send_recv,
     "pair_matrix": _pair_uni,
     "checkpoint_save": checkpoint.bind,
     EXCHANGE: descent.bind,

@@ -18,9 +18,6 @@ from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import JSON, Case
 from busbw.system.environment import NCCL_PACKAGES, versions
 
-_WAITED_FOR_BY_THE_HOST = {"barrier"}
-"""ProcessGroupNCCL's barrier blocks the host, so it can be neither captured nor handed over ahead."""
-
 
 class NcclBackend(TorchBackend):
     """CUDA tensors over NCCL. Raises LaunchError when this rank has no GPU of its own."""
@@ -73,7 +70,8 @@ def facts() -> dict[str, JSON]:
 
 def why_not(op: Op, case: Case) -> str | None:
     """Why NCCL cannot run ``case``, or not so that its data could be checked."""
-    if op.name in _WAITED_FOR_BY_THE_HOST and (case.pre_enqueue or case.mode == "graph"):
+    # ProcessGroupNCCL's barrier blocks the host.
+    if op.name == "barrier" and (case.pre_enqueue or case.mode == "graph"):
         how = "handed over while the stream is held" if case.pre_enqueue else "captured in a graph"
         return f"the host waits within a {op.name} of torch's NCCL, so it cannot be {how}"
     if case.redop == "avg" and case.dtype is not None and TORCH_DTYPES[case.dtype].is_floating_point:

@@ -67,10 +67,8 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
 
     def _posted(self, call: _Call, result: Any) -> None:  # noqa: ANN401
         self._begun.append(call)
-        if call.name == "send_recv":
-            call.end = self.now()
-            return
-        work = dist.Work.unbox(result[-1] if isinstance(result, tuple | list) else result)
+        given = result[-1] if isinstance(result, tuple | list) else result
+        work = None if call.name == "send_recv" else dist.Work.unbox(given)
         if work is None:  # NCCL has none for a message that goes with others in one call
             call.end = self.now()
             return
