@@ -31,10 +31,6 @@ def _torch_missing() -> str | None:
     return None if importlib.util.find_spec("torch") else "torch is not installed"
 
 
-def _nccl_missing() -> str | None:
-    return _cuda_missing("NCCL")
-
-
 def _cuda_missing(what: str) -> str | None:
     """Why ``what`` cannot be had: as far as it can be told without importing torch, which would start CUDA in a process
     that is to fork its ranks.
@@ -145,7 +141,7 @@ BACKENDS: dict[str, BackendRow] = {
             name="nccl",
             device="cuda",
             summary="torch.distributed over NCCL: one NVIDIA GPU a rank, or one of AMD over RCCL",
-            missing=_nccl_missing,
+            missing=lambda: _cuda_missing("NCCL"),
             open=_lazily("pytorch.nccl", "NcclBackend"),
             traits=BackendTraits(cost_models="nccl", transport="nccl-net"),
             packages=("torch", *NCCL_PACKAGES),

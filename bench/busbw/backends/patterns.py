@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from busbw.ops.base import REDUCED, Span
+from busbw.runs.records import DTYPE_BYTES
 
 PERIOD = 1021
 _MOVED_TOP = 126
@@ -19,26 +20,11 @@ _PERIODS_AT_ONCE = 4096
 (count_nonzero_cuda, ATen/native/TensorAdvancedIndexing.cpp), 9 B an element, and a buffer may leave no such room.
 """
 
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-    "int64": torch.int64,
-}
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_BYTES}
 
-EXACT_UP_TO = {
-    "float32": 2**24,
-    "float64": 2**53,
-    "float16": 2**11,
-    "bfloat16": 2**8,
-    "int8": 2**7 - 1,
-    "uint8": 2**8 - 1,
-    "int32": 2**31 - 1,
-    "int64": 2**63 - 1,
+EXACT_UP_TO: dict[str, int] = {
+    name: round(2 / torch.finfo(kind).eps) if kind.is_floating_point else torch.iinfo(kind).max
+    for name, kind in TORCH_DTYPES.items()
 }
 """Every whole number up to this one is exact in the dtype, and so is every sum that stays below it."""
 

@@ -77,11 +77,7 @@ def _exchange(
 ) -> Callable[[memoryview, memoryview], None]:
     """What sends all of its first argument to ``following`` while it fills the second from ``previous``."""
     wait_ms = timeout_seconds * 1000
-    polls = {
-        (sending, receiving): _poll(following if sending else None, previous if receiving else None)
-        for sending in (True, False)
-        for receiving in (True, False)
-    }
+    polls = _polls(following, previous)
 
     def exchange(outgoing: memoryview, incoming: memoryview) -> None:
         sent = received = 0
@@ -112,13 +108,15 @@ def _bytes_of(tensor: "torch.Tensor") -> memoryview:
     return memoryview(tensor.view(torch.uint8).numpy())  # type: ignore[arg-type] # a buffer from Python 3.12 on, for types
 
 
-def _poll(sending: socket.socket | None, receiving: socket.socket | None) -> select.poll:
-    poll = select.poll()
-    if sending is not None:
-        poll.register(sending, select.POLLOUT)
-    if receiving is not None:
-        poll.register(receiving, select.POLLIN)
-    return poll
+def _polls(following: socket.socket, previous: socket.socket) -> dict[tuple[bool, bool], select.poll]:
+    """What waits until one can send to ``following``, receive from ``previous``, or either."""
+    polls = {(sending, receiving): select.poll() for sending in (True, False) for receiving in (True, False)}
+    for (sending, receiving), poll in polls.items():
+        if sending:
+            poll.register(following, select.POLLOUT)
+        if receiving:
+            poll.register(previous, select.POLLIN)
+    return polls
 
 
 def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> tuple[socket.socket, socket.socket]:

@@ -23,6 +23,12 @@ def _read(share: Share) -> Layout:
 
 _kernel = partial(Op, threaded=True, local=True)
 _computed = partial(_kernel, computed=True)
+_from_one = partial(
+    _kernel, size_meaning="bytes of one array (one is read, one written)", layout=own, memory_traffic=2.0
+)
+_from_two = partial(
+    _computed, size_meaning="bytes of one array (two are read, one written)", layout=_of_two, memory_traffic=3.0
+)
 
 COPIES = (
     _kernel(
@@ -32,37 +38,13 @@ COPIES = (
         layout=own,
         memory_traffic=2.0,
     ),
-    _kernel(
+    _from_one(
         name="stream_copy",
         summary="STREAM's copy: a[i] = b[i] as a plain loop, unlike memory_copy, which is the library's",
-        size_meaning="bytes of one array (one is read, one written)",
-        layout=own,
-        memory_traffic=2.0,
     ),
-    _computed(
-        name="stream_scale",
-        summary="STREAM's scale: a[i] = 3 × b[i]",
-        size_meaning="bytes of one array (one is read, one written)",
-        layout=own,
-        memory_traffic=2.0,
-        flop=lambda count: count,
-    ),
-    _computed(
-        name="stream_add",
-        summary="STREAM's add: a[i] = b[i] + c[i]",
-        size_meaning="bytes of one array (two are read, one written)",
-        layout=_of_two,
-        memory_traffic=3.0,
-        flop=lambda count: count,
-    ),
-    _computed(
-        name="stream_triad",
-        summary="STREAM's triad: a[i] = b[i] + 3 × c[i]",
-        size_meaning="bytes of one array (two are read, one written)",
-        layout=_of_two,
-        memory_traffic=3.0,
-        flop=lambda count: 2 * count,
-    ),
+    _from_one(name="stream_scale", summary="STREAM's scale: a[i] = 3 × b[i]", computed=True, flop=lambda count: count),
+    _from_two(name="stream_add", summary="STREAM's add: a[i] = b[i] + c[i]", flop=lambda count: count),
+    _from_two(name="stream_triad", summary="STREAM's triad: a[i] = b[i] + 3 × c[i]", flop=lambda count: 2 * count),
     _computed(
         name="memory_read",
         summary="reads an array: the sum of its bit patterns as whole numbers, to which every element counts",

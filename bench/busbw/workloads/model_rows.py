@@ -84,14 +84,11 @@ class Model(SourcedRow, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.check_source()
-        for key in ("layers", "hidden", "sequence", "batch"):
-            most = _MOST_LAYERS if key == "layers" else _LARGEST
-            if not 1 <= getattr(self, key) <= most:
-                refuse(key, getattr(self, key), f"1 to {most}")
-        for key in self.__struct_fields__:
-            value = getattr(self, key)
-            if isinstance(value, int) and not 0 <= value <= _LARGEST:
-                refuse(key, value, f"0 to {_LARGEST}")
+        least = dict.fromkeys(("layers", "hidden", "sequence", "batch"), 1)
+        for key in (*least, *self.__struct_fields__):
+            value, most = getattr(self, key), _MOST_LAYERS if key == "layers" else _LARGEST
+            if isinstance(value, int) and not least.get(key, 0) <= value <= most:
+                refuse(key, value, f"{least.get(key, 0)} to {most}")
         self._check_parts()
 
     def _check_parts(self) -> None:

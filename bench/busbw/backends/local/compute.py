@@ -120,10 +120,6 @@ def _beyond(difference: torch.Tensor, allowed: torch.Tensor) -> int:
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return scaled_dot_product_attention(query, key, value)
-
-
 def _written_out(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return torch.softmax(query @ key.transpose(-2, -1) / math.sqrt(HEAD_SIZE), dim=-1) @ value
 
@@ -179,6 +175,6 @@ def _refuse(case: Case) -> str | None:
 
 OPERATIONS: dict[str, Local] = {
     "matmul": Local(partial(_in_a_team, _matmul), _refuse),
-    "attention": Local(partial(_in_a_team, partial(_attention, _fused)), _refuse),
+    "attention": Local(partial(_in_a_team, partial(_attention, scaled_dot_product_attention)), _refuse),
     "attention_unfused": Local(partial(_in_a_team, partial(_attention, _written_out)), _refuse),
 }

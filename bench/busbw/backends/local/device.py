@@ -141,26 +141,22 @@ def _on_peer(bound: Bound) -> torch.Tensor:
         raise BackendError(f"memory of {bound.peer} cannot be had: {error}") from error
 
 
-def _peer_copy(bound: Bound) -> Operation:
+def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
     if not len(bound.send):
         return Operation(do_nothing)  # the other rank of the pair copies
     target = _on_peer(bound)
-    return Operation(_copies(target, bound.send), buffers=(bound.send, target))
-
-
-def _peer_copy_staged(bound: Bound) -> Operation:
-    if not len(bound.send):
-        return Operation(do_nothing)  # the other rank of the pair copies
-    target, between = _on_peer(bound), host_memory(bound.send, pinned=True)
+    if not staged:
+        return Operation(_copies(target, bound.send), buffers=(bound.send, target))
+    between = host_memory(bound.send, pinned=True)
     down = _copies(between, bound.send)
     # The second half is on a stream of the other GPU, which has to wait for the first, and the marks for the second.
     up = _device_of(bound).on_other(str(target.device), _copies(target, between))
 
-    def staged() -> None:
+    def both() -> None:
         down()
         up()
 
-    return Operation(staged, buffers=(bound.send, target))
+    return Operation(both, buffers=(bound.send, target))
 
 
 def _refuse_peer(case: Case) -> str | None:
@@ -182,5 +178,5 @@ OPERATIONS: dict[str, Local] = {
     "peer_copy": Local(_peer_copy, _refuse_peer),
     "peer_copy_both": Local(_peer_copy, _refuse_peer),
     "peer_copy_driver": Local(_peer_copy, _refuse_peer),  # the same call; without access the driver finds a way
-    "peer_copy_staged": Local(_peer_copy_staged, _refuse_peer),
+    "peer_copy_staged": Local(partial(_peer_copy, staged=True), _refuse_peer),
 }
