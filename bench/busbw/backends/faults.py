@@ -3,7 +3,6 @@
 import ctypes
 import dataclasses
 import itertools
-import math
 import random
 import time
 from collections.abc import Callable
@@ -91,10 +90,9 @@ class CorruptingBackend(WrappingBackend):
 
 
 class DelayingBackend(WrappingBackend):
-    """Makes rank ``rank`` late: it leaves ``share`` of the barriers ``seconds`` after the others.
+    """Makes rank ``rank`` late: it leaves ``share`` of the barriers, drawn with ``seed``, ``seconds`` after the others.
 
-    They are spread evenly, or drawn at random with ``seed``. ``wait`` is how it spends that time; over a ``FakeWorld``
-    it must move the clock instead of sleeping.
+    ``wait`` is how it spends that time; over a ``FakeWorld`` it must move the clock instead of sleeping.
     """
 
     def __init__(
@@ -102,27 +100,19 @@ class DelayingBackend(WrappingBackend):
         inner: Backend,
         rank: int,
         seconds: float,
-        share: float = 1.0,
-        *,
+        share: float,
+        seed: int,
         wait: Callable[[float], None] = time.sleep,
-        seed: int | None = None,
     ) -> None:
         super().__init__(inner)
         self._late = inner.rank == rank
-        self._dice = None if seed is None else random.Random(seed)
-        self._seconds = seconds
-        self._share = share
-        self._wait = wait
-        self._barriers = 0
+        self._dice = random.Random(seed)
+        self._seconds, self._share, self._wait = seconds, share, wait
 
     def barrier(self) -> None:
         """The barrier of ``inner``, and the delay after it."""
         self.inner.barrier()
-        before, self._barriers = self._barriers, self._barriers + 1
-        if self._dice is not None:
-            due = self._dice.random() < self._share
-        else:
-            due = math.floor(self._barriers * self._share) > math.floor(before * self._share)
+        due = self._dice.random() < self._share
         if self._late and due:
             self._wait(self._seconds)
 

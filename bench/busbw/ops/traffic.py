@@ -15,8 +15,6 @@ from busbw.ops.limits import MOST_MATRIX_RANKS, MOST_TRAFFIC_BYTES, read_text
 Weights = tuple[tuple[float, ...], ...]
 _Value = TypeVar("_Value", int, float)
 
-_LARGEST = 1.0
-
 
 def imbalanced(ranks: int, imbalance: float) -> Weights:
     """Weights that grow linearly with the destination, from 1 − imbalance to 1 + imbalance: the last rank
@@ -24,7 +22,7 @@ def imbalanced(ranks: int, imbalance: float) -> Weights:
 
     Raises UsageError unless 0 ≤ imbalance ≤ 1.
     """
-    if not 0 <= imbalance <= _LARGEST:
+    if not 0 <= imbalance <= 1:
         raise UsageError(
             f"imbalance {imbalance} is not allowed; allowed is 0 (even) to 1 (the first rank receives nothing)"
         )

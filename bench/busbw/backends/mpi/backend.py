@@ -37,8 +37,6 @@ _POLLING_SHARE, _ASLEEP = 0.02, 10
 that the others wait for. In a library that sleeps every rank looks like that: after so many timeouts each one is lost.
 """
 
-_COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
-
 
 class MpiBackend(LibraryBackend):
     """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was stated."""
@@ -131,7 +129,7 @@ class MpiBackend(LibraryBackend):
         self._watch.beats += 1
         result: Vector = np.array(values, dtype=np.int64)
         with explained(self):
-            request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), _COMBINE[how])
+            request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), REDUCTIONS[how])
             if wary:
                 wait_warily(request.Test, self._store, self.size, self._world.key)
             request.Wait()

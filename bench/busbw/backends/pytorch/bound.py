@@ -10,20 +10,14 @@ import torch.distributed as dist
 
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
-from busbw.runs.records import Case
+from busbw.runs.records import REDOPS, Case
 from busbw.system.device import Device
 
 # torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
-REDUCTIONS = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.AVG,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "product": dist.ReduceOp.PRODUCT,
-}
+REDUCTIONS = {name: getattr(dist.ReduceOp, name.upper()) for name in REDOPS}
 
 
 @dataclass(frozen=True, slots=True)

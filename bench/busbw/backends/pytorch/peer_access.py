@@ -4,7 +4,7 @@ A copy from one GPU to another is made by one process, which must see both. torc
 it is possible, and has nothing that would switch it off (ATen/cuda/PeerToPeerAccess.cpp, torch 2.13).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 
 import msgspec
@@ -12,7 +12,7 @@ import torch
 
 from busbw.backends.cuda import CudaDevice, uuid_at
 from busbw.ops.base import Op
-from busbw.ops.groups import Ranks, split_world
+from busbw.ops.groups import split_world
 from busbw.runs.records import Case, Record
 
 _THROUGH_THE_HOST, _BY_THE_DRIVER = "peer_copy_staged", "peer_copy_driver"
@@ -57,16 +57,11 @@ def name_of(views: Sequence[View], rank: int, peer: int) -> str | None:
 
 def why_no_pairs(op: Op, case: Case, views: Sequence[View]) -> str | None:
     """Why the GPUs of a group cannot copy to each other; the same on every rank."""
-    return next((reason for pair in _pairs(case) if (reason := _why_not(op, pair, views)) is not None), None)
+    pairs = (pair for group in split_world(case.group, case.ranks) for pair in permutations(group, 2))
+    return next((reason for pair in pairs if (reason := _why_not(op, *pair, views)) is not None), None)
 
 
-def _pairs(case: Case) -> Iterator[Ranks]:
-    for group in split_world(case.group, case.ranks):
-        yield from permutations(group, 2)
-
-
-def _why_not(op: Op, pair: Ranks, views: Sequence[View]) -> str | None:
-    source, target = pair
+def _why_not(op: Op, source: int, target: int, views: Sequence[View]) -> str | None:
     one, other = views[source], views[target]
     if one.host != other.host:
         return (

@@ -58,10 +58,11 @@ def broadcast_in_two_levels(ranks: int, on_host: int) -> Schedule:
 
 
 def _broadcast(ranks: int, blocks: int, *parts: Iterable[Round]) -> Schedule:
-    whole = tuple(range(blocks))
-    return Schedule(
-        ranks, blocks, (whole, *[(NOTHING,) * blocks] * (ranks - 1)), joined(*parts), vectors(ranks, blocks)
-    )
+    return Schedule(ranks, blocks, _from_root(ranks, blocks), joined(*parts), vectors(ranks, blocks))
+
+
+def _from_root(ranks: int, blocks: int) -> tuple[Slots, ...]:
+    return (tuple(range(blocks)), *[(NOTHING,) * blocks] * (ranks - 1))
 
 
 def reduce_binomial(ranks: int) -> Schedule:
@@ -91,8 +92,8 @@ def scatter_linear(ranks: int) -> Schedule:
 
 
 def _scatter(ranks: int, rounds: Iterable[Round]) -> Schedule:
-    begins = (tuple(range(ranks)), *[(NOTHING,) * ranks] * (ranks - 1))
-    return Schedule(ranks, ranks, begins, joined(rounds), tuple((rank,) for rank in range(ranks)))
+    ends = tuple((rank,) for rank in range(ranks))
+    return Schedule(ranks, ranks, _from_root(ranks, ranks), joined(rounds), ends)
 
 
 def _scattering_tree(ranks: int) -> Iterator[Round]:
