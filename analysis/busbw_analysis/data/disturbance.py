@@ -38,12 +38,7 @@ class Disturbance:
     @property
     def high(self) -> bool:
         """Whether that is more than a number can stand."""
-        return (
-            self.missed > MISSED_SHARE
-            or (self.foreign or 0.0) > FOREIGN_SHARE
-            or (self.stolen or 0.0) > STEAL_SHARE
-            or bool(self.throttled)
-        )
+        return bool(self.in_words())
 
     def in_words(self) -> str:
         """What there is to be said, worst first; empty when there is nothing."""
@@ -64,8 +59,8 @@ def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = (
     """What disturbed the blocks of a case (one entry a group: what is of the whole block counts once)."""
     groups, pairs = [block.samples for block in blocks], [block.columns for block in pair_blocks]
     samples = sum(len(one.slowest_ns) for one in groups) + sum(len(one.slowest) for one in pairs) or 1
-    switched = sum(len(one.disturbed) for one in groups) + sum(one.switched for one in pairs)
-    missed = sum(len(one.missed) for one in groups) + sum(one.missed for one in pairs)
+    counts = ((len(one.disturbed), len(one.missed)) for one in groups)
+    switched, missed = map(sum, zip((0, 0), *counts, *(one.disturbed.tolist() for one in pairs), strict=True))
     measured = {id(one): one for one in (*(block.measurement for block in blocks), *pair_blocks)}.values()
     reasons = {reason for one in measured for host in one.conditions for gpu in host.gpus for reason in gpu.throttled}
     return Disturbance(

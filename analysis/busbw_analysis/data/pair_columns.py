@@ -3,21 +3,19 @@
 A record per pair takes several kB and some 100 µs; columns take what the numbers take.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from busbw.errors import DamagedRun
 from busbw.ops import PAIRED
 from busbw.runs.records import QUANTILES, GroupSamples, Measurement, RankSamples
 from busbw.runs.store import Groups
-from busbw_analysis.data.pair_parts import Integers, PairPart, parts_of, small, which
-
-Truths = npt.NDArray[np.bool_]
+from busbw_analysis.data.pair_parts import Integers, PairPart, part_of, parts_of, small
 
 _AT_A_TIME = 4096
 """Pairs that are there as records at one time."""
@@ -26,34 +24,17 @@ _NO_QUANTILES = (_UNKNOWN,) * len(QUANTILES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairColumns:
+class PairColumns(PairPart):
     """The pairs of one block, in the order of the record. Sample i of pair p is at ``starts[p]`` + i.
 
-    ``ranks``: sender and receiver of every pair (pairs × 2).
     ``starts``: where the samples of a pair begin; one more entry than pairs.
-    ``slowest``, ``fastest``, ``skew``, ``span``: as in ``GroupSamples``; empty where not recorded.
-    ``late``, ``last``: likewise, but which of the two ranks it is, 0 or 1.
-    ``bus_factor`` (NaN: none), ``wire_bytes``, ``moved_factor``: one number a pair.
-    ``quantiles``: of the times of each of the two ranks (pairs × 2 × quantiles).
-    ``switched``, ``missed``: in how many samples of all pairs a core was lost, a window missed.
+    ``quantiles``: -1 for those of a rank that were not recorded.
+    ``disturbed``: in how many samples of all pairs a core was lost, a window missed.
 
     Left out is what no matrix is judged by: exit skew, the other clock, and every rank's own samples and entries.
     """
 
-    ranks: Integers
     starts: Integers
-    slowest: Integers
-    fastest: Integers
-    late: Integers
-    last: Integers
-    skew: Integers
-    span: Integers
-    bus_factor: npt.NDArray[np.float64]
-    wire_bytes: npt.NDArray[np.float64]
-    moved_factor: npt.NDArray[np.float64]
-    quantiles: Integers
-    switched: int
-    missed: int
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -65,14 +46,14 @@ class PairColumns:
         def known(column: Integers) -> tuple[int, ...] | None:
             return tuple(column[samples].tolist()) if len(column) else None
 
-        factor = float(self.bus_factor[pair])
+        bus_factor, wire_bytes, moved_factor = self.factors[pair].tolist()
         ranks = self.ranks[pair]
         members = zip(ranks.tolist(), self.quantiles[pair].tolist(), strict=True)
         return GroupSamples(
             ranks=tuple(ranks.tolist()),
-            bus_factor=None if np.isnan(factor) else factor,
-            wire_bytes=float(self.wire_bytes[pair]),
-            moved_factor=float(self.moved_factor[pair]),
+            bus_factor=None if math.isnan(bus_factor) else bus_factor,
+            wire_bytes=wire_bytes,
+            moved_factor=moved_factor,
             slowest_ns=tuple(self.slowest[samples].tolist()),
             fastest_ns=tuple(self.fastest[samples].tolist()),
             late_rank=tuple(ranks[self.late[samples]].tolist()),
@@ -113,21 +94,12 @@ def _columns(parts: list[PairPart]) -> PairColumns:
     pieces = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
     parts.clear()
     columns = {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}
-    lengths, factors, disturbed = (columns.pop(name) for name in ("length", "factors", "disturbed"))
     for name in ("last", "skew", "span"):
         # One clock or none serves all pairs of a block; where one of them has no number, none is used.
         if len(columns[name]) != len(columns["slowest"]):
             columns[name] = np.empty(0, dtype=np.int32)
-    switched, missed = disturbed.sum(axis=0).tolist()
-    return PairColumns(
-        **columns,
-        starts=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
-        bus_factor=factors[:, 0],
-        wire_bytes=factors[:, 1],
-        moved_factor=factors[:, 2],
-        switched=switched,
-        missed=missed,
-    )
+    columns["disturbed"] = columns["disturbed"].sum(axis=0)
+    return PairColumns(**columns, starts=np.concatenate([[0], np.cumsum(columns["length"], dtype=np.int64)]))
 
 
 def _in_parts(groups: Iterable[GroupSamples]) -> Iterator[list[GroupSamples]]:
@@ -140,29 +112,12 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
     if any(len(group.ranks) != 2 for group in groups):
         message = "a block of pairs has a group that is not of two ranks; measure it again"
         raise DamagedRun(message)
+
+    def column(name: str) -> Integers:
+        vectors = (getattr(group, name) or () for group in groups)
+        return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
+
     own = [{one.rank: one.quantiles_ns for one in group.per_rank} for group in groups]
-    ranks = small(np.asarray([group.ranks for group in groups]))
+    quantiles = [[of.get(rank, _NO_QUANTILES) for rank in group.ranks] for of, group in zip(own, groups, strict=True)]
     length = np.asarray([len(group.slowest_ns) for group in groups])
-    return PairPart(
-        ranks=ranks,
-        length=length,
-        slowest=_flat(group.slowest_ns for group in groups),
-        fastest=_flat(group.fastest_ns for group in groups),
-        late=which(ranks, length, _flat(group.late_rank for group in groups)),
-        last=which(ranks, length, _flat(group.last_rank or () for group in groups)),
-        skew=_flat(group.arrival_skew_ns or () for group in groups),
-        span=_flat(group.exit_span_ns or () for group in groups),
-        factors=np.asarray(
-            [(np.nan if one.bus_factor is None else one.bus_factor, one.wire_bytes, one.moved_factor) for one in groups]
-        ),
-        quantiles=small(
-            np.asarray(
-                [[of.get(rank, _NO_QUANTILES) for rank in group.ranks] for of, group in zip(own, groups, strict=True)]
-            )
-        ),
-        disturbed=np.asarray([(len(one.disturbed), len(one.missed)) for one in groups]),
-    )
-
-
-def _flat(vectors: Iterable[Sequence[int]]) -> Integers:
-    return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
+    return part_of(groups, length, column, small(np.asarray(quantiles)))

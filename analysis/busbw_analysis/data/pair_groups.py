@@ -1,7 +1,6 @@
 """The groups of a case, which may be all pairs of a matrix: what is asked of all of them at once is columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias, overload
 
@@ -9,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.records import Case
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, Floats, GroupSummary, summarise_group
+from busbw_analysis.data.groups import Floats, GroupSummary, summarise_group
 from busbw_analysis.data.load import Block, Dataset
 from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.pair_numbers import PairNumbers, numbers_of
+from busbw_analysis.data.pair_numbers import PairTimes, numbers_of
 
 
 class PairGroups(Sequence[GroupSummary]):
@@ -21,7 +20,7 @@ class PairGroups(Sequence[GroupSummary]):
     """
 
     def __init__(self, case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> None:
-        self.numbers: PairNumbers = numbers_of(case, blocks, LAUNCHES_FOR_AN_INTERVAL)
+        self.numbers = numbers_of(case, blocks)
         self._case = case
         self._blocks = tuple(blocks)
         self._made = lru_cache(maxsize=64)(self._make)
@@ -49,44 +48,19 @@ class PairGroups(Sequence[GroupSummary]):
 Groups: TypeAlias = tuple[GroupSummary, ...] | PairGroups
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PairTimes:
-    """Of every pair of an op of pairs, as columns: see ``PairNumbers``. ``keys[i]`` names the launches of pair i."""
-
-    ranks: npt.NDArray[np.signedinteger]
-    time_ns: Floats
-    low_ns: Floats
-    high_ns: Floats
-    launches: npt.NDArray[np.signedinteger]
-    launch_medians_ns: Floats
-    has_modes: npt.NDArray[np.bool_]
-    keys: Sequence[tuple[tuple[int, int], ...]]
-
-
 def pair_times(groups: Groups) -> PairTimes:
     """The times of ``groups`` of two ranks each."""
     if isinstance(groups, PairGroups):
-        found = groups.numbers
-        names = ("ranks", "time_ns", "low_ns", "high_ns", "launches", "launch_medians_ns")
-        columns = {name: getattr(found, name) for name in names}
-        keys = found.launch_keys * (len(groups) if len(found.launch_keys) == 1 else 1)
-        return PairTimes(**columns, has_modes=found.slow_over_fast > 0, keys=keys)
+        return groups.numbers
     launches = np.asarray([group.launches for group in groups])
     medians = np.full((len(groups), max(launches, default=0)), np.nan)
     for row, group in zip(medians, groups, strict=True):
         row[: group.launches] = group.launch_medians_ns
     ends = [(group.interval.low_ns, group.interval.high_ns) for group in groups]
     low, high = np.asarray(ends, dtype=np.float64).reshape(-1, 2).T
-    return PairTimes(
-        pairs_of(groups),
-        times_of(groups),
-        low,
-        high,
-        launches,
-        medians,
-        np.asarray([group.modes is not None for group in groups]),
-        [group.launch_keys for group in groups],
-    )
+    apart = [0.0 if group.modes is None else group.modes.slow_ns / group.modes.fast_ns for group in groups]
+    keys = [group.launch_keys for group in groups]
+    return PairTimes(pairs_of(groups), times_of(groups), low, high, launches, medians, keys, np.asarray(apart))
 
 
 def of_groups(groups: Groups, name: str) -> Floats:
@@ -123,7 +97,7 @@ def between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
 def has_modes(groups: Groups) -> bool:
     """Whether a group has two modes."""
     if isinstance(groups, PairGroups):
-        return bool((groups.numbers.slow_over_fast > 0).any())
+        return bool(groups.numbers.has_modes.any())
     return any(group.modes is not None for group in groups)
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.records import Case
-from busbw.statistics import median_interval, spreads
+from busbw.statistics import spreads
 from busbw_analysis.data.intervals import interval_over_launches
 from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.shape import all_modes, all_outliers
+from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers, median_intervals, medians_of
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.signedinteger]
@@ -30,14 +30,14 @@ _FEWEST_TO_CORRELATE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairNumbers:
-    """One number for every pair (NaN: there is none), by the name that it has in ``GroupSummary``.
+class PairTimes:
+    """The times of every pair of an op of pairs (NaN: there is none), by the name that they have in ``GroupSummary``.
 
-    ``ranks`` (pairs × 2) are in the order in which the pairs first came. ``launch_medians_ns`` and ``launch_means_ns``
-    are pairs × launches, in the order of the launches of each pair; NaN behind the last one of a pair that lacks some.
-    ``launch_keys``: the launches of every pair; one entry alone where all pairs have the same.
-    ``low_ns`` and ``high_ns`` are of the interval over launches where there are enough, else the range of their
-    medians, and for a single launch that within it. ``slow_over_fast``: how far two modes are apart (0: there is one).
+    ``ranks`` (pairs × 2) are in the order in which the pairs first came. ``launch_medians_ns`` are pairs × launches, in
+    the order of the launches of each pair; NaN behind the last one of a pair that lacks some. ``launch_keys``: the
+    launches of every pair; one entry alone where all pairs have the same. ``low_ns`` and ``high_ns`` are of the
+    interval over launches where there are enough, else the range of their medians, and for a single launch that within
+    it. ``slow_over_fast``: how far two modes are apart (0: there is one).
     """
 
     ranks: Integers
@@ -46,15 +46,31 @@ class PairNumbers:
     high_ns: Floats
     launches: Integers
     launch_medians_ns: Floats
+    launch_keys: Sequence[tuple[tuple[int, int], ...]]
+    slow_over_fast: Floats
+
+    @property
+    def has_modes(self) -> Truths:
+        """Which pairs have two modes."""
+        return self.slow_over_fast > 0
+
+    @property
+    def keys(self) -> Sequence[tuple[tuple[int, int], ...]]:
+        """The launches of every pair."""
+        return self.launch_keys if len(self.launch_keys) > 1 else [*self.launch_keys] * len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairNumbers(PairTimes):
+    """More numbers of every pair; ``launch_means_ns`` are laid out as the medians."""
+
     launch_means_ns: Floats
-    launch_keys: tuple[tuple[tuple[int, int], ...], ...]
     spread: Floats
     skew_share: Floats
     samples: Integers
     tau: Floats
     outlier_share: Floats
     slow_time_share: Floats
-    slow_over_fast: Floats
     drift: Truths
     clock_error_ns: Floats
     moved_factor: Floats
@@ -84,17 +100,16 @@ class _Entries:
     length: Integers
 
 
-def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]], launches_for_an_interval: int) -> PairNumbers:
+def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbers:
     """The numbers of all pairs of ``case``; ``blocks`` are its blocks with the run of each, in their order."""
     ranks, entries, keys, launches = _ordered(case, blocks)
     pairs = len(ranks)
     tau, drift = _of_entries(blocks, entries)
     segments = _of_segments(blocks, entries)
-    first = np.concatenate([[0], np.cumsum(launches)[:-1]])
-    by_pair = {name: _by_pair(values, launches, first) for name, values in segments.items()}
+    by_pair = {name: _by_pair(values, launches) for name, values in segments.items()}
     medians = by_pair["median"]
     time_ns = _median(medians, launches)
-    low, high = _intervals(medians, launches, launches_for_an_interval)
+    low, high = _intervals(medians, launches)
     single = np.flatnonzero(launches == 1)
     if len(single):
         # One launch alone: how sure its samples are of their median.
@@ -140,7 +155,7 @@ def _ordered(
     names = np.concatenate([one.ranks[:, 0].astype(np.int64) * case.ranks + one.ranks[:, 1] for one in columns])
     block = np.repeat(np.arange(len(blocks)), [len(one) for one in columns])
     place = np.concatenate([np.arange(len(one)) for one in columns])
-    length = np.concatenate([np.diff(one.starts) for one in columns])
+    length = np.concatenate([one.length for one in columns])
     unique, came, number = np.unique(names, return_index=True, return_inverse=True)
     order_of = np.empty(len(unique), dtype=np.int64)
     order_of[np.argsort(came)] = np.arange(len(unique))
@@ -194,13 +209,8 @@ def _of_entries(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> t
     for batch in _batches(entries.length):
         samples = _gather(blocks, entries, batch, "slowest", per_call=False).reshape(len(batch), -1)
         tau[batch] = autocorrelation_times(samples)
-        drift[batch] = _drifts(samples, tau[batch])
+        drift[batch] = all_drifts(samples, tau[batch])
     return tau, drift
-
-
-def _medians(rows: Floats) -> Floats:
-    """The median of every row; NaN where one of its numbers is. Sorted first, it takes a third of the time."""
-    return np.asarray(np.median(np.sort(rows, axis=1), axis=1))
 
 
 def autocorrelation_times(samples: Floats) -> Floats:
@@ -209,7 +219,7 @@ def autocorrelation_times(samples: Floats) -> Floats:
     times = np.ones(rows)
     if count < _FEWEST_TO_CORRELATE:
         return times
-    indicator = (samples > _medians(samples)[:, np.newaxis]).astype(np.float64)
+    indicator = (samples > medians_of(samples)[:, np.newaxis]).astype(np.float64)
     indicator -= indicator.mean(axis=1, keepdims=True)
     power = np.matmul(indicator[:, np.newaxis], indicator[:, :, np.newaxis])[:, 0]
     moves = np.flatnonzero(power[:, 0] != 0)
@@ -225,53 +235,26 @@ def autocorrelation_times(samples: Floats) -> Floats:
     return times
 
 
-def _median_intervals(samples: Floats, tau: Floats) -> tuple[Floats, Floats]:
-    """The ends of ``statistics.median_interval`` of every row; NaN where there is none."""
-    count = samples.shape[1]
-    ordered = np.sort(samples, axis=1)
-    effective = np.maximum(1, (count / np.maximum(tau, 1.0)).astype(np.int64))
-    low, high = np.full(len(samples), np.nan), np.full(len(samples), np.nan)
-    for free in np.unique(effective):
-        mine = effective == free
-        # Of the numbers 0, 1, 2 … the ends are the places themselves.
-        ends = median_interval(np.arange(count), tau=float(tau[mine][0]))
-        if ends.low is not None and ends.high is not None:
-            low[mine], high[mine] = ordered[mine, int(ends.low)], ordered[mine, int(ends.high)]
-    return low, high
-
-
-def _drifts(samples: Floats, tau: Floats) -> Truths:
-    third = samples.shape[1] // 3
-    if third == 0:
-        return np.zeros(len(samples), dtype=np.bool_)
-    low, high = _median_intervals(samples, tau)
-    change = np.abs(_medians(samples[:, :third]) - _medians(samples[:, -third:]))
-    return np.asarray(change > high - low)  # no interval, no drift: nothing is above NaN
-
-
-def _segments(entries: _Entries) -> tuple[Integers, Integers, Integers]:
-    """Of every pair in every launch: its first entry, the entry after its last, and how many samples it has."""
-    segments = int(entries.segment[-1]) + 1
-    first, end = (np.searchsorted(entries.segment, np.arange(segments), side) for side in ("left", "right"))
-    return first, end, np.bincount(entries.segment, weights=entries.length).astype(np.int64)
-
-
-def _entries_in(first: Integers, end: Integers) -> Integers:
-    """The numbers from each of ``first`` to before each of ``end``."""
+def _members(entries: _Entries, column: Integers, wanted: Integers) -> Iterator[tuple[Integers, Integers]]:
+    """Some at a time of what is ``wanted`` of a ``column`` of entries and has as many samples as each other: its places
+    in ``wanted``, and its entries.
+    """
+    first, end = (np.searchsorted(column, wanted, side) for side in ("left", "right"))
     counts = end - first
-    return np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+    for batch in _batches(np.bincount(column, weights=entries.length).astype(np.int64)[wanted]):
+        mine = counts[batch]
+        yield batch, np.repeat(first[batch] - (np.cumsum(mine) - mine), mine) + np.arange(int(mine.sum()))
 
 
 def _of_segments(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> dict[str, Floats]:
     """What every pair has in every launch, by name."""
-    first, end, lengths = _segments(entries)
+    segments = np.arange(int(entries.segment[-1]) + 1)
     names = ("median", "spread", "mean", "sum", "slow", "skew", "outliers", "fast_mode", "slow_mode")
-    found = {name: np.empty(len(lengths)) for name in names}
+    found = {name: np.empty(len(segments)) for name in names}
     skewed = any(len(block.columns.skew) for _, block in blocks)
-    for batch in _batches(lengths):
-        wanted = _entries_in(first[batch], end[batch])
+    for batch, wanted in _members(entries, entries.segment, segments):
         slowest = _gather(blocks, entries, wanted, "slowest").reshape(len(batch), -1)
-        found["median"][batch] = _medians(slowest)
+        found["median"][batch] = medians_of(slowest)
         found["spread"][batch] = spreads(slowest)
         found["mean"][batch] = slowest.mean(axis=1)
         found["sum"][batch] = slowest.sum(axis=1)
@@ -281,27 +264,25 @@ def _of_segments(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> 
         modes = all_modes(slowest)
         found["fast_mode"][batch], found["slow_mode"][batch] = modes[:, 0], modes[:, 1]
         skew = _gather(blocks, entries, wanted, "skew").reshape(len(batch), -1) if skewed else slowest * np.nan
-        found["skew"][batch] = _medians(skew)
+        found["skew"][batch] = medians_of(skew)
     return found
 
 
 def _within(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries, pairs: Integers) -> tuple[Floats, Floats]:
     """The interval within the one launch of each of ``pairs``."""
-    first, end = (np.searchsorted(entries.pair, pairs, side) for side in ("left", "right"))
-    lengths = np.bincount(entries.pair, weights=entries.length).astype(np.int64)[pairs]
     low, high = np.empty(len(pairs)), np.empty(len(pairs))
-    for batch in _batches(lengths):
-        samples = _gather(blocks, entries, _entries_in(first[batch], end[batch]), "slowest").reshape(len(batch), -1)
-        low[batch], high[batch] = _median_intervals(samples, autocorrelation_times(samples))
+    for batch, wanted in _members(entries, entries.pair, pairs):
+        samples = _gather(blocks, entries, wanted, "slowest").reshape(len(batch), -1)
+        low[batch], high[batch] = median_intervals(samples, autocorrelation_times(samples))
     return low, high
 
 
-def _by_pair(values: Floats, launches: Integers, first: Integers) -> Floats:
+def _by_pair(values: Floats, launches: Integers) -> Floats:
     """One number a pair and launch as pairs × launches; NaN behind the last launch of a pair."""
     most = int(launches.max())
     if (launches == most).all():
         return values.reshape(len(launches), most)
-    places = np.minimum(first[:, np.newaxis] + np.arange(most), len(values) - 1)
+    places = np.minimum((np.cumsum(launches) - launches)[:, np.newaxis] + np.arange(most), len(values) - 1)
     return np.asarray(np.where(np.arange(most) < launches[:, np.newaxis], values[places], np.nan))
 
 
@@ -314,15 +295,15 @@ def _median(values: Floats, launches: Integers) -> Floats:
     return found
 
 
-def _intervals(medians: Floats, launches: Integers, enough: int) -> tuple[Floats, Floats]:
-    """The interval over launches where there are ``enough``, else their range."""
+def _intervals(medians: Floats, launches: Integers) -> tuple[Floats, Floats]:
+    """The interval over launches where there are enough, else their range."""
     low, high = np.empty(len(medians)), np.empty(len(medians))
     for count in np.unique(launches).tolist():
         mine = launches == count
         ordered = np.sort(medians[mine, :count], axis=1)
-        over = interval_over_launches(ordered) if count >= enough else (None, None)
-        low[mine] = ordered[:, 0] if over[0] is None else over[0]
-        high[mine] = ordered[:, -1] if over[1] is None else over[1]
+        first, last = interval_over_launches(ordered)
+        low[mine] = ordered[:, 0] if first is None else first
+        high[mine] = ordered[:, -1] if last is None else last
     return low, high
 
 
@@ -341,5 +322,5 @@ def _first(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries, begins: I
     found = np.empty(len(begins))
     for number, (_, block) in enumerate(blocks):
         mine = entries.block[begins] == number
-        found[mine] = block.columns.moved_factor[entries.place[begins[mine]]]
+        found[mine] = block.columns.factors[entries.place[begins[mine]], 2]
     return found

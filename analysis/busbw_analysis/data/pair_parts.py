@@ -4,7 +4,7 @@ A record per pair takes some 100 µs to make and to look at, and a row of 1,024 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from busbw.runs.records import QUANTILES, Case, TimedBy
+from busbw.runs.records import QUANTILES, Case, GroupSamples, TimedBy
 from busbw.runs.soundness import LONGEST_NS, numbers_samples, of_factors
 from busbw.runs.store import NOT_A_RECORD
 
@@ -115,7 +115,6 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
             raise ValueError(message)
         return values
 
-    marked = [(place, pair) for place, pair in enumerate(pairs) if pair.disturbed or pair.missed]
     of_ranks = [(pair.ranks, pair.per_rank[0], pair.per_rank[1]) for pair in pairs]
     quantiles, counts = _numbers([one.quantiles_ns for _, *both in of_ranks for one in both])
     if (
@@ -123,34 +122,42 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
         or (counts != len(QUANTILES)).any()
         or not all(_within_reach(column(name)) for name in ("exit_skew_ns", "beside_ns"))
         or not all(
-            numbers_samples(numbers, int(length[place]))
-            for place, pair in marked
+            numbers_samples(numbers, samples)
+            for pair, samples in zip(pairs, length.tolist(), strict=True)
             for numbers in (pair.disturbed, pair.missed)
+            if numbers
         )
     ):
         message = "something that is not in the columns has a flaw"
         raise ValueError(message)
+    return part_of(pairs, length, column, quantiles.reshape(len(pairs), 2, len(QUANTILES)))
+
+
+def part_of(
+    pairs: Sequence["GroupSamples | _PairText"],
+    length: Integers,
+    column: Callable[[str], Integers],
+    quantiles: Integers,
+) -> PairPart:
+    """``pairs`` as columns, of which ``column`` makes those of samples. Raises ValueError as ``_which`` does."""
     ranks = small(np.asarray([pair.ranks for pair in pairs], dtype=np.int64))
     factors = [(pair.bus_factor, pair.wire_bytes, pair.moved_factor) for pair in pairs]
-    disturbed = np.zeros((len(pairs), 2), dtype=np.int64)
-    for place, one in marked:
-        disturbed[place] = len(one.disturbed), len(one.missed)
     return PairPart(
         ranks=ranks,
         length=length,
         slowest=column("slowest_ns"),
         fastest=column("fastest_ns"),
-        late=which(ranks, length, column("late_rank")),
-        last=which(ranks, length, column("last_rank")),
+        late=_which(ranks, length, column("late_rank")),
+        last=_which(ranks, length, column("last_rank")),
         skew=column("arrival_skew_ns"),
         span=column("exit_span_ns"),
         factors=np.asarray(factors, dtype=np.float64),  # None becomes NaN
-        quantiles=quantiles.reshape(len(pairs), 2, len(QUANTILES)),
-        disturbed=disturbed,
+        quantiles=quantiles,
+        disturbed=np.asarray([(len(pair.disturbed), len(pair.missed)) for pair in pairs]),
     )
 
 
-def which(ranks: Integers, length: Integers, named: Integers) -> Integers:
+def _which(ranks: Integers, length: Integers, named: Integers) -> Integers:
     """Which of the two ``ranks`` of its pair each of ``named`` is, 0 or 1; empty where some samples name none. Raises
     ValueError for another rank.
     """

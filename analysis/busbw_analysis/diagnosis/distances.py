@@ -16,7 +16,8 @@ from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distanc
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import Interval, interval_of
-from busbw_analysis.data.pair_groups import PairTimes, pair_times
+from busbw_analysis.data.pair_groups import pair_times
+from busbw_analysis.data.pair_numbers import PairTimes
 from busbw_analysis.data.summary import CaseSummary
 
 Floats = npt.NDArray[np.float64]
