@@ -4,7 +4,7 @@ The statistic of record is the median over the slowest rank's times within a lau
 computed over launch medians, because the launch is the experimental unit. All times here are ns per call.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from busbw.runs.records import Case, Imported
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.intervals import Resampled, cluster_bootstrap, median_over_launches
+from busbw_analysis.data.intervals import Resampled, median_over_launches, resampled
 from busbw_analysis.data.load import Block, rank_list
 from busbw_analysis.data.overlap import Overlap, overlap_of
 from busbw_analysis.data.pair_numbers import (
@@ -48,7 +48,7 @@ def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
     if len(by_launch) < 2:
         return Interval(None, None, "none")
     over = median_over_launches(by_launch)
-    if len(by_launch) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
+    if over.low is not None:
         return Interval(over.low, over.high, "95 % over launches")
     return Interval(float(min(by_launch)), float(max(by_launch)), "range of launch medians")
 
@@ -152,19 +152,24 @@ def _quantiles(told: Sequence[tuple[int, Imported]]) -> tuple[float, float, floa
 def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> GroupSummary:
     """A group of ``case`` by its measured ``blocks``."""
     by_launch = grouped(blocks, lambda block: (block.run, block.launch))
-    launches = [_Launch.of(members) for members in by_launch.values()]
-    slowest = np.concatenate([launch.slowest for launch in launches])
-    medians = tuple(float(np.median(launch.slowest)) for launch in launches)
+    slowest, fastest, skew, exit_span = (
+        [_samples(members, f"{name}_ns") for members in by_launch.values()]
+        for name in ("slowest", "fastest", "arrival_skew", "exit_span")
+    )
+    together = np.concatenate(slowest)
+    medians = tuple(float(np.median(one)) for one in slowest)
+    means = tuple(float(one.mean()) for one in slowest)
     time_ns = median(medians)
-    p5, p95 = (median([float(np.quantile(launch.slowest, share)) for launch in launches]) for share in (0.05, 0.95))
-    slow = np.concatenate([launch.slow for launch in launches])
+    p5, p95 = (median([float(np.quantile(one, share)) for one in slowest]) for share in (0.05, 0.95))
+    limits = [max(SLOW_TIMES_MEDIAN * middle, SLOW_LEAST_NS) for middle in medians]
+    slow = np.concatenate([one > limit for one, limit in zip(slowest, limits, strict=True)])
     each = [np.asarray(block.samples.slowest_ns, dtype=np.float64) for block in blocks]
     taus = [autocorrelation_time(one) for one in each]
     effective = sum(len(one) / tau for one, tau in zip(each, taus, strict=True))
     samples = blocks[0].samples
     error_ns = max((block.measurement.clock_error_ns or 0) / block.measurement.calls for block in blocks)
-    skews = [float(np.median(one.skew) / np.median(one.slowest)) for one in launches]
-    spans = [float(np.median(one.skew + one.exit_span)) for one in launches]
+    skews = [float(np.median(one) / middle) for one, middle in zip(skew, medians, strict=True)]
+    spans = [float(np.median(one + other)) for one, other in zip(skew, exit_span, strict=True)]
     clock_serves = error_ns <= CLOCK_ERROR_SHARE * time_ns  # to tell who came when within a call
     # Half of an overlapped sample is computation: its time is no rate of anything.
     rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
@@ -172,11 +177,11 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         ranks=ranks,
         label=rank_list(ranks),
         time_ns=time_ns,
-        interval=_interval(medians, launches[0].slowest),
-        fastest_ns=median([float(np.median(launch.fastest)) for launch in launches]),
+        interval=_interval(medians, slowest[0]),
+        fastest_ns=median([float(np.median(one)) for one in fastest]),
         p5_ns=p5,
         p95_ns=p95,
-        spread=median([spread(launch.slowest) for launch in launches]),
+        spread=median([spread(one) for one in slowest]),
         skew_share=_median_of_all(skews) if clock_serves else None,
         span_ns=_median_of_all(spans) if clock_serves else None,
         algbw=rate,
@@ -185,17 +190,17 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         wire_bytes=samples.wire_bytes,
         moved_factor=samples.moved_factor,
         launch_medians_ns=medians,
-        launch_means_ns=tuple(float(launch.slowest.mean()) for launch in launches),
+        launch_means_ns=means,
         launch_keys=tuple(by_launch),
-        mean=_over_launches(launches, lambda samples: float(samples.mean())),
-        p99=_over_launches(launches, lambda samples: float(np.quantile(samples, 0.99))),
-        samples=len(slowest),
+        mean=_over_launches(means),
+        p99=_over_launches([float(np.quantile(samples, 0.99)) for samples in slowest]),
+        samples=len(together),
         effective_samples=max(1, int(effective)),
-        tau=len(slowest) / effective,
-        outlier_share=sum(outliers(launch.slowest) for launch in launches) / len(slowest),
+        tau=len(together) / effective,
+        outlier_share=sum(outliers(one) for one in slowest) / len(together),
         slow_share=float(slow.mean()),
-        slow_time_share=float(slowest[slow].sum() / slowest.sum()),
-        modes=common_modes([find_modes(launch.slowest) for launch in launches]),
+        slow_time_share=float(together[slow].sum() / together.sum()),
+        modes=common_modes([find_modes(one) for one in slowest]),
         drift=2 * sum(drifts(one, tau) for one, tau in zip(each, taus, strict=True)) > len(blocks),
         views=views_of(ranks, by_launch),
         entry_known=clock_serves and all(block.samples.last_rank is not None for block in blocks),
@@ -204,30 +209,12 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """All samples of one launch in the order they were taken, ns per call."""
-
-    slowest: Floats
-    fastest: Floats
-    skew: Floats
-    exit_span: Floats
-
-    @classmethod
-    def of(cls, blocks: Sequence[Block]) -> "_Launch":
-        def joined(name: str) -> Floats:
-            return np.concatenate([_per_call(block, getattr(block.samples, name)) for block in blocks])
-
-        return cls(joined("slowest_ns"), joined("fastest_ns"), joined("arrival_skew_ns"), joined("exit_span_ns"))
-
-    @property
-    def slow(self) -> npt.NDArray[np.bool_]:
-        """Which samples are much slower than is usual in this launch."""
-        return np.asarray(self.slowest > max(SLOW_TIMES_MEDIAN * float(np.median(self.slowest)), SLOW_LEAST_NS))
+def _samples(blocks: Sequence[Block], name: str) -> Floats:
+    """All samples of one launch in the order they were taken, ns per call; NaN where nothing was recorded."""
+    return np.concatenate([_per_call(block, getattr(block.samples, name)) for block in blocks])
 
 
 def _per_call(block: Block, vector: Sequence[int] | None) -> Floats:
-    """ns per call; NaN where nothing was recorded."""
     if vector is None:
         return np.full(len(block.samples.slowest_ns), np.nan)
     return np.asarray(vector, dtype=np.float64) / block.measurement.calls
@@ -245,8 +232,7 @@ def _median_of_all(values: Sequence[float]) -> float | None:
     return None if np.isnan(values).any() else median(values)
 
 
-def _over_launches(launches: Sequence[_Launch], statistic: Callable[[Floats], float]) -> Resampled:
-    if len(launches) < LAUNCHES_FOR_AN_INTERVAL:
-        value = float(np.mean([statistic(launch.slowest) for launch in launches]))
-        return Resampled(value, None, None, len(launches))
-    return cluster_bootstrap([launch.slowest for launch in launches], statistic)
+def _over_launches(numbers: Sequence[float]) -> Resampled:
+    if len(numbers) < LAUNCHES_FOR_AN_INTERVAL:
+        return Resampled(float(np.mean(numbers)), None, None, len(numbers))
+    return resampled(numbers)

@@ -7,7 +7,6 @@ no communication even where the two slow each other down, so that slow-down is t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -65,14 +64,14 @@ class Overlap:
 
 def overlap_of(launches: Mapping[tuple[int, int], Sequence[Block]]) -> Overlap | None:
     """The overlap of one group of ranks, from the blocks of every launch; None where nothing was to overlap."""
-    taken = [_launch(blocks) for blocks in launches.values()]
-    tables = [table for table in taken if table is not None]
-    if not tables or len(tables) != len(taken):
-        return None
-    middles = [np.median(table, axis=0) for table in tables]
-    pure, post, wait, exposed, alone = (
-        median([float(middle[column]) for middle in middles]) for column in (_PURE, _POST, _WAIT, _EXPOSED, _ALONE)
-    )
+    middles: list[Floats] = []
+    for blocks in launches.values():
+        parts = [block.samples.overlap for block in blocks]
+        known = [_rows(part) for part in parts if part is not None]
+        if len(known) != len(parts):
+            return None
+        middles.append(np.median(np.concatenate(known), axis=0))
+    pure, post, _, wait, exposed, alone, _ = np.median(middles, axis=0).tolist()
     hidden = [max(0.0, 1.0 - float(middle[_EXPOSED] / middle[_PURE])) for middle in middles]
     slowed = [float(middle[_SLOWDOWN]) for middle in middles]
     share, low, high = _over_launches(hidden)
@@ -101,18 +100,10 @@ def _over_launches(values: Sequence[float]) -> tuple[float, float | None, float 
     return over.median, min(values), max(values)
 
 
-def _launch(blocks: Sequence[Block]) -> Floats | None:
-    """The samples of a launch as rows: pure, post, compute, wait, exposed, the computation alone in the block of the
-    sample, and the computation over that.
-    """
-    parts = [block.samples.overlap for block in blocks]
-    known = [part for part in parts if part is not None]
-    if len(known) != len(parts):
-        return None
-    return np.concatenate([_rows(part) for part in known])
-
-
 def _rows(part: OverlapSamples) -> Floats:
+    """The samples as rows: pure, post, compute, wait, exposed, the computation alone in its block, and the
+    computation over that.
+    """
     columns = [part.pure_ns, part.post_ns, part.compute_ns, part.wait_ns, part.exposed_ns]
     table = np.asarray(columns, dtype=np.float64).T
     # Never 0 in what the instrument writes; a clock that saw none must not break a report.

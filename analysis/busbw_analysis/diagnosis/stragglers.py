@@ -20,7 +20,7 @@ from busbw.statistics import autocorrelation_time
 from busbw.units import format_time
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
-from busbw_analysis.data.intervals import cluster_bootstrap
+from busbw_analysis.data.intervals import resampled
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.fitting.segments import Floats, Integers
@@ -392,5 +392,5 @@ def _over_launches(shares: Sequence[float]) -> tuple[float | None, float | None]
     if len(shares) < LAUNCHES_FOR_AN_INTERVAL:
         return min(shares), max(shares)
     # Of the mean, as the share is one: a rank that is late in a launch of ten has a median of 0.
-    found = cluster_bootstrap([np.asarray([share]) for share in shares], lambda one: float(one[0]))
+    found = resampled(shares)
     return found.low, found.high
