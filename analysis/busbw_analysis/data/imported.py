@@ -14,7 +14,7 @@ import msgspec
 
 from busbw import __version__
 from busbw.errors import LogError, UsageError
-from busbw.ops import OPS, PAIRED, TO_THE_HOST, limits, op_named
+from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, limits, op_named
 from busbw.runs.records import (
     CASE_DTYPE_BYTES,
     JSON,
@@ -36,8 +36,10 @@ from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 
 _UNKNOWN: Final = "unknown"
-_TOOL_BUFFER: Final = {"nvbandwidth": 512 << 20}
-"""What a tool copies unless it is told otherwise, where its log may not say (``nvbandwidth --help``: bufferSize)."""
+_TOOL_BUFFER: Final = 512 << 20
+"""What nvbandwidth copies unless it is told otherwise, where its log may not say (its ``--help``: bufferSize)."""
+_OF_FEW: Final = LOCAL | PAIRED
+"""Operations of some of the ranks there are."""
 _BUFFER: Final = "Buffer Size"
 _NICS: Final = re.compile(r"(?:(\d{1,4})x)?(\S+)")
 
@@ -187,7 +189,7 @@ def _nameless(row: Aggregate) -> bool:
 
 
 def _unranked(row: Aggregate) -> bool:
-    return row.op is not None and row.ranks is None and not OPS[row.op].local and row.op not in PAIRED
+    return row.op is not None and row.ranks is None and row.op not in _OF_FEW
 
 
 def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
@@ -262,8 +264,7 @@ class _World:
 
 
 def _last_rank(row: Aggregate) -> int:
-    local = row.op is not None and (OPS[row.op].local or row.op in PAIRED)
-    return max([(row.ranks or 1) - 1, *((_group(row) or ()) if local else ())])
+    return max([(row.ranks or 1) - 1, *((_group(row) or ()) if row.op in _OF_FEW else ())])
 
 
 def _first_group(table: Table) -> tuple[int, ...] | None:
@@ -327,10 +328,8 @@ def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
 
 def _version(text: str) -> str:
     """``2.27.7`` of ``22707``, as NCCL has it in one number."""
-    if not re.fullmatch(r"\d{5}", text):
-        return text
-    number = int(text)
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    parts = re.fullmatch(r"(\d)(\d\d)(\d\d)", text)
+    return text if parts is None else ".".join(str(int(part)) for part in parts.groups())
 
 
 def _seat(environment: dict[str, JSON], rank: int, gpu: Place, log: ForeignLog) -> None:
@@ -402,7 +401,7 @@ def _size(row: Aggregate, table: Table, tool: _Tool, facts: LogFacts) -> tuple[i
         return parse_size(facts.size), False
     if (told := table.parameters.get(_BUFFER, "")).isdigit():
         return int(told) << 20, False
-    return (_TOOL_BUFFER["nvbandwidth"], True) if tool.backend == "cuda" or row.op in TO_THE_HOST else (None, False)
+    return (_TOOL_BUFFER, True) if tool.backend == "cuda" or row.op in TO_THE_HOST else (None, False)
 
 
 def _seconds(row: Aggregate, size: int | None) -> float | None:
@@ -452,14 +451,13 @@ def _first_ranks(count: int) -> tuple[int, ...]:
 def _case(row: Aggregate, size: int, table: Table, tool: _Tool, world: _World) -> tuple[Case, tuple[int, ...]]:
     op = OPS[row.op or ""]
     ranks = _group(row) or (0,)
-    local = op.local or op.name in PAIRED
-    first = None if local else _first_group(table)
+    first = None if op.name in _OF_FEW else _first_group(table)
     split = first is not None and len(first) == len(ranks)
     ranks = first if first is not None and split else ranks
     gpus = tool.backend == "mpi" and _ON_GPUS.search(row.tool_op or "") is not None
     named = tool.names is not None and tool.names.search(row.tool_op or "") is not None
     words = [row.tool_op, *([row.part] if row.part else []), *([f"{table.groups} groups"] if table.groups else [])]
-    world_of_case = world.of_cases if local or split else len(ranks)
+    world_of_case = world.of_cases if op.name in _OF_FEW or split else len(ranks)
     case = Case(
         op=op.name,
         backend="mpi-cuda" if gpus else tool.backend,

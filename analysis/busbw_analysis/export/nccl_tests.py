@@ -18,6 +18,7 @@ from busbw.runs.records import CASE_DTYPE_BYTES, Case, case_in_words
 from busbw.system.detect import gpus_of
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.readers.lines import NCCL_BLOCKS
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.judge import Judgement
 
@@ -30,8 +31,6 @@ OPS: Final = {
 }
 """Operations → the names of its programs, without ``_perf``."""
 
-_OF_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-"""Their column ``count`` is that of one rank's block."""
 _TYPES: Final = {
     "float32": "float",
     "float64": "double",
@@ -129,7 +128,7 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
 
 
 def _preamble(row: Case, ranks: int) -> str:
-    blocks = ranks if row.op in _OF_BLOCKS else 1
+    blocks = ranks if row.op in NCCL_BLOCKS else 1
     count = "N/A" if row.dtype is None else row.size_bytes // CASE_DTYPE_BYTES.get(row.dtype, 1) // blocks
     dtype, redop = _TYPES.get(row.dtype or "", row.dtype or "none"), _REDOPS.get(row.redop, row.redop)
     root = -1 if row.root is None else row.root

@@ -29,7 +29,7 @@ def disagreements(rows: Iterable[Aggregate]) -> Iterator[Note]:
             text = "one rank has no wire: its bus bandwidth is left out, whatever the tool prints"
             seen.setdefault("one-rank", Note(code="one-rank", line=row.line, text=text))
         elif (code := _difference(row)) is not None:
-            told, computed = (row.busbw or row.algbw or 0.0) / 1e9, _computed(row) / 1e9
+            told, computed = (row.busbw or row.algbw or 0.0) / 1e9, _rates(row)[1] / 1e9
             text = f"{row.tool_op or row.op} prints {told:.4g} GB/s where size, time and ranks give {computed:.4g} GB/s"
             seen.setdefault(code, Note(code=code, line=row.line, text=f"{text}: {_WORDS[code]}"))
     yield from seen.values()
@@ -43,15 +43,15 @@ _WORDS: Final = {
 }
 
 
-def _computed(row: Aggregate) -> float:
+def _rates(row: Aggregate) -> tuple[float | None, float]:
+    """A rate that the tool printed, and the same by size, time and ranks; 0 where they do not tell."""
     if row.busbw is not None and (computed := busbw(row)) is not None:
-        return computed
-    return (row.size_bytes or 0) / row.time_seconds if row.time_seconds else 0.0
+        return row.busbw, computed
+    return row.algbw, (row.size_bytes or 0) / row.time_seconds if row.time_seconds else 0.0
 
 
 def _difference(row: Aggregate) -> str | None:
-    told = row.busbw if busbw(row) is not None and row.busbw is not None else row.algbw
-    computed = _computed(row)
+    told, computed = _rates(row)
     if (
         told is None
         or not computed

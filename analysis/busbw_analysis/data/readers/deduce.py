@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 
 from busbw.ops import OPS, bus_factor
 from busbw.runs.records import CASE_DTYPE_BYTES
-from busbw_analysis.data.readers.lines import op_named
+from busbw_analysis.data.readers.lines import NCCL_BLOCKS, op_named
 from busbw_analysis.data.readers.log import Aggregate
 
-_OF_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 _NEVER_IN_PLACE: Final = frozenset({"all_to_all", "send_recv"})
 """``alltoall.cu`` and ``sendrecv.cu`` report no errors in place: ``N/A`` stands there though errors are counted."""
@@ -44,7 +43,7 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
         {row.check in {"verified", "wrong"} or "error" in row.others for row in rows if row.in_place is place}
         for place in (True, False)
     )
-    names = _WHOLE if blocks == 1 else _OF_BLOCKS if blocks else (*_WHOLE, *_OF_BLOCKS)
+    names = _WHOLE if blocks == 1 else NCCL_BLOCKS if blocks else (*_WHOLE, *NCCL_BLOCKS)
     found: list[Fit] = []
     for name in names if op is None else (op,):
         given = ranks or (blocks if blocks is not None and blocks > 1 else None)
@@ -77,8 +76,6 @@ def _has_columns(op: str, row: Aggregate) -> bool:
 def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
     """The one of ``among`` whose operation a word of the file's name is."""
     plain = name.lower()
-    words = {op_named(word) for word in re.split(r"[^a-z_]+|_perf", plain)} | {
-        op_named(word) for word in re.split(r"[^a-z]+", plain)
-    }
+    words = {op_named(word) for parted in (r"[^a-z_]+|_perf", "[^a-z]+") for word in re.split(parted, plain)}
     found = [fit for fit in among if fit.op in words]
     return found[0] if len(found) == 1 else None

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.check import disagreements
-from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_named
+from busbw_analysis.data.readers.json_text import decoded, text
+from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Note, Place, Table
 
 _QUOTED: Final = 200
@@ -29,6 +30,7 @@ _LASTING: Final = ("tool_version", "library_version", "driver_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
 _DRIVER: Final = re.compile(r"cudaDriverVersion (\d+)")
 _RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
+_NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 
 
 class Draft:
@@ -76,6 +78,25 @@ class Draft:
             elif _WEAK.match(text) is not None and not self._quotes_tool:
                 self.error, self._heard = text.strip()[:_QUOTED], line.number
 
+    def objects(self, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The object of every line that starts one, with its number. Lists may be around them."""
+        for at, line in enumerate(lines, 1):
+            text = line.strip().lstrip("[").rstrip(",]").strip()
+            try:
+                found = decoded(text, 0) if text.startswith("{") else None
+            except (ValueError, RecursionError):
+                self.note("truncated-row", at, "a line that is no valid JSON is left out")
+                continue
+            if isinstance(found, dict):
+                yield at, found
+
+    def place(self, **said: object) -> None:
+        """Where a rank or a GPU is: the fields of its record as the log has them."""
+        known: dict[str, Any] = {
+            name: whole(value) if name in _NUMBERS else text(value) for name, value in said.items()
+        }
+        self.places.append(Place(**known))
+
     def fail(self, error: str, line: int | None = None) -> None:
         """The last error that the tool or NCCL gives, before those of others."""
         self.error, self._quotes_tool, self._heard = error.strip()[:_QUOTED], True, line
@@ -84,11 +105,6 @@ class Draft:
         """What was heard last was no failure."""
         self.note("warning", self._heard, f"{self.error}; the tool went on")
         self.error, self._quotes_tool = None, False
-
-    def cpu_time(self, line: int) -> None:
-        """Note a row of nccl-tests whose time is not that of the operation."""
-        text = "its cputime is what starting a call takes; times follow from algbw, from 0.1 GB/s on"
-        self.note("cpu-time", line, text)
 
     def begin(self, line: int) -> None:
         """A heading: what comes now belongs to a new table."""
@@ -112,9 +128,19 @@ class Draft:
         algbw: float | None,
         busbw: float | None,
         blocks: Container[str | None] = (),
+        cpu_time: bool = False,
         **fields: object,
     ) -> None:
-        """The row of a collective whose rates are in GB/s; its size is one block for the ops in ``blocks``, else S."""
+        """The row of a collective whose rates are in GB/s; its size is one block for the ops in ``blocks``, else S.
+
+        With ``cpu_time`` the tool's time is not that of the operation, which is S over a rate with two digits after the
+        point; below 0.1 GB/s it is unknown.
+        """
+        if cpu_time:
+            text = "its cputime is what starting a call takes; times follow from algbw, from 0.1 GB/s on"
+            self.note("cpu-time", line, text)
+            if algbw is not None and algbw >= _LEAST_RATE:
+                fields |= {"rate": algbw, "messages": 1}
         op = None if tool_op is None else op_named(tool_op)
         self.add(
             line,
@@ -192,11 +218,6 @@ class Draft:
             raise LogError(message, code=found[0].code)
         message = f"{self.source}: a log of {self.tool} without any result"
         raise LogError(message, code="no-results")
-
-
-def rate_alone(algbw: float | None) -> dict[str, Any]:
-    """The fields of a row whose time is S over a rate with two digits after the point; below 0.1 GB/s it is unknown."""
-    return {"rate": algbw, "messages": 1} if algbw is not None and algbw >= _LEAST_RATE else {}
 
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import mpi_op_named, number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import MPI_BLOCKS, mpi_op_named, number, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(
@@ -34,7 +34,6 @@ _MESSAGES: Final = {
     **{f"unidir{way}": ("pair_uni", 1) for way in ("put", "get")},
     **{f"bidir{way}": ("pair_bidir", 1) for way in ("put", "get")},
 }
-_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
 _MODE: Final = re.compile(r"#\s+MODE: (AGGREGATE|NON-AGGREGATE)")
 _TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
 _SPREAD: Final = {"t_min[usec]": "min", "t_max[usec]": "max"}
@@ -85,7 +84,7 @@ def _benchmark(name: str) -> dict[str, Any]:
         return {"tool_op": name, "op": op, "messages": messages, "tool_size_is": None if op is None else "S"}
     short = short.removesuffix("pure")
     op = mpi_op_named(short) or (mpi_op_named(short[1:]) if short.startswith("i") else None)
-    block = op in _BLOCKS or short.endswith("reducescatterblock")
+    block = op in MPI_BLOCKS or short.endswith("reducescatterblock")
     return {"tool_op": name, "op": op, "tool_size_is": None if op is None else "block" if block else "S"}
 
 

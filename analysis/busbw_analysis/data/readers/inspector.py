@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.json_text import mapping, objects, real, text
-from busbw_analysis.data.readers.lines import scaled, whole
-from busbw_analysis.data.readers.log import ForeignLog, Place
+from busbw_analysis.data.readers.json_text import mapping, real, text
+from busbw_analysis.data.readers.lines import NCCL_BLOCKS, scaled, whole
+from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb'"coll_perf"\s*:|"inspector_output_format_version"')
-_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 _HEADER: Final = ("id", "rank", "n_ranks", "nnodes")
 _KINDS: Final = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
 
@@ -24,10 +23,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """One row for every collective; one table for every dump of a communicator."""
     draft = Draft("NCCL inspector", source)
     header: dict[str, Any] = {}
-    for number, found in objects(lines):
-        if found is None:
-            draft.note("truncated-row", number, "a line that is no valid JSON is left out")
-            continue
+    for number, found in draft.objects(lines):
         now = mapping(found.get("header")) or {name: found[name] for name in _HEADER if name in found}
         if now and now != header:
             header = now
@@ -38,11 +34,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 "tool_version": text(metadata.get("inspector_output_format_version")),
                 "parameters": {name: str(header[name]) for name in _HEADER if isinstance(header.get(name), str | int)},
             }
-            draft.places.append(
-                Place(
-                    rank=whole(header.get("rank")), pid=whole(metadata.get("pid")), host=text(metadata.get("hostname"))
-                )
-            )
+            draft.place(rank=header.get("rank"), pid=metadata.get("pid"), host=metadata.get("hostname"))
         dropped = whole(mapping(found.get("dump_stats")).get("coll_dropped_since_last_dump"))
         if dropped:
             draft.note("dropped", number, f"{dropped} collectives were overwritten before they could be written")
@@ -63,7 +55,7 @@ def _add(draft: Draft, line: int, row: dict[str, Any], prefix: str) -> None:
         time_seconds=scaled(time, 1e-6),
         algbw=scaled(algbw, 1e9),
         busbw=scaled(busbw, 1e9),
-        blocks=_BLOCKS,
+        blocks=NCCL_BLOCKS,
         statistic="sample",
         others={
             name: value

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from busbw.errors import LogError
@@ -46,7 +46,7 @@ def document(source: str, lines: Iterable[str]) -> Document:
     failure: ValueError | RecursionError | None = None
     for start in starts[:_MOST_STARTS]:
         try:
-            found = _decoded(text, start)
+            found = decoded(text, start)
         except (ValueError, RecursionError) as error:
             failure = failure or error
             continue
@@ -61,27 +61,14 @@ def document(source: str, lines: Iterable[str]) -> Document:
     raise LogError(message, code="truncated" if cut else "damaged-json")
 
 
-def _decoded(text: str, start: int) -> object:
+def decoded(text: str, start: int) -> object:
+    """The value that begins at ``start``; infinity and NaN, which are no JSON, are null."""
     try:
         return _DECODER.raw_decode(text, start)[0]
     except json.JSONDecodeError:
         if _BARE.search(text, start) is None:
             raise
         return _DECODER.raw_decode(_BARE.sub("null", text), start)[0]
-
-
-def objects(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The object of every line that starts one, with its number; None: it is damaged. Lists may be around them."""
-    for at, line in enumerate(lines, 1):
-        text = line.strip().lstrip("[").rstrip(",]").strip()
-        if not text.startswith("{"):
-            continue
-        try:
-            found = _decoded(text, 0)
-        except (ValueError, RecursionError):
-            yield at, None
-            continue
-        yield at, found if isinstance(found, dict) else None
 
 
 def mapping(value: object) -> dict[str, Any]:

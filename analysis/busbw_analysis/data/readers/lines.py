@@ -40,6 +40,9 @@ _DTYPES: Final = {
 }
 _REDOPS: Final = {"prod": "product", "none": None, "": None}
 _OPS: Final = {name.replace("_", ""): name for name in OPS} | {"bcast": "broadcast", "alltoallsingle": "all_to_all"}
+NCCL_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+MPI_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
+"""Operations whose sizes or counts are those of one block."""
 _EVEN: Final = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallw"})
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
@@ -169,11 +172,6 @@ def numbered(headings: Iterable[str]) -> list[str]:
     for name in headings:
         names.append(name if name not in names else f"{name} {len(names)}")
     return names
-
-
-def root_rank(text: object) -> int | None:
-    """The rank of a root; None for -1, which stands for none."""
-    return whole(str(text).strip())
 
 
 def as_size(tool_size: int | None, meaning: str, ranks: int | None) -> int | None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Final
 
@@ -95,13 +96,14 @@ def slug(reader: Reader) -> str:
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
     """As ``read_log``, of an open file that can be gone back in; ``reader``: by this one, whatever is in it."""
     head = file.read(HEAD_BYTES)
-    encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
-    if encoding == "utf-8" and b"\x00" in head[:4096]:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        file.seek(0)
+        file = BytesIO(file.read(_MOST_HEAD).decode("utf-16", "replace").encode())
+        head = file.read(HEAD_BYTES)
+    elif b"\x00" in head[:4096]:
         message = f"{name}: binary data, no log"
         raise LogError(message, code="binary")
-    if reader is None:
-        reader = recognise(head if encoding == "utf-8" else head.decode(encoding, "ignore").encode())
-    seen = len(head)
+    reader, seen = reader or recognise(head), len(head)
     while reader is None and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
         head = head[-4096:] + more
@@ -111,7 +113,7 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         raise LogError(message)
     found = reader.sign.search(head)
     file.seek(0)
-    lines = _Lines(file, encoding)
+    lines = _Lines(file)
     log = reader.read(name, iter(lines))
     words = "" if found is None else " ".join(found[0].decode("utf-8", "replace").split())
     notes = (*log.notes, *(note for note in (lines.undecoded, lines.unfinished) if note is not None))
@@ -123,17 +125,12 @@ class _Lines:
     its end.
     """
 
-    def __init__(self, file: IO[bytes], encoding: str) -> None:
-        self.file, self.encoding = file, encoding
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
         self.undecoded: Note | None = None
         self.unfinished: Note | None = None
 
     def __iter__(self) -> Iterator[str]:
-        if self.encoding != "utf-8":
-            lines = self.file.read(_MOST_HEAD).decode(self.encoding, "replace").splitlines(keepends=True)
-            yield from lines
-            self._ended(lines[-1] if lines else "", len(lines))
-            return
         number, last = 0, ""
         while piece := self.file.readline(LONGEST_LINE):
             number += 1
@@ -143,10 +140,7 @@ class _Lines:
                 if self.undecoded is None:
                     self.undecoded = Note(code="encoding", line=number, text="bytes that are no UTF-8 are replaced")
                 yield (last := piece.decode(errors="replace"))
-        self._ended(last, number)
-
-    def _ended(self, last: str, number: int) -> None:
-        """Note a ``last`` line without its end that ends with a digit: a cut number is another number."""
+        # A cut number is another number.
         if last[-1:].isdigit():
             text = "the last line has no end: its last number may be cut"
             self.unfinished = Note(code="unfinished-line", line=number, text=text)

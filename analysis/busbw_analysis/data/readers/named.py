@@ -11,13 +11,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.json_text import objects, real, text
+from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.lines import (
     RATES,
     SECONDS,
     dtype_named,
     redop_named,
-    root_rank,
     scaled,
     verdict,
     whole,
@@ -86,11 +85,8 @@ def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
     """The objects of rccl-tests, one a line, in a list or not."""
     draft = Draft("rccl-tests", source)
-    for number, row in objects(lines):
-        if row is None:
-            draft.note("truncated-row", number, "a line that is no valid JSON is left out")
-        else:
-            _add(draft, number, row)
+    for number, row in draft.objects(lines):
+        _add(draft, number, row)
     return draft.log()
 
 
@@ -139,7 +135,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         busbw=said.get("busbw"),
         dtype=dtype_named(said.get("dtype")),
         redop=redop_named(said.get("redop")),
-        root=root_rank(said.get("root")),
+        root=whole(said.get("root")),
         in_place=_TRUE.get(str(said.get("in_place")).lower()),
         rate=said.get("rate"),
         statistic="mean" if rccl else said.get("statistic"),

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw.ops import limits
-from busbw_analysis.data.readers.draft import Draft, rate_alone
+from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
-from busbw_analysis.data.readers.lines import dtype_named, picked, redop_named, root_rank, scaled, verdict, whole
+from busbw_analysis.data.readers.lines import dtype_named, picked, redop_named, scaled, verdict, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb'"(?:out_of_place|average_bus_bandwidth|aggregated_iterations)"\s*:')
 _PLACES: Final = (("out_of_place", False), ("in_place", True))
+_DEVICE: Final = {"host": "hostname", "bus_id": "device_hex", "name": "device_info"}
+"""Names of a place → its own for them, where they differ."""
 _SPREAD: Final = {
     "min_us": "min",
     "max_us": "max",
@@ -54,17 +56,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]) -> None:
     """Ranks and settings. A device is listed for every process up to version 3, however many it drives."""
     for device in map(mapping, items(config.get("devices"))):
-        draft.places.append(
-            Place(
-                rank=whole(device.get("rank")),
-                group=whole(device.get("group")),
-                pid=whole(device.get("pid")),
-                host=text(device.get("hostname")),
-                device=whole(device.get("device")),
-                bus_id=text(device.get("device_hex")),
-                name=text(device.get("device_info")),
-            )
-        )
+        draft.place(**{name: device.get(_DEVICE.get(name, name)) for name in Place.__struct_fields__})
     known = [place.rank for place in draft.places if place.rank is not None]
     groups = len({place.group for place in draft.places})
     drives = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
@@ -92,21 +84,18 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
         f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()
     }
     labels["experiment_name"] = text(row.get("experiment_name"))
-    algbw = scaled(values.get("alg_bw"), 1e9)
-    if (cpu_time := values.get("cpu_time")) is not None:
-        draft.cpu_time(line)
-        labels["cputime"] = cpu_time
+    labels["cputime"] = cpu_time = values.get("cpu_time")
     draft.collective(
         line,
         tool_op,
         size=whole(row.get("size")),
         time_seconds=scaled(values.get("time"), 1e-6),
-        algbw=algbw,
-        **({} if cpu_time is None else rate_alone(algbw)),
+        algbw=scaled(values.get("alg_bw"), 1e9),
+        cpu_time=cpu_time is not None,
         busbw=scaled(values.get("bus_bw"), 1e9),
         dtype=dtype_named(text(row.get("type"))),
         redop=redop_named(text(row.get("redop"))),
-        root=root_rank(row.get("root")),
+        root=whole(row.get("root")),
         in_place=in_place,
         count=whole(row.get("count")),
         statistic="mean",

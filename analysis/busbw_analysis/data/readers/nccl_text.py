@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from busbw.errors import LogError
-from busbw_analysis.data.readers.draft import Draft, rate_alone
+from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import (
     RATES,
     SECONDS,
@@ -21,19 +21,19 @@ from busbw_analysis.data.readers.lines import (
     picked,
     redop_named,
     rest,
-    root_rank,
     scaled,
     verdict,
     whole,
 )
-from busbw_analysis.data.readers.log import ForeignLog, Place
+from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(
     rb"nThread \d+ nGpus|(?:size|bytes)[ \t]+(?:count|N)[ \t]+type[ \t]+[^\n]{0,60}time[ \t]+algbw"
     rb"|Collective test starting|Avg bus bandwidth +:"
 )
 _RANK: Final = re.compile(
-    r"\bRank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?(?:Pid\s+(\d{1,9})\s+)?on\s+(\S+)\s+device\s+(\d{1,9})(?:\s+\[([^\]]*)\])?\s*(.*)"
+    r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)"
+    r"\s+device\s+(?P<device>\d{1,9})(?:\s+\[(?P<bus_id>[^\]]*)\])?\s*(?P<name>.*)"
 )
 _SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ .*")
 _SETTING: Final = re.compile(r"([A-Za-z]+(?: [a-z]+)?):? (\S+)")
@@ -160,21 +160,18 @@ class _Reader:
                 continue
             times = {name: number(cell) for name, cell in cells.items()}
             second, rate = SECONDS[self.time_unit], RATES[self.rate_unit]
-            algbw = scaled(times.get("algbw"), rate)
-            if "cputime" in cells:
-                self.draft.cpu_time(line)
             self.draft.collective(
                 line,
                 self.op_hint,
                 size=whole(base["size"]),
                 time_seconds=scaled(times.get("time"), second),
-                algbw=algbw,
-                **(rate_alone(algbw) if "cputime" in cells else {}),
+                algbw=scaled(times.get("algbw"), rate),
+                cpu_time="cputime" in cells,
                 busbw=scaled(times.get("busbw"), rate),
                 bandwidth_unit=self.rate_unit,
                 dtype=dtype_named(base.get("type")),
                 redop=redop_named(base.get("redop")),
-                root=root_rank(base.get("root")),
+                root=whole(base.get("root")),
                 in_place=place,
                 count=whole(base["count"]),
                 statistic="mean",
@@ -202,22 +199,10 @@ class _Reader:
                 self.rate_unit = unit
 
     def _rank(self, line: Line, found: re.Match[str]) -> None:
-        rank, group, pid, host, device, bus, name = found.groups()
         self._title(line)
-        places = self.draft.places
-        if any(place.rank == int(rank) for place in places[:1]):
-            self._interleaved(line.number, f"rank {rank} is listed twice")
-        places.append(
-            Place(
-                rank=int(rank),
-                group=None if group is None else int(group),
-                pid=None if pid is None else int(pid),
-                host=host,
-                device=int(device),
-                bus_id=bus,
-                name=name.strip() or None,
-            )
-        )
+        if any(place.rank == int(found["rank"]) for place in self.draft.places[:1]):
+            self._interleaved(line.number, f"rank {found['rank']} is listed twice")
+        self.draft.place(**found.groupdict())
 
     def _title(self, line: Line) -> None:
         """Something of a new job's heading."""

@@ -11,7 +11,7 @@ from typing import Final
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
 from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled
-from busbw_analysis.data.readers.log import ForeignLog, Place
+from busbw_analysis.data.readers.log import ForeignLog
 
 TEXT: Final = re.compile(
     rb"nvbandwidth Version|Running \w+_(?:memcpy|latency|copy)_?\w*\.|\((?:row|column)\)[^\n]{0,80}\((?:GB/s|ns)\)"
@@ -32,9 +32,11 @@ _PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
 _SUMMARY: Final = re.compile(r"(SUM|MIN|MAX|AVG|AVERAGE|MEDIAN|COEFFICIENT_OF_VARIATION) (\w+) (\S+)")
 _SPREAD: Final = {"MIN": "min", "MAX": "max", "AVG": "mean", "AVERAGE": "mean", "MEDIAN": "p50"}
 _EXTREMES: Final = {"min": "min", "max": "max", "average": "mean"}
-_DEVICE: Final = re.compile(r"Device (\d+): (.*?)\s*(?:\(([0-9a-fA-F:.]+)\))?$")
-_PROCESS: Final = re.compile(r"Process\s+(\d+)\s+\((.*?)\): device (\d+): (.*?)\s*(?:\(([0-9a-fA-F:.]+)\))?$")
-_LISTED: Final = re.compile(r"(\d+): (.*?) \(([0-9a-fA-F:.]+)\)(?:: \((.*)\))?")
+_PLACE: Final = re.compile(
+    r"(?:Process\s+(?P<rank>\d+)\s+\((?P<host>.*?)\): d|D)evice (?P<device>\d+): (?P<name>.*?)"
+    r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?$"
+)
+_LISTED: Final = re.compile(r"(?P<device>\d+): (?P<name>.*?) \((?P<bus_id>[0-9a-fA-F:.]+)\)(?:: \((?P<host>.*)\))?")
 _FACT: Final = re.compile(r"(nvbandwidth Version|CUDA Runtime Version|Driver Version|Buffer Size|MPI version): (.*\S)")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
@@ -53,21 +55,13 @@ class _Matrix:
     def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
         """One row of it; a cell that is no number has no result."""
         for column, cell in zip(self.columns, cells, strict=True):
-            value = real(cell)
-            if value is None:
+            if (value := real(cell)) is None:
                 continue
-            first = self._label(0, row, column)
-            second = self._label(-1, row, column) if len(self.ends) > 1 else None
-            back = len(self.ends) > 1 and self.ends[1] == "<-"
+            source, target = (self._label(end, row, column) for end in (self.ends[0], self.ends[-1]))
+            if self.ends[1:2] == ["<-"]:
+                source, target = target, source
             both = self.op == "peer_copy_both" and self.part == "Total"
-            self._result(
-                draft,
-                line,
-                value,
-                messages=2 if both else 1,
-                source=second if back else first,
-                target=first if back or second is None else second,
-            )
+            self._result(draft, line, value, messages=2 if both else 1, source=source, target=target)
 
     def sum(self, draft: Draft, line: int, name: str | None, total: float, spread: Mapping[str, float]) -> None:
         """The sum of its cells, with the extremes of them."""
@@ -83,8 +77,8 @@ class _Matrix:
         )
         draft.add(line, **({"op": self.op, "tool_op": self.test, "part": self.part} | number | fields))
 
-    def _label(self, end: int, row: str, column: str) -> str:
-        found = _END.search(self.ends[end])
+    def _label(self, end: str, row: str, column: str) -> str:
+        found = _END.search(end)
         return "all" if found is None else f"{found[1]} {row if found[2] == 'row' else column}"
 
 
@@ -141,11 +135,8 @@ def _say(draft: Draft, line: Line, test: str | None) -> None:
             draft.facts[name] = found[2]
         else:
             draft.facts["parameters"] = draft.facts.get("parameters", {}) | {found[1]: found[2]}
-    elif (found := _DEVICE.match(line.text)) is not None:
-        draft.places.append(Place(device=int(found[1]), name=found[2], bus_id=found[3]))
-    elif (found := _PROCESS.match(line.text)) is not None:
-        rank, host, device, name, bus = found.groups()
-        draft.places.append(Place(rank=int(rank), host=host, device=int(device), name=name, bus_id=bus))
+    elif (found := _PLACE.match(line.text)) is not None:
+        draft.place(**found.groupdict())
     elif (found := _STATUS.match(line.text)) is not None:
         code = "waived" if found[1].lower().startswith("waiv") else "failed-test"
         draft.note(code, line.number, f"{test or 'a test'}: {found[0].strip()[:120]}")
@@ -158,7 +149,7 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("nvbandwidth", source)
     for listed in items(said.get("GPU Device list")):
         if (device := _LISTED.match(str(listed))) is not None:
-            draft.places.append(Place(device=int(device[1]), name=device[2], bus_id=device[3], host=device[4]))
+            draft.place(**device.groupdict())
     draft.facts["tool_version"] = text(said.get("version")) or text(said.get("git_version"))
     draft.facts["driver_version"] = text(said.get("Driver Version"))
     simple = {name: text(said.get(name)) for name in ("CUDA Runtime Version", "bufferSize", "testSamples", "useMean")}

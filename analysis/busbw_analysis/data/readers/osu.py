@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import dtype_named, mpi_op_named, number, picked, rest, scaled, whole
-from busbw_analysis.data.readers.log import ForeignLog, Place
+from busbw_analysis.data.readers.lines import MPI_BLOCKS, dtype_named, mpi_op_named, number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
 _TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+(?:v|\(Version )(\d[^\s)]*)\)?)?\s*$")
@@ -49,7 +49,6 @@ _TWO: Final = (
 )
 """Benchmarks of pairs, one-sided ones too → busbw's op, and how often the rate of one pair counts S."""
 _CHECKS: Final = {"Pass": "verified", "Fail": "wrong", "N/A": "not checked", "-": "not checked"}
-_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -97,14 +96,14 @@ def _benchmark(title: str) -> dict[str, Any]:
             return {"tool_op": title, "op": op, "messages": messages, "ranks": 2, "tool_size_is": "S"}
     plain = re.sub(r"non-blocking |personalized exchange|persistent|latency$", "", name)
     collective = mpi_op_named(plain) if name.endswith(" latency") else None
-    meaning = None if collective is None else "block" if collective in _BLOCKS else "S"
+    meaning = None if collective is None else "block" if collective in MPI_BLOCKS else "S"
     return {"tool_op": title, "op": collective, "tool_size_is": meaning}
 
 
 def _around(draft: Draft, text: str) -> None:
     """Ranks and the command, where a launcher or MPI prints them."""
     if (found := _STARTUP.search(text)) is not None:
-        draft.places.append(Place(rank=int(found[1]), pid=int(found[2]), host=found[3]))
+        draft.place(rank=found[1], pid=found[2], host=found[3])
         draft.facts["ranks"] = max(int(found[1]) + 1, draft.facts.get("ranks") or 0)
     elif "osu_" in text and (found := _LAUNCH.search(text)) is not None:
         draft.facts |= {"ranks": int(found[1]), "command": text.strip()[:1000]}

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.json_text import objects, real, text
+from busbw_analysis.data.readers.json_text import real
 from busbw_analysis.data.readers.lines import scaled, whole
-from busbw_analysis.data.readers.log import ForeignLog, Place
+from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]{0,80}/\w+(?::\w+){0,2}"\s*:')
 _COLLECTIVE: Final = re.compile(
@@ -25,12 +25,9 @@ _COPIES: Final = {"H2D": "host_to_device", "D2H": "device_to_host", "D2D": None}
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """One table for every node."""
     draft = Draft("SuperBench", source)
-    for number, found in objects(lines):
-        if found is None:
-            draft.note("truncated-row", number, "a line that is no valid JSON is left out")
-            continue
+    for number, found in draft.objects(lines):
         draft.begin(number)
-        draft.places.append(Place(host=text(found.get("node"))))
+        draft.place(host=found.get("node"))
         rows: dict[tuple[str, ...], dict[str, float]] = {}
         for name, value in found.items():
             amount = real(value)
