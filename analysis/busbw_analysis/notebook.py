@@ -49,12 +49,8 @@ class Run:
         from busbw_analysis.report.sections.curves import panel_of  # noqa: PLC0415
         from busbw_analysis.report.sections.labels import curve_label, varying_fields  # noqa: PLC0415
 
-        drawn = {
-            key.op: None
-            for curve in self.judgement.curves
-            if any(point.algbw for point in curve.series.points)
-            for key in (curve.series.key,)
-        }
+        rated = (curve for curve in self.judgement.curves if any(point.algbw for point in curve.series.points))
+        drawn = dict.fromkeys(curve.series.key.op for curve in rated)
         if op not in drawn:
             refuse_unknown("op", op, drawn)
         curves = [curve for curve in self.judgement.curves if curve.series.key.op == op]

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.groups import GroupSummary
@@ -87,7 +87,5 @@ class _Gauges(Collector):
 
 def text(judgement: Judgement) -> bytes:
     """One gauge for each number of a case and group of ranks."""
-    registry = CollectorRegistry()
-    registry.register(_Gauges(judgement))
-    written: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]  # the library has no type there
+    written: bytes = generate_latest(_Gauges(judgement))  # type: ignore[no-untyped-call]  # the library has no type there
     return written
