@@ -23,10 +23,10 @@ from busbw.runs.placement import (
     variables_of,
 )
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, LoopKind, Measurement, Run
+from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.data.escape import plain_run
-from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.pair_columns import PairBlock, packed
 
 _Made = TypeVar("_Made")
@@ -151,38 +151,32 @@ def once(made_of: Callable[[Dataset], _Made]) -> Callable[[Dataset], _Made]:
     return made
 
 
+def _listed(values: Iterable[object]) -> JSON:
+    """Different ones of ``values``, in words; None where there are none."""
+    return ", ".join(sorted({str(value) for value in values})) or None
+
+
 def _over_hosts(path: str) -> Callable[[Run], JSON]:
     """The distinct values of one environment fact over the hosts of a run; None when no host recorded it, or nothing
     in it.
     """
+    return lambda run: _listed(value for value in _facts(run, path) if value not in (None, {}))
 
-    def values(run: Run) -> JSON:
-        found = (fact(environment, path) for environment in run.environments.values())
-        return ", ".join(sorted({str(value) for value in found if value not in (None, {})})) or None
 
-    return values
+def _facts(run: Run, path: str) -> Iterator[JSON]:
+    yield from (fact(environment, path) for environment in run.environments.values())
 
 
 def _memory(run: Run) -> JSON:
     """Memory of the hosts in whole GiB: what a kernel keeps for itself differs by some pages from boot to boot."""
-    known = {
-        f"{round(size / 2**30)} GiB"
-        for environment in run.environments.values()
-        if isinstance(size := fact(environment, "memory.total_bytes"), int | float)
-    }
-    return ", ".join(sorted(known)) or None
+    sizes = _facts(run, "memory.total_bytes")
+    return _listed(f"{round(size / 2**30)} GiB" for size in sizes if isinstance(size, int | float))
 
 
 def _variables(run: Run) -> JSON:
-    if run.imported is not None:
-        return None
-    found = {
-        f"{name}={value}"
-        for environment in run.environments.values()
-        for name, value in variables_of(environment).items()
-        if name.startswith(SAME_VARIABLES)
-    }
-    return ", ".join(sorted(found))
+    told = (item for environment in run.environments.values() for item in variables_of(environment).items())
+    found = _listed(f"{name}={value}" for name, value in told if name.startswith(SAME_VARIABLES))
+    return None if run.imported is not None else found or ""
 
 
 def _placement(run: Run) -> JSON:
@@ -195,9 +189,8 @@ def _placement(run: Run) -> JSON:
 
 def _binding(run: Run) -> JSON:
     """How ranks are bound to cores, in words: not to which, for another job may get others of the same kind."""
-    placements = rank_placements(run.hosts, run.environments)
-    told = {binding([placement for placement in placements if placement.host == host]) for host in run.hosts}
-    return ", ".join(sorted(words for words in told if words is not None)) or None
+    by_host = grouped(rank_placements(run.hosts, run.environments), lambda placement: placement.host)
+    return _listed(words for here in by_host.values() if (words := binding(here)) is not None)
 
 
 def _unknown(run: Run, what: str) -> bool:
@@ -206,7 +199,7 @@ def _unknown(run: Run, what: str) -> bool:
 
 
 def _of_cases(field: str) -> Callable[[Run], JSON]:
-    return lambda run: ", ".join(sorted({str(getattr(case, field)) for case in run.cases})) or None
+    return lambda run: _listed(getattr(case, field) for case in run.cases)
 
 
 def _warm_up(run: Run) -> JSON:
@@ -268,24 +261,27 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
         raise AnalysisError(message)
     for stored in runs[1:]:
         notices += _refuse(differences(runs[0], stored), force=force)
-    cases = _cases(runs)
+    fates = by_key((case, (what, why)) for stored in runs for case, what, why in _fates(stored))
+    cases = tuple(_case_row(index, case, fate) for index, (case, fate) in enumerate(fates.items()))
     indices = {row.case: row.index for row in cases}
-    blocks = _blocks(runs, indices)
-    pairs = tuple(
-        (number, indices[row.case], row)
-        for number, stored in enumerate(runs)
+    rows = [
+        (run, indices[row.case], row)
+        for run, stored in enumerate(runs)
         for row in stored.rows
-        if isinstance(row, PairBlock)
-    )
+        if isinstance(row, Measurement | Imported)
+    ]
     return Dataset(
         runs=runs,
         cases=cases,
-        blocks=blocks,
-        notices=tuple(notices),
-        pair_blocks=pairs,
-        imported=tuple(
-            (number, indices[row.case], row) for number, stored in enumerate(runs) for row in stored.imported
+        blocks=tuple(
+            Block(run, row.launch, row.block, case, row, samples)
+            for run, case, row in rows
+            if isinstance(row, Measurement)
+            for samples in row.groups
         ),
+        notices=tuple(notices),
+        pair_blocks=tuple((run, case, row) for run, case, row in rows if isinstance(row, PairBlock)),
+        imported=tuple((run, case, row) for run, case, row in rows if isinstance(row, Imported)),
     )
 
 
@@ -296,11 +292,9 @@ def pool_alike(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
     sides: list[list[store.StoredRun]] = []
     for stored in stored_runs:
         alike = (side for side in sides if all(one.unknown_in is not None for one in differences(side[0], stored)))
-        side = next(alike, None)
-        if side is None:
-            sides.append([stored])
-        else:
-            side.append(stored)
+        if (side := next(alike, None)) is None:
+            sides.append(side := [])
+        side.append(stored)
     return tuple(pool(side) for side in sides) or (pool(()),)
 
 
@@ -345,21 +339,16 @@ def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Differ
 
 def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
     """A row of short calls takes Python two or three times as long, so that is no matter of the machine."""
-    one, two = _loops(first), _loops(second)
-    unlike = [case for case, loops in one.items() if case in two and two[case] != loops]
+    one, two = (by_key((row.case, row.loop) for row in stored.measurements) for stored in (first, second))
+    unlike = [case for case, loops in one.items() if case in two and {*two[case]} != {*loops}]
     if unlike:
         case = unlike[0]
         said = [
-            f"{' and '.join(sorted(loops[case]))} in run {run.run.id}" for loops, run in ((one, first), (two, second))
+            f"{' and '.join(sorted({*loops[case]}))} in run {run.run.id}"
+            for loops, run in ((one, first), (two, second))
         ]
         where = f"{case.op} at {format_size(case.size_bytes)} and {len(unlike) - 1} more of the cases of both"
         yield Difference("loop", f"'loop', which made the calls, is {said[0]} and {said[1]}, for {where}")
-
-
-def _loops(stored: store.StoredRun) -> dict[Case, set[LoopKind]]:
-    """Which loops have timed each case."""
-    found = by_key((row.case, row.loop) for row in stored.measurements)
-    return {case: set(loops) for case, loops in found.items()}
 
 
 def _refuse(found: Iterable[Difference], *, force: bool) -> list[str]:
@@ -382,18 +371,12 @@ def _short(value: JSON) -> str:
     return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
 
 
-def _cases(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
-    fates = by_key((case, (what, why)) for stored in runs for case, what, why in _fates(stored))
-    return tuple(_case_row(index, case, fate) for index, (case, fate) in enumerate(fates.items()))
-
-
 def _fates(stored: store.StoredRun) -> Iterator[tuple[Case, str, str]]:
     """What a run says of its cases: that one is planned, measured, skipped, failed by its own doing, or has lost a
     launch by none; and why.
     """
     yield from ((case, "planned", "") for case in stored.run.cases)
-    yield from ((row.case, "measured", "") for row in stored.measurements)
-    yield from ((row.case, "measured", "") for row in stored.imported)
+    yield from ((case, "measured", "") for case, _ in stored.checks)
     yield from ((row.case, "skipped", row.reason) for row in stored.skipped)
     progress = progress_of(stored)
     for row in stored.failed:
@@ -421,15 +404,6 @@ def _case_row(index: int, case: Case, fate: Iterable[tuple[str, str]]) -> CaseRo
     if "skipped" in why:
         return CaseRow(index, case, "skipped", why["skipped"])
     return CaseRow(index, case, "not reached", ("the run ended before this case had its turn",))
-
-
-def _blocks(runs: Iterable[store.StoredRun], indices: Mapping[Case, int]) -> tuple[Block, ...]:
-    return tuple(
-        Block(run, measurement.launch, measurement.block, indices[measurement.case], measurement, samples)
-        for run, stored in enumerate(runs)
-        for measurement in stored.measurements
-        for samples in measurement.groups
-    )
 
 
 def rank_list(ranks: Sequence[int]) -> str:

@@ -1,11 +1,11 @@
 """The curves of a run: one op with everything fixed but its size, ready for a fit, a model and a plot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
-from busbw.runs.records import SETTINGS, case_in_words
+from busbw.runs.records import case_in_words
 from busbw_analysis.data.groups import GroupSummary, Interval
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.summary import CaseSummary, summarise
@@ -97,6 +97,11 @@ class Series:
         return tuple(tuple(medians[key] for key in common) for medians in known)
 
 
+_OF_CASE = {field.name for field in fields(SeriesKey)} - {"cost_models", "ranks", "hosts"}
+_OF_GROUP = {field.name for field in fields(Point)} - {"size_bytes", "case"}
+"""What a curve has of its cases, and a point of its group, under the same name."""
+
+
 @once
 def series_of(dataset: Dataset) -> tuple[Series, ...]:
     """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other. Nor have
@@ -121,38 +126,11 @@ def series_of(dataset: Dataset) -> tuple[Series, ...]:
 
 def key_of(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> SeriesKey:
     """The curve that a case is a point of, on one group of ranks."""
-    case = summary.case
-    return SeriesKey(
-        op=case.op,
-        backend=case.backend,
-        cost_models=dataset.backend.cost_models,
-        device=case.device,
-        dtype=case.dtype,
-        redop=case.redop,
-        ranks=group.ranks,
-        group=case.group,
-        hosts=len(dataset.hosts_of(group.ranks)) or 1,
-        mode=case.mode,
-        sync=case.sync,
-        cache=case.cache,
-        pre_enqueue=case.pre_enqueue,
-        in_place=case.in_place,
-        root=case.root,
-        **{name: getattr(case, name) for name in SETTINGS},
-    )
+    of_case = {name: getattr(summary.case, name) for name in _OF_CASE}
+    hosts = len(dataset.hosts_of(group.ranks)) or 1
+    return SeriesKey(**of_case, cost_models=dataset.backend.cost_models, ranks=group.ranks, hosts=hosts)
 
 
 def _point(summary: CaseSummary, group: GroupSummary) -> Point:
-    return Point(
-        size_bytes=summary.case.size_bytes,
-        case=summary.index,
-        time_ns=group.time_ns,
-        interval=group.interval,
-        fastest_ns=group.fastest_ns,
-        algbw=group.algbw,
-        busbw=group.busbw,
-        wire_bytes=group.wire_bytes,
-        samples=group.samples,
-        launch_medians_ns=group.launch_medians_ns,
-        launch_keys=group.launch_keys,
-    )
+    of_group = {name: getattr(group, name) for name in _OF_GROUP}
+    return Point(**of_group, size_bytes=summary.case.size_bytes, case=summary.index)
