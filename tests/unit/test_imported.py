@@ -16,10 +16,11 @@ from busbw.cli.main import main
 from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, bus_factor
 from busbw.runs import store
+from busbw.runs.records import CheckState
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import deduce
-from busbw_analysis.data.readers.log import Aggregate, CheckState
+from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.readers.logs import read_log
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import summarise

@@ -42,17 +42,14 @@ class Disturbance:
 
     def in_words(self) -> str:
         """What there is to be said, worst first; empty when there is nothing."""
+        what = "a GPU began before it had all of its calls" if self.pre_enqueue else "a rank missed its window"
         found = [
             f"other programs used {self.foreign:.0%} of the CPUs" if (self.foreign or 0.0) > FOREIGN_SHARE else "",
             f"the hypervisor took {self.stolen:.1%} of the CPU time" if (self.stolen or 0.0) > STEAL_SHARE else "",
-            f"{self._missed_what} in {self.missed:.0%} of the samples" if self.missed > MISSED_SHARE else "",
+            f"{what} in {self.missed:.0%} of the samples" if self.missed > MISSED_SHARE else "",
             f"GPUs were slowed down ({', '.join(self.throttled)})" if self.throttled else "",
         ]
         return ", ".join(one for one in found if one)
-
-    @property
-    def _missed_what(self) -> str:
-        return "a GPU began before it had all of its calls" if self.pre_enqueue else "a rank missed its window"
 
 
 def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = ()) -> Disturbance:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,6 @@ _TOOL_BUFFER: Final = 512 << 20
 """What nvbandwidth copies unless it is told otherwise, where its log may not say (its ``--help``: bufferSize)."""
 _OF_FEW: Final = LOCAL | PAIRED
 """Operations of some of the ranks there are."""
-_BUFFER: Final = "Buffer Size"
 _NICS: Final = re.compile(r"(?:(\d{1,4})x)?(\S+)")
 
 
@@ -106,7 +105,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 
     Raises LogError where the log says too little, UsageError where ``facts`` contradict it.
     """
-    notes = [LogNote(code=note.code, text=note.text, line=note.line) for note in log.notes]
+    notes = list(log.notes)
     tables = _known_tables(log, facts, notes)
     tool = _tool_of(log)
     world = _World.of(log, tables, tool, facts)
@@ -134,7 +133,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
             tool_version=tables[0].tool_version,
             file=log.source,
             command=tables[0].command,
-            given={name: str(value) for name in _GIVEN if (value := getattr(facts, name)) is not None},
+            given={name: str(value) for name, value in asdict(facts).items() if name != "reader" and value is not None},
             unknown=world.unknown,
             notes=tuple(notes),
         ),
@@ -151,9 +150,6 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 def _tool_of(log: ForeignLog) -> _Tool:
     known = _TOOLS.get(log.tool, _Tool())
     return _NCCL if known.backend == "mpi" and _OVER_NCCL.match(log.rows[0].tool_op or "") else known
-
-
-_GIVEN: Final = ("op", "ranks", "hosts", "gpu", "nics", "size", "machine")
 
 
 # --- which operation, over how many ranks --------------------------------------------------------------------------
@@ -279,7 +275,6 @@ def _first_group(table: Table) -> tuple[int, ...] | None:
 def _hosts(log: ForeignLog, table: Table, ranks: int, tool: _Tool, facts: LogFacts) -> tuple[str, ...] | None:
     """The host of every rank; None: not known."""
     by_rank = {place.rank: place.host for place in table.places if place.host is not None}
-    listed = table.hosts
     if all(rank in by_rank for rank in range(ranks)):
         told = tuple(by_rank[rank] or _UNKNOWN for rank in range(ranks))
         if facts.hosts not in {None, len(set(told))}:
@@ -292,6 +287,7 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: _Tool, facts: LogFac
     if ranks % count:
         message = f"{log.source}: {ranks} ranks cannot be as many on each of {count} hosts; see --hosts"
         raise UsageError(message, code="contradiction")
+    listed = tuple(dict.fromkeys(place.host for place in table.places if place.host is not None))
     names = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
     return tuple(names[rank * count // ranks] for rank in range(ranks))
 
@@ -399,7 +395,7 @@ def _size(row: Aggregate, table: Table, tool: _Tool, facts: LogFacts) -> tuple[i
         return row.tool_size_bytes * (row.ranks if row.tool_size_is == "block" else 1), False
     if facts.size is not None:
         return parse_size(facts.size), False
-    if (told := table.parameters.get(_BUFFER, "")).isdigit():
+    if (told := table.parameters.get("Buffer Size", "")).isdigit():
         return int(told) << 20, False
     return (_TOOL_BUFFER, True) if tool.backend == "cuda" or row.op in TO_THE_HOST else (None, False)
 

@@ -1,6 +1,7 @@
 """What the commands of the analysis read, and the one way to what a user names: a run folder, a log, ``latest``."""
 
 import hashlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -44,8 +45,7 @@ def _is_log(path: Path, head: bytes) -> bool:
 def _read_log(path: Path, facts: LogFacts) -> store.StoredRun:
     if path == STANDARD_INPUT:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
-            while part := sys.stdin.buffer.read(1 << 20):
-                kept.write(part)
+            shutil.copyfileobj(sys.stdin.buffer, kept)
             kept.seek(0)
             return _run_of(path, "standard input", cast("IO[bytes]", kept), time(), facts)
     try:

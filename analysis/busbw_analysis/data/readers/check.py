@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from busbw.ops import bus_factor
-from busbw_analysis.data.readers.log import Aggregate, Note
+from busbw.runs.records import LogNote
+from busbw_analysis.data.readers.log import Aggregate
 
 _TOLERANCE: Final = 0.02
 """Relative: tools print times with three digits and more."""
@@ -21,17 +22,17 @@ def busbw(row: Aggregate) -> float | None:
     return None if factor is None else factor * row.size_bytes / row.time_seconds
 
 
-def disagreements(rows: Iterable[Aggregate]) -> Iterator[Note]:
+def disagreements(rows: Iterable[Aggregate]) -> Iterator[LogNote]:
     """One note for every kind of difference: the first row that shows it."""
-    seen: dict[str, Note] = {}
+    seen: dict[str, LogNote] = {}
     for row in rows:
         if row.ranks == 1 and row.busbw is not None:
             text = "one rank has no wire: its bus bandwidth is left out, whatever the tool prints"
-            seen.setdefault("one-rank", Note(code="one-rank", line=row.line, text=text))
+            seen.setdefault("one-rank", LogNote(code="one-rank", line=row.line, text=text))
         elif (code := _difference(row)) is not None:
             told, computed = (row.busbw or row.algbw or 0.0) / 1e9, _rates(row)[1] / 1e9
             text = f"{row.tool_op or row.op} prints {told:.4g} GB/s where size, time and ranks give {computed:.4g} GB/s"
-            seen.setdefault(code, Note(code=code, line=row.line, text=f"{text}: {_WORDS[code]}"))
+            seen.setdefault(code, LogNote(code=code, line=row.line, text=f"{text}: {_WORDS[code]}"))
     yield from seen.values()
 
 

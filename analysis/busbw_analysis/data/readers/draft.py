@@ -1,14 +1,15 @@
 """What a reader has understood so far, and the log that comes of it."""
 
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from busbw.errors import LogError
+from busbw.runs.records import LogNote
 from busbw_analysis.data.readers.check import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
-from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_named, whole
-from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Note, Place, Table
+from busbw_analysis.data.readers.lines import Line, as_size, clean, dtype_named, number, op_named, redop_named, whole
+from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 
 _QUOTED: Final = 200
 _STRONG: Final = re.compile(
@@ -31,6 +32,11 @@ _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s
 _DRIVER: Final = re.compile(r"cudaDriverVersion (\d+)")
 _RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
+_WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
+    **dict.fromkeys(("count", "root", "iterations"), whole),
+    "dtype": dtype_named,
+    "redop": redop_named,
+}
 
 
 class Draft:
@@ -44,14 +50,14 @@ class Draft:
         self.tables: list[Table] = []
         self.line = 1
         self.nranks: set[int] = set()
-        self._notes: dict[str, tuple[Note, int]] = {}
+        self._notes: dict[str, tuple[LogNote, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
         self._heard: int | None = None
 
     def note(self, code: str, line: int | None, text: str) -> None:
         """Keep the first note of every code, and count the others."""
-        first, seen = self._notes.get(code, (Note(code=code, line=line, text=text), 0))
+        first, seen = self._notes.get(code, (LogNote(code=code, line=line, text=text), 0))
         self._notes[code] = first, seen + 1
 
     def listen(self, lines: Iterable[str]) -> Iterator[Line]:
@@ -122,8 +128,8 @@ class Draft:
         self,
         line: int,
         tool_op: str | None,
+        said: Mapping[str, object],
         *,
-        size: int | None,
         time_seconds: float | None,
         algbw: float | None,
         busbw: float | None,
@@ -133,12 +139,13 @@ class Draft:
     ) -> None:
         """The row of a collective whose rates are in GB/s; its size is one block for the ops in ``blocks``, else S.
 
+        What the tool ``said`` of size, count, type, reduction, root and iterations is in its own words.
         With ``cpu_time`` the tool's time is not that of the operation, which is S over a rate with two digits after the
         point; below 0.1 GB/s it is unknown.
         """
         if cpu_time:
-            text = "its cputime is what starting a call takes; times follow from algbw, from 0.1 GB/s on"
-            self.note("cpu-time", line, text)
+            why = "its cputime is what starting a call takes; times follow from algbw, from 0.1 GB/s on"
+            self.note("cpu-time", line, why)
             if algbw is not None and algbw >= _LEAST_RATE:
                 fields |= {"rate": algbw, "messages": 1}
         op = None if tool_op is None else op_named(tool_op)
@@ -146,11 +153,12 @@ class Draft:
             line,
             op=op,
             tool_op=tool_op,
-            tool_size_bytes=size,
+            tool_size_bytes=whole(said.get("size")),
             tool_size_is="block" if op in blocks else "S",
             time_seconds=time_seconds,
             algbw=algbw,
             busbw=busbw,
+            **{name: named(text(said.get(name))) for name, named in _WORDS.items()},
             **({"bandwidth_unit": "GB/s"} | fields),
         )
 
@@ -197,7 +205,7 @@ class Draft:
         for note in disagreements(row for table in self.tables for row in table.rows):
             self.note(note.code, note.line, note.text)
         notes = tuple(
-            note if seen == 1 else Note(code=note.code, line=note.line, text=f"{note.text} ({seen} times)")
+            note if seen == 1 else LogNote(code=note.code, line=note.line, text=f"{note.text} ({seen} times)")
             for note, seen in self._notes.values()
         )
         return ForeignLog(

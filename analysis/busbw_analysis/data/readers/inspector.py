@@ -51,7 +51,7 @@ def _add(draft: Draft, line: int, row: dict[str, Any], prefix: str) -> None:
     draft.collective(
         line,
         text(row.get(prefix)),
-        size=whole(row.get(f"{prefix}_msg_size_bytes")),
+        {"size": row.get(f"{prefix}_msg_size_bytes")},
         time_seconds=scaled(time, 1e-6),
         algbw=scaled(algbw, 1e9),
         busbw=scaled(busbw, 1e9),

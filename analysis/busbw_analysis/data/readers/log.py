@@ -8,21 +8,11 @@ from typing import Literal
 
 import msgspec
 
+from busbw.runs.records import CheckState, LogNote
+
 SizeMeaning = Literal["S", "block"]
 """What the size of a tool is: busbw's S, or the block of one rank or peer, of which S holds as many as there are
 ranks."""
-
-CheckState = Literal["verified", "wrong", "not checked"]
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person should know before believing the numbers: a stable ``code``, one sentence, and the first line of
-    the log that it is about (from 1; None: the whole log).
-    """
-
-    code: str
-    text: str
-    line: int | None = None
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,11 +108,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     out_of_bounds: int | None = None
     complete: bool | None = None
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts of the listed ranks, each once."""
-        return tuple(dict.fromkeys(place.host for place in self.places if place.host is not None))
-
 
 class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     """The log of another tool.
@@ -136,7 +121,7 @@ class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     source: str
     tables: tuple[Table, ...]
-    notes: tuple[Note, ...] = ()
+    notes: tuple[LogNote, ...] = ()
     last_error: str | None = None
     recognised_by: str = ""
 

@@ -10,6 +10,7 @@ from typing import IO, Final
 import msgspec
 
 from busbw.errors import LogError, refuse_unknown
+from busbw.runs.records import LogNote
 from busbw_analysis.data.readers import (
     imb,
     inspector,
@@ -24,7 +25,7 @@ from busbw_analysis.data.readers import (
     superbench,
 )
 from busbw_analysis.data.readers.lines import LONGEST_LINE
-from busbw_analysis.data.readers.log import ForeignLog, Note
+from busbw_analysis.data.readers.log import ForeignLog
 
 HEAD_BYTES: Final = 1 << 20
 """What is looked at at once to recognise a log; a log may begin with more of what NCCL says."""
@@ -127,8 +128,8 @@ class _Lines:
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
-        self.undecoded: Note | None = None
-        self.unfinished: Note | None = None
+        self.undecoded: LogNote | None = None
+        self.unfinished: LogNote | None = None
 
     def __iter__(self) -> Iterator[str]:
         number, last = 0, ""
@@ -138,9 +139,9 @@ class _Lines:
                 yield (last := piece.decode())
             except UnicodeDecodeError:
                 if self.undecoded is None:
-                    self.undecoded = Note(code="encoding", line=number, text="bytes that are no UTF-8 are replaced")
+                    self.undecoded = LogNote(code="encoding", line=number, text="bytes that are no UTF-8 are replaced")
                 yield (last := piece.decode(errors="replace"))
         # A cut number is another number.
         if last[-1:].isdigit():
             text = "the last line has no end: its last number may be cut"
-            self.unfinished = Note(code="unfinished-line", line=number, text=text)
+            self.unfinished = LogNote(code="unfinished-line", line=number, text=text)

@@ -12,15 +12,7 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import real, text
-from busbw_analysis.data.readers.lines import (
-    RATES,
-    SECONDS,
-    dtype_named,
-    redop_named,
-    scaled,
-    verdict,
-    whole,
-)
+from busbw_analysis.data.readers.lines import RATES, SECONDS, scaled, verdict, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 _OTHER_NAMES: Final = {
@@ -120,7 +112,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
             said[name] = text(value)
         if name is None and (kept := real(value) if real(value) is not None else text(value)) is not None:
             others[str(heading)] = kept
-    counts: dict[str, Any] = {name: whole(said[name]) for name in ("ranks", "count", "iterations") if name in said}
+    counts: dict[str, Any] = {"ranks": whole(said["ranks"])} if "ranks" in said else {}
     counts |= verdict(said["wrong"]) if "wrong" in said else {}
     if (check := _CHECK.match(said.get("check") or "")) is not None:
         counts.setdefault("check", check[0])
@@ -129,13 +121,10 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
     draft.collective(
         line,
         said.get("op"),
-        size=whole(said.get("size")),
+        said,
         time_seconds=said.get("time"),
         algbw=said.get("algbw"),
         busbw=said.get("busbw"),
-        dtype=dtype_named(said.get("dtype")),
-        redop=redop_named(said.get("redop")),
-        root=whole(said.get("root")),
         in_place=_TRUE.get(str(said.get("in_place")).lower()),
         rate=said.get("rate"),
         statistic="mean" if rccl else said.get("statistic"),

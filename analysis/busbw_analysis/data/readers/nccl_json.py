@@ -12,21 +12,14 @@ from typing import Any, Final
 from busbw.ops import limits
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
-from busbw_analysis.data.readers.lines import dtype_named, picked, redop_named, scaled, verdict, whole
+from busbw_analysis.data.readers.lines import picked, scaled, verdict, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb'"(?:out_of_place|average_bus_bandwidth|aggregated_iterations)"\s*:')
 _PLACES: Final = (("out_of_place", False), ("in_place", True))
 _DEVICE: Final = {"host": "hostname", "bus_id": "device_hex", "name": "device_info"}
 """Names of a place → its own for them, where they differ."""
-_SPREAD: Final = {
-    "min_us": "min",
-    "max_us": "max",
-    "p50_us": "p50",
-    "p95_us": "p95",
-    "p99_us": "p99",
-    "stdev_us": "stdev",
-}
+_SPREAD: Final = {f"{name}_us": name for name in ("min", "max", "p50", "p95", "p99", "stdev")}
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -88,18 +81,13 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
     draft.collective(
         line,
         tool_op,
-        size=whole(row.get("size")),
+        row | {"dtype": row.get("type"), "iterations": row.get("actual_iterations")},
         time_seconds=scaled(values.get("time"), 1e-6),
         algbw=scaled(values.get("alg_bw"), 1e9),
         cpu_time=cpu_time is not None,
         busbw=scaled(values.get("bus_bw"), 1e9),
-        dtype=dtype_named(text(row.get("type"))),
-        redop=redop_named(text(row.get("redop"))),
-        root=whole(row.get("root")),
         in_place=in_place,
-        count=whole(row.get("count")),
         statistic="mean",
-        iterations=whole(row.get("actual_iterations")),
         spread=picked(values, _SPREAD, 1e-6) | picked(values, {"cv_pct": "cv"}, 0.01),
         samples_seconds=reals(each.get("times_us"), 1e-6)[whole(each.get("skipped_iterations")) or 0 :],
         process_samples_seconds=processes if all(processes) else (),

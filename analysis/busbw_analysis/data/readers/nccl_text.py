@@ -15,11 +15,9 @@ from busbw_analysis.data.readers.lines import (
     RATES,
     SECONDS,
     Line,
-    dtype_named,
     is_placeholder,
     number,
     picked,
-    redop_named,
     rest,
     scaled,
     verdict,
@@ -42,7 +40,7 @@ _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
 _COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b.* -\w")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
-_OLD: Final = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}
+_NAMES: Final = {"type": "dtype", "bytes": "size", "N": "count", "op": "redop", "res": "error"}
 _OLD_TIME: Final = "ms"
 """Of tables up to March 2019, which name no units."""
 _TIMES: Final = frozenset({"time", "cputime"})
@@ -151,7 +149,8 @@ class _Reader:
         base = dict(zip(columns.base, words, strict=False))
         at = len(columns.base)
         after = words[at + sum(map(len, columns.groups)) :]
-        iterations = whole(after[-1]) if "#iters" in columns.last else None
+        if "#iters" in columns.last:
+            base["iterations"] = after[-1]
         for group, place in zip(columns.groups, columns.places, strict=True):
             cells = dict(zip(group, words[at : at + len(group)], strict=True))
             at += len(group)
@@ -163,19 +162,14 @@ class _Reader:
             self.draft.collective(
                 line,
                 self.op_hint,
-                size=whole(base["size"]),
+                base,
                 time_seconds=scaled(times.get("time"), second),
                 algbw=scaled(times.get("algbw"), rate),
                 cpu_time="cputime" in cells,
                 busbw=scaled(times.get("busbw"), rate),
                 bandwidth_unit=self.rate_unit,
-                dtype=dtype_named(base.get("type")),
-                redop=redop_named(base.get("redop")),
-                root=whole(base.get("root")),
                 in_place=place,
-                count=whole(base["count"]),
                 statistic="mean",
-                iterations=iterations,
                 spread=picked(times, _SPREAD, second) | picked(times, {"i_cv%": "cv"}, 0.01),
                 others=rest(times, _USED),
                 **(verdict(cells["#wrong"]) if "#wrong" in cells else {}),
@@ -292,7 +286,7 @@ def _is_count(word: str) -> bool:
 
 def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
     """The columns of a header line; None: it is none."""
-    names = [_OLD.get(word, word) for word in words]
+    names = [_NAMES.get(word, word) for word in words]
     if names[:2] != ["size", "count"] or not any(name in _TIMES for name in names):
         return None
     starts = [at for at, name in enumerate(names) if name in _TIMES]

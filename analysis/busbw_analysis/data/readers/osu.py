@@ -30,14 +30,7 @@ _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+
 _LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
 _RATES: Final = ("Bandwidth(MB/s)", "MB/s")
-_SPREAD: Final = {
-    "Min Latency(us)": "min",
-    "Max Latency(us)": "max",
-    "Min Comm.(us)": "min",
-    "Max Comm.(us)": "max",
-    "Min Lat(us)": "min",
-    "Max Lat(us)": "max",
-}
+_SPREAD: Final = {f"{end} {what}(us)": end.lower() for what in ("Latency", "Comm.", "Lat") for end in ("Min", "Max")}
 _USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES, *_SPREAD})
 _TAIL: Final = re.compile(r"(P\d+(?:\.\d+)?) Tail (?:Lat|BW)\((?:us|MB/s)\)")
 _TWO: Final = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import dtype_named, number, numbered, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import number, numbered, picked, rest, scaled
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"COMMS-RES\b")
@@ -43,12 +43,10 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             draft.collective(
                 line.number,
                 found[2],
-                size=whole(size),
+                {"size": size, "dtype": found[3], "count": row.get("nElementsPerRank")},
                 time_seconds=scaled(row.get(median), 1e-6),
                 algbw=scaled(row.get("AlgBW(GB/s)"), 1e9),
                 busbw=scaled(row.get("BusBW(GB/s)"), 1e9),
-                dtype=dtype_named(found[3]),
-                count=whole(row.get("nElementsPerRank")),
                 statistic="median" if found[1] is None else "p95",
                 spread=picked(row, _SPREAD, 1e-6),
                 others=rest(row, {median, *_USED}),

@@ -34,11 +34,7 @@ _JSON_NAMES: Final = {
     "MsgSize": "#bytes",
     "n_iterations": "#iterations",
     "MsgRate": "MsgRate[Mpps]",
-    "t_min": "t_min[usec]",
-    "t_max": "t_max[usec]",
-    "t_typical": "t_typical[usec]",
-    "t_avg": "t_avg[usec]",
-    "t_stdev": "t_stdev[usec]",
+    **{name: f"{name}[usec]" for name in ("t_min", "t_max", "t_typical", "t_avg", "t_stdev")},
     "percentile_99": "99% percentile[usec]",
     "percentile_99.9": "99.9% percentile[usec]",
 }

@@ -11,7 +11,7 @@ from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import real
-from busbw_analysis.data.readers.lines import scaled, whole
+from busbw_analysis.data.readers.lines import scaled
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]{0,80}/\w+(?::\w+){0,2}"\s*:')
@@ -42,7 +42,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             draft.collective(
                 number,
                 op,
-                size=whole(size),
+                {"size": size},
                 time_seconds=scaled(cells.get("time"), 1e-6),
                 algbw=scaled(cells.get("algbw"), 1e9),
                 busbw=scaled(cells.get("busbw"), 1e9),
