@@ -351,19 +351,12 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
         yield Difference("loop", f"'loop', which made the calls, is {said[0]} and {said[1]}, for {where}")
 
 
-def _refuse(found: Iterable[Difference], *, force: bool) -> list[str]:
-    notices: list[str] = []
-    for difference in found:
-        if difference.unknown_in is not None:
-            notices.append(difference.text)
-            continue
-        if not force:
-            message = (
-                f"these runs may not be pooled: {difference.text}; judge them one by one, or overrule it with --force"
-            )
-            raise UnlikeRuns(message)
-        notices.append(f"pooled although {difference.text}")
-    return notices
+def _refuse(found: Sequence[Difference], *, force: bool) -> list[str]:
+    told = next((difference.text for difference in found if difference.unknown_in is None), None)
+    if told is not None and not force:
+        message = f"these runs may not be pooled: {told}; judge them one by one, or overrule it with --force"
+        raise UnlikeRuns(message)
+    return [one.text if one.unknown_in is not None else f"pooled although {one.text}" for one in found]
 
 
 def _short(value: JSON) -> str:

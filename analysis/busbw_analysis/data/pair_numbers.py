@@ -102,8 +102,8 @@ class _Entries:
 
 def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbers:
     """The numbers of all pairs of ``case``; ``blocks`` are its blocks with the run of each, in their order."""
-    ranks, entries, keys, launches = _ordered(case, blocks)
-    pairs = len(ranks)
+    came, entries, keys, launches = _ordered(case, blocks)
+    pairs = len(came)
     tau, drift = _of_entries(blocks, entries)
     segments = _of_segments(blocks, entries)
     by_pair = {name: _by_pair(values, launches) for name, values in segments.items()}
@@ -121,9 +121,8 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
     error = np.zeros(pairs)
     np.maximum.at(error, entries.pair, error_of_block[entries.block])
     skew = _median(by_pair["skew"] / medians, launches)
-    begins = np.searchsorted(entries.pair, np.arange(pairs))
     return PairNumbers(
-        ranks=ranks,
+        ranks=np.concatenate([block.columns.ranks for _, block in blocks])[came],
         time_ns=time_ns,
         low_ns=low,
         high_ns=high,
@@ -140,7 +139,7 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
         slow_over_fast=_apart(by_pair["fast_mode"], by_pair["slow_mode"], launches),
         drift=2 * np.bincount(entries.pair, weights=drift, minlength=pairs) > count,
         clock_error_ns=error,
-        moved_factor=_first(blocks, entries, begins),
+        moved_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[came],
         _pair_of_entry=entries.pair,
         _block_of_entry=entries.block,
         _place_of_entry=entries.place,
@@ -150,7 +149,7 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
 def _ordered(
     case: Case, blocks: Sequence[tuple[int, PairBlock]]
 ) -> tuple[Integers, _Entries, tuple[tuple[tuple[int, int], ...], ...], Integers]:
-    """The pairs in the order in which they came, where each is in the blocks, and the launches of each."""
+    """Where in all columns each pair came first, in that order, where it is in the blocks, and its launches."""
     columns = [block.columns for _, block in blocks]
     names = np.concatenate([one.ranks[:, 0].astype(np.int64) * case.ranks + one.ranks[:, 1] for one in columns])
     block = np.repeat(np.arange(len(blocks)), [len(one) for one in columns])
@@ -169,8 +168,7 @@ def _ordered(
     launches = np.bincount(pair[new], minlength=len(unique))
     present = np.split(launch[new], np.cumsum(launches)[:-1]) if launches.min() < len(seen) else [np.arange(len(seen))]
     keys = tuple(tuple(seen[one] for one in mine.tolist()) for mine in present)
-    ranks = np.concatenate([one.ranks for one in columns])[np.sort(came)]
-    return ranks, _Entries(pair, np.cumsum(new) - 1, block[order], place[order], length[order]), keys, launches
+    return np.sort(came), _Entries(pair, np.cumsum(new) - 1, block[order], place[order], length[order]), keys, launches
 
 
 def _batches(lengths: Integers) -> Iterator[Integers]:
@@ -310,17 +308,7 @@ def _intervals(medians: Floats, launches: Integers) -> tuple[Floats, Floats]:
 def _apart(fast: Floats, slow: Floats, launches: Integers) -> Floats:
     """How far two modes are apart that at least half of the launches have; 0 where they have not."""
     found = np.zeros(len(fast))
-    two = 2 * (~np.isnan(fast)).sum(axis=1) >= np.maximum(launches, 1)
-    two &= ~np.isnan(fast).all(axis=1)
+    two = 2 * (~np.isnan(fast)).sum(axis=1) >= launches
     if two.any():
         found[two] = np.nanmedian(slow[two], axis=1) / np.nanmedian(fast[two], axis=1)
-    return found
-
-
-def _first(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries, begins: Integers) -> Floats:
-    """The moved factor of every pair in its first block."""
-    found = np.empty(len(begins))
-    for number, (_, block) in enumerate(blocks):
-        mine = entries.block[begins] == number
-        found[mine] = block.columns.factors[entries.place[begins[mine]], 2]
     return found

@@ -11,11 +11,7 @@ from busbw.statistics import median_interval
 
 Floats = npt.NDArray[np.float64]
 
-_OUTLIER_FENCES = 3.0
 _MODE_LEAST_SHARE = 0.2
-_MODE_DISTANCE = 4.0
-_MODE_RATIO = 2.0
-_MODE_LEAST_SAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ def all_modes(samples: Floats) -> Floats:
     found = np.full((len(samples), 3), np.nan)
     sizes = np.arange(1, count)
     allowed = (sizes >= _MODE_LEAST_SHARE * count) & (sizes <= (1 - _MODE_LEAST_SHARE) * count)
-    if not allowed.any() or count < _MODE_LEAST_SAMPLES:
+    if not allowed.any() or count < 10:
         return found
     logs = np.log(np.sort(samples, axis=1))
     sums, squares = np.cumsum(logs, axis=1), np.cumsum(logs**2, axis=1)
@@ -55,7 +51,7 @@ def all_modes(samples: Floats) -> Floats:
         low, high = logs[rows, :cut], logs[rows, cut:]
         fast, slow = np.median(low, axis=1), np.median(high, axis=1)
         distance, width = slow - fast, np.hypot(low.std(axis=1), high.std(axis=1))
-        two = (distance >= np.log(_MODE_RATIO)) & (np.sqrt(2) * distance > _MODE_DISTANCE * width)
+        two = (distance >= np.log(2)) & (np.sqrt(2) * distance > 4 * width)
         found[rows[two]] = np.column_stack([np.exp(fast), np.exp(slow), np.full(len(rows), (count - cut) / count)])[two]
     return found
 
@@ -85,7 +81,7 @@ def outliers(samples: Floats) -> int:
 def all_outliers(samples: Floats) -> npt.NDArray[np.int64]:
     """The same of many distributions at once: … × samples → …."""
     low, high = np.quantile(np.sort(samples, axis=-1), (0.25, 0.75), axis=-1, keepdims=True)  # sorted it is faster
-    reach = _OUTLIER_FENCES * (high - low)
+    reach = 3 * (high - low)
     return np.asarray(((samples < low - reach) | (samples > high + reach)).sum(axis=-1))
 
 

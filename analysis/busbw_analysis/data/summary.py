@@ -32,10 +32,6 @@ Flag = Literal[
     "not converged",
     "not checked",
 ]
-_SKEW_WORTH_A_FLAG = 0.1
-_SLOW_TIME_SHARE_WORTH_A_FLAG = 0.1
-_TAU_WORTH_A_FLAG = 5.0
-_OUTLIERS_WORTH_A_FLAG = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +177,12 @@ def _flags(
     overlaps = () if isinstance(groups, PairGroups) else [one.overlap for one in groups if one.overlap is not None]
     wanted: tuple[tuple[Flag, bool | np.bool_], ...] = (
         ("bimodal", has_modes(groups)),
-        ("outlier mode", (of("slow_time_share") > _SLOW_TIME_SHARE_WORTH_A_FLAG).any()),
+        ("outlier mode", (of("slow_time_share") > 0.1).any()),
         # Ranks that copy wait for nobody, so when they come changes nothing.
-        ("skew>10%", case.op not in LOCAL and (of("skew_share") > _SKEW_WORTH_A_FLAG).any()),
+        ("skew>10%", case.op not in LOCAL and (of("skew_share") > 0.1).any()),
         ("drift", of("drift").any()),
-        ("autocorrelated", (of("tau") >= _TAU_WORTH_A_FLAG).any()),
-        ("outliers", (of("outlier_share") > _OUTLIERS_WORTH_A_FLAG).any()),
+        ("autocorrelated", (of("tau") >= 5).any()),
+        ("outliers", (of("outlier_share") > 0.05).any()),
         ("disturbed", disturbance.high),
         ("unbalanced", any(one.unbalanced for one in overlaps)),
         ("clock error", (of("clock_error_ns") > CLOCK_ERROR_SHARE * of("time_ns")).any()),

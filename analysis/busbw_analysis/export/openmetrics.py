@@ -1,13 +1,13 @@
 """Gauges of a run in the text format of OpenMetrics, which the textfile collector of node_exporter takes, too."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
-from prometheus_client.registry import Collector
 
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.groups import GroupSummary
@@ -39,20 +39,20 @@ def _seconds(time_ns: float | None) -> float | None:
     return None if time_ns is None else time_ns / 1e9
 
 
-class _Gauges(Collector):
-    def __init__(self, judgement: Judgement) -> None:
-        self._judgement = judgement
+@dataclass(frozen=True, slots=True)
+class _Gauges:
+    judgement: Judgement
 
     def collect(self) -> Iterator[Metric]:
         peaks = {
             (point.case, curve.series.key.ranks): curve.peak
-            for curve in self._judgement.curves
+            for curve in self.judgement.curves
             for point in curve.series.points
             if isinstance(curve.peak, Peak)
         }
         for name, unit, words, of in _GAUGES:
             gauge = GaugeMetricFamily(name, words, labels=_LABELS, unit=unit)
-            for summary in self._judgement.cases:
+            for summary in self.judgement.cases:
                 for group in summary.groups:
                     value = of(group, peaks.get((summary.index, group.ranks)))
                     if value is not None:
@@ -61,21 +61,21 @@ class _Gauges(Collector):
         failed = GaugeMetricFamily(
             "busbw_failed_cases", "Cases without a result, or with a wrong one", labels=["machine"]
         )
-        count = sum(summary.state == "failed" for summary in self._judgement.cases)
+        count = sum(summary.state == "failed" for summary in self.judgement.cases)
         failed.add_metric([self._machine], count)
         yield failed
         began = GaugeMetricFamily("busbw_started", "When the run began", labels=["machine"], unit="seconds")
-        started = self._judgement.dataset.runs[-1].run.started
+        started = self.judgement.dataset.runs[-1].run.started
         began.add_metric([self._machine], datetime.fromisoformat(started).timestamp())
         yield began
 
     @property
     def _machine(self) -> str:
-        return self._judgement.dataset.runs[0].run.machine
+        return self.judgement.dataset.runs[0].run.machine
 
     def _labels(self, summary: CaseSummary, group: GroupSummary) -> list[str]:
         case = summary.case
-        hosts = self._judgement.dataset.host_count(group.ranks)
+        hosts = self.judgement.dataset.host_count(group.ranks)
         return [
             self._machine,
             *(str(value) if value is not None else "" for value in (case.op, case.dtype, case.redop, case.size_bytes)),

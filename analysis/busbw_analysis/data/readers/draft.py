@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from busbw.errors import LogError
 from busbw.runs.records import LogNote
+from busbw.units import LARGEST_SIZE
 from busbw_analysis.data.readers.check import disagreements
 from busbw_analysis.data.readers.json_text import decoded, text
-from busbw_analysis.data.readers.lines import Line, as_size, clean, dtype_named, number, op_named, redop_named, whole
+from busbw_analysis.data.readers.lines import Line, clean, dtype_named, number, op_named, redop_named, whole
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 
 _QUOTED: Final = 200
@@ -230,6 +231,7 @@ class Draft:
 
 def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:
     known = {"ranks": ranks} | fields
-    if "size_bytes" not in known and known.get("tool_size_is") is not None:
-        known["size_bytes"] = as_size(known["tool_size_bytes"], known["tool_size_is"], known["ranks"])
+    size, blocks = known.get("tool_size_bytes"), {"S": 1, "block": known["ranks"]}.get(known.get("tool_size_is", ""))
+    if size is not None and blocks is not None and size * blocks <= LARGEST_SIZE:
+        known["size_bytes"] = size * blocks
     return Aggregate(**known)

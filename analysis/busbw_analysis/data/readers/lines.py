@@ -45,7 +45,6 @@ MPI_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gath
 """Operations whose sizes or counts are those of one block."""
 _EVEN: Final = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallw"})
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
-_PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
 _PREFIX: Final = re.compile(
     r"\s*(?:"
@@ -140,11 +139,6 @@ def whole(text: object) -> int | None:
     return int(value)
 
 
-def is_placeholder(text: str) -> bool:
-    """Whether it stands where a document has left a number out, as ``XXX.XX`` does."""
-    return _PLACEHOLDER.fullmatch(text) is not None
-
-
 def op_named(name: str) -> str | None:
     """busbw's name of a collective; None: it has none like it."""
     return _OPS.get(_SUFFIX.sub("", re.sub("[^a-z]", "", name.lower())))
@@ -172,13 +166,6 @@ def numbered(headings: Iterable[str]) -> list[str]:
     for name in headings:
         names.append(name if name not in names else f"{name} {len(names)}")
     return names
-
-
-def as_size(tool_size: int | None, meaning: str, ranks: int | None) -> int | None:
-    """S of a size that is S, or one of its blocks; None where that takes ranks that nobody told."""
-    if tool_size is None or meaning == "S":
-        return tool_size
-    return None if ranks is None or tool_size * ranks > LARGEST_SIZE else tool_size * ranks
 
 
 def scaled(value: float | None, factor: float) -> float | None:

@@ -15,7 +15,6 @@ from busbw_analysis.data.readers.lines import (
     RATES,
     SECONDS,
     Line,
-    is_placeholder,
     number,
     picked,
     rest,
@@ -45,6 +44,8 @@ _OLD_TIME: Final = "ms"
 """Of tables up to March 2019, which name no units."""
 _TIMES: Final = frozenset({"time", "cputime"})
 _LAST: Final = frozenset({"timestamp", "#iters"})
+_PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
+"""What stands where a document has left a number out."""
 _PLACE: Final = re.compile(r"(?:out-of|in)-place")
 _SPREAD: Final = {"i_min": "min", "i_max": "max", "i_p99": "p99"}
 _USED: Final = frozenset({"time", "algbw", "busbw", "#wrong", "i_cv%", *_SPREAD})
@@ -154,7 +155,7 @@ class _Reader:
         for group, place in zip(columns.groups, columns.places, strict=True):
             cells = dict(zip(group, words[at : at + len(group)], strict=True))
             at += len(group)
-            if any(is_placeholder(cell) for cell in cells.values()):
+            if any(map(_PLACEHOLDER.fullmatch, cells.values())):
                 self.draft.note("placeholder", line, "placeholders stand where a number should be")
                 continue
             times = {name: number(cell) for name, cell in cells.items()}

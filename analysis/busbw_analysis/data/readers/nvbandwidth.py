@@ -45,7 +45,7 @@ class _Matrix:
     """Where the rows of a matrix go: its test, its description, and the labels of its columns."""
 
     def __init__(self, test: str | None, description: str, unit: str) -> None:
-        self.test, self.unit = test, unit
+        self.test, self.unit, self.factor = test, unit, (RATES | SECONDS)[unit]
         self.columns: list[str] = []
         part = _PART.search(description)
         self.part = None if part is None else part[0]
@@ -65,15 +65,14 @@ class _Matrix:
 
     def sum(self, draft: Draft, line: int, name: str | None, total: float, spread: Mapping[str, float]) -> None:
         """The sum of its cells, with the extremes of them."""
-        factor = (RATES | SECONDS)[self.unit]
-        extremes = {key: value * factor for key, value in spread.items()}
+        extremes = {key: value * self.factor for key, value in spread.items()}
         self._result(draft, line, total, tool_op=name, statistic="sum", spread=extremes)
 
     def _result(self, draft: Draft, line: int, value: float, messages: int | None = None, **fields: object) -> None:
         number = (
-            {"time_seconds": scaled(value, SECONDS[self.unit])}
+            {"time_seconds": scaled(value, self.factor)}
             if self.unit in SECONDS
-            else {"rate": value * RATES[self.unit], "messages": messages}
+            else {"rate": value * self.factor, "messages": messages}
         )
         draft.add(line, **({"op": self.op, "tool_op": self.test, "part": self.part} | number | fields))
 
@@ -122,8 +121,7 @@ def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | N
         matrix.sum(draft, line.number, found[2], value, {})
     elif draft.rows and draft.rows[-1].get("statistic") == "sum":
         name = _SPREAD.get(found[1], "cv")
-        factor = 1.0 if name == "cv" else (RATES | SECONDS)[matrix.unit]
-        draft.rows[-1]["spread"] |= {name: value * factor}
+        draft.rows[-1]["spread"] |= {name: value * (1.0 if name == "cv" else matrix.factor)}
 
 
 def _say(draft: Draft, line: Line, test: str | None) -> None:
