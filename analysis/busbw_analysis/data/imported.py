@@ -32,10 +32,12 @@ from busbw.runs.records import (
 )
 from busbw.runs.store import StoredRun
 from busbw.units import parse_rate, parse_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 
 _UNKNOWN: Final = "unknown"
+_Machines = dict[str, dict[str, JSON]]
 _TOOL_BUFFER: Final = 512 << 20
 """What nvbandwidth copies unless it is told otherwise, where its log may not say (its ``--help``: bufferSize)."""
 _OF_FEW: Final = LOCAL | PAIRED
@@ -228,9 +230,8 @@ class _World:
     """The hosts of all ranks, the facts of each host, and what is not known by the names of the options."""
 
     hosts: tuple[str, ...]
-    environments: dict[str, dict[str, JSON]]
+    environments: _Machines
     unknown: tuple[str, ...]
-    of_cases: int
 
     @classmethod
     def of(cls, log: ForeignLog, tables: Sequence[Table], tool: _Tool, facts: LogFacts) -> "_World":
@@ -245,18 +246,16 @@ class _World:
         hosts = _hosts(log, best, ranks, tool, facts)
         known = hosts is not None
         hosts = hosts or (_UNKNOWN,) * ranks
-        names = _gpus(best.places, hosts, facts) if known else {}
-        environments: dict[str, dict[str, JSON]] = {host: _facts(best, facts) for host in dict.fromkeys(hosts) if known}
-        for rank, gpu in names.items():
-            _seat(environments[hosts[rank]], rank, gpu, log)
+        environments: _Machines = {host: _facts(best, facts) for host in dict.fromkeys(hosts) if known}
+        seated = _seat(environments, best.places, hosts, facts, log.tool) if known else 0
         several = known and len(set(hosts)) > 1
         missing = {
             "machine": facts.machine is None,
             "hosts": not known,
-            "gpu": tool.device != "cpu" and len(names) < ranks,
+            "gpu": tool.device != "cpu" and seated < ranks,
             "nics": several and facts.nics is None,
         }
-        return cls(hosts, environments, tuple(name for name, so in missing.items() if so), ranks)
+        return cls(hosts, environments, tuple(name for name, so in missing.items() if so))
 
 
 def _last_rank(row: Aggregate) -> int:
@@ -265,10 +264,8 @@ def _last_rank(row: Aggregate) -> int:
 
 def _first_group(table: Table) -> tuple[int, ...] | None:
     """The ranks of the first of several groups that ran at once, whose numbers a table has; None: there is one."""
-    members: dict[int, list[int]] = {}
-    for place in table.places:
-        if place.group is not None and place.rank is not None:
-            members.setdefault(place.group, []).append(place.rank)
+    numbers = ((place.group, place.rank) for place in table.places)
+    members = by_key((group, rank) for group, rank in numbers if group is not None and rank is not None)
     return tuple(sorted(members[min(members)])) if len(members) > 1 else None
 
 
@@ -290,19 +287,6 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: _Tool, facts: LogFac
     listed = tuple(dict.fromkeys(place.host for place in table.places if place.host is not None))
     names = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
     return tuple(names[rank * count // ranks] for rank in range(ranks))
-
-
-def _gpus(places: Sequence[Place], hosts: Sequence[str], facts: LogFacts) -> dict[int, Place]:
-    """The GPU of every rank whose name is known: its place with a number that is its own on the host."""
-    told = {place.device if place.rank is None else place.rank: place for place in places if place.name}
-    found: dict[int, Place] = {}
-    numbers: Counter[str] = Counter()
-    for rank, host in enumerate(hosts):
-        place = told.get(rank) or Place(name=facts.gpu)
-        if place.name is not None:
-            found[rank] = msgspec.structs.replace(place, device=numbers[host])
-        numbers[host] += 1
-    return found
 
 
 def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
@@ -328,13 +312,25 @@ def _version(text: str) -> str:
     return text if parts is None else ".".join(str(int(part)) for part in parts.groups())
 
 
-def _seat(environment: dict[str, JSON], rank: int, gpu: Place, log: ForeignLog) -> None:
-    """Add a GPU to the facts of a host, and that ``rank`` drives it."""
-    placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x")) is not None
-    address = gpu.bus_id if placed else f"rank {rank}"  # virtual machines may show zeros for all of them
-    told = {"index": gpu.device, "name": gpu.name, "address": address, "told_by": log.tool}
-    environment.setdefault("pci", {}).setdefault("gpus", []).append(told)
-    environment.setdefault("ranks", []).append({"rank": rank, "local_rank": gpu.device, "gpu": gpu.device})
+def _seat(machines: _Machines, places: Sequence[Place], hosts: Sequence[str], facts: LogFacts, tool: str) -> int:
+    """Add the GPUs whose name is known to the facts of their hosts, each with a number that is its own there, and which
+    rank drives it. How many these are.
+    """
+    told = {place.device if place.rank is None else place.rank: place for place in places if place.name}
+    numbers: Counter[str] = Counter()
+    seated = 0
+    for rank, host in enumerate(hosts):
+        gpu, number = told.get(rank) or Place(name=facts.gpu), numbers[host]
+        numbers[host] += 1
+        if gpu.name is None:
+            continue
+        placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x")) is not None
+        address = gpu.bus_id if placed else f"rank {rank}"  # virtual machines may show zeros for all of them
+        known = {"index": number, "name": gpu.name, "address": address, "told_by": tool}
+        machines[host].setdefault("pci", {}).setdefault("gpus", []).append(known)
+        machines[host].setdefault("ranks", []).append({"rank": rank, "local_rank": number, "gpu": number})
+        seated += 1
+    return seated
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -425,13 +421,11 @@ def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | Non
 
 def _group(row: Aggregate) -> tuple[int, ...] | None:
     """The ranks of a row: a GPU that copies, a pair of them, or all; None: not told."""
-    if row.op is None:
-        return None
     labels = [re.search(r"\d+", label) for label in (row.source, row.target) if label is not None]
     numbers = tuple(int(label[0]) for label in labels if label is not None)
     if row.op in PAIRED:
         return numbers if len(set(numbers)) == 2 else None
-    if OPS[row.op].local:
+    if row.op in LOCAL:
         ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
         gpu = next((found for end in ends if (found := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
         return None if gpu is None else (int(gpu[1]),)
@@ -453,7 +447,7 @@ def _case(row: Aggregate, size: int, table: Table, tool: _Tool, world: _World) -
     gpus = tool.backend == "mpi" and _ON_GPUS.search(row.tool_op or "") is not None
     named = tool.names is not None and tool.names.search(row.tool_op or "") is not None
     words = [row.tool_op, *([row.part] if row.part else []), *([f"{table.groups} groups"] if table.groups else [])]
-    world_of_case = world.of_cases if op.name in _OF_FEW or split else len(ranks)
+    world_of_case = len(world.hosts) if op.name in _OF_FEW or split else len(ranks)
     case = Case(
         op=op.name,
         backend="mpi-cuda" if gpus else tool.backend,

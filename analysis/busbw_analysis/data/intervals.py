@@ -35,11 +35,7 @@ def median_over_launches(values: npt.ArrayLike) -> MedianInterval:
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
     median = float(np.median(ordered))
     low, high = interval_over_launches(ordered)
-    return (
-        MedianInterval(median, None, None)
-        if low is None or high is None
-        else MedianInterval(median, *map(float, (low, high)))
-    )
+    return MedianInterval(median, None if low is None else float(low), None if high is None else float(high))
 
 
 def interval_over_launches(ordered: Floats) -> tuple[Floats, Floats] | tuple[None, None]:

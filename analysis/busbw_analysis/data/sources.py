@@ -37,11 +37,6 @@ STANDARD_INPUT: Final = Path("-")
 _IN_MEMORY_BYTES: Final = 16 << 20
 
 
-def _is_log(path: Path, head: bytes) -> bool:
-    """Whatever is a file with something in it: its reader says best why it is none."""
-    return path == STANDARD_INPUT or (bool(head) and path.name != store.RUN_FILE)
-
-
 def _read_log(path: Path, facts: LogFacts) -> store.StoredRun:
     if path == STANDARD_INPUT:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
@@ -67,7 +62,8 @@ def _run_of(path: Path, name: str, file: IO[bytes], modified: float, facts: LogF
 
 SOURCES: Final = (
     Source("a run folder", lambda path, _head: (path / store.RUN_FILE).is_file(), lambda path, _facts: read(path)),
-    Source("a log of another tool", _is_log, _read_log),
+    # Whatever is a file with something in it: its reader says best why it is none.
+    Source("a log of another tool", lambda path, head: bool(head) and path.name != store.RUN_FILE, _read_log),
 )
 """The first that recognises what is at a path reads it."""
 
