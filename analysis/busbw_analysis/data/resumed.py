@@ -3,19 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 
 from busbw.runs.progress import progress_of
-from busbw.runs.records import Ended, EndStatus, LaunchStarted
+from busbw.runs.records import Ended, LaunchStarted
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import Dataset
-
-_ENDS: Final[dict[EndStatus, str]] = {
-    "complete": "was complete",
-    "failed": "failed",
-    "interrupted": "was interrupted",
-}
-
 
 SOON_SECONDS = 600.0
 """A launcher whose world is one launch ends the run after each of them, and the next one resumes it. So soon after, it
@@ -29,10 +21,14 @@ def ended_in_words(stored: StoredRun) -> str:
     if end is None:
         text = f"Run {stored.run.id} has no end: it was killed, or it is still going on. What it finished is kept"
     else:
-        text = f"Run {stored.run.id} {_ENDS[end.status]}{f': {end.reason}' if end.reason else ''}"
+        text = f"Run {stored.run.id} {_ended(end)}{f': {end.reason}' if end.reason else ''}"
     if progress.complete >= progress.planned:
         return f"{text}."
     return f"{text}. {progress.in_words()}; busbw run --resume {stored.run.id} measures the rest."
+
+
+def _ended(end: Ended) -> str:
+    return end.status if end.status == "failed" else f"was {end.status}"
 
 
 def resumptions(dataset: Dataset) -> Iterator[str]:
@@ -72,6 +68,6 @@ def _comes_next(stored: StoredRun, place: int, begun: LaunchStarted, end: Ended)
 def _in_words(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str:
     blocks = sum(row.launch == begun.launch for row in stored.measurements)
     what = "is a new one" if begun.resumes is None else f"is what launch {begun.resumes + 1} had left"
-    before = "" if end is None else f", after the run {_ENDS[end.status]} at {end.ended}"
+    before = "" if end is None else f", after the run {_ended(end)} at {end.ended}"
     count = "1 block" if blocks == 1 else f"{blocks} blocks"
     return f"launch {begun.launch + 1} (begun {begun.started}, {count}) {what}{before}"

@@ -114,34 +114,27 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         raise LogError(message)
     found = reader.sign.search(head)
     file.seek(0)
-    lines = _Lines(file)
-    log = reader.read(name, iter(lines))
+    notes: list[LogNote] = []
+    log = reader.read(name, _lines(file, notes))
     words = "" if found is None else " ".join(found[0].decode("utf-8", "replace").split())
-    notes = (*log.notes, *(note for note in (lines.undecoded, lines.unfinished) if note is not None))
-    return msgspec.structs.replace(log, recognised_by=words[:80], notes=notes)
+    return msgspec.structs.replace(log, recognised_by=words[:80], notes=(*log.notes, *notes))
 
 
-class _Lines:
-    """The lines of a file, with what is no text replaced, and notes about the first such line and a last one without
-    its end.
+def _lines(file: IO[bytes], notes: list[LogNote]) -> Iterator[str]:
+    """The lines of a file, with what is no text replaced; adds ``notes`` about the first such line, and about a last
+    line without its end.
     """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.undecoded: LogNote | None = None
-        self.unfinished: LogNote | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        number, last = 0, ""
-        while piece := self.file.readline(LONGEST_LINE):
-            number += 1
-            try:
-                yield (last := piece.decode())
-            except UnicodeDecodeError:
-                if self.undecoded is None:
-                    self.undecoded = LogNote(code="encoding", line=number, text="bytes that are no UTF-8 are replaced")
-                yield (last := piece.decode(errors="replace"))
-        # A cut number is another number.
-        if last[-1:].isdigit():
-            text = "the last line has no end: its last number may be cut"
-            self.unfinished = LogNote(code="unfinished-line", line=number, text=text)
+    number, last = 0, ""
+    while piece := file.readline(LONGEST_LINE):
+        number += 1
+        try:
+            last = piece.decode()
+        except UnicodeDecodeError:
+            last = piece.decode(errors="replace")
+            if not notes:
+                notes.append(LogNote(code="encoding", line=number, text="bytes that are no UTF-8 are replaced"))
+        yield last
+    # A cut number is another number.
+    if last[-1:].isdigit():
+        text = "the last line has no end: its last number may be cut"
+        notes.append(LogNote(code="unfinished-line", line=number, text=text))
