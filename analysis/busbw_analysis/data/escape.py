@@ -25,12 +25,8 @@ def plain_run(stored: StoredRun) -> StoredRun:
 
 def _record(record: _Record) -> _Record:
     """The same record unless one of its strings changes, so that a healthy run costs one look at each field."""
-    changed: dict[str, JSON] = {}
-    for name in record.__struct_fields__:
-        value = getattr(record, name)
-        cleaned = _value(value)
-        if cleaned is not value:
-            changed[name] = cleaned
+    values = {name: getattr(record, name) for name in record.__struct_fields__}
+    changed = {name: cleaned for name, value in values.items() if (cleaned := _value(value)) is not value}
     return msgspec.structs.replace(record, **changed) if changed else record
 
 

@@ -4,7 +4,7 @@ A record per pair takes several kB and some 100 µs; columns take what the numbe
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 
@@ -81,9 +81,10 @@ def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
         return msgspec.structs.replace(row, groups=tuple(groups))
     kept = {name: getattr(row, name) for name in Measurement.__struct_fields__ if name != "groups"}
     parts = parts_of(row.case, groups.raw) if isinstance(groups, Groups) else None
-    return PairBlock(
-        **kept, groups=(), columns=_columns(list(map(_part, _in_parts(groups))) if parts is None else parts)
-    )
+    if parts is None:
+        left = iter(groups)
+        parts = [_part(some) for some in iter(lambda: list(islice(left, _AT_A_TIME)), [])]
+    return PairBlock(**kept, groups=(), columns=_columns(parts))
 
 
 def _columns(parts: list[PairPart]) -> PairColumns:
@@ -100,12 +101,6 @@ def _columns(parts: list[PairPart]) -> PairColumns:
             columns[name] = np.empty(0, dtype=np.int32)
     columns["disturbed"] = columns["disturbed"].sum(axis=0)
     return PairColumns(**columns, starts=np.concatenate([[0], np.cumsum(columns["length"], dtype=np.int64)]))
-
-
-def _in_parts(groups: Iterable[GroupSamples]) -> Iterator[list[GroupSamples]]:
-    left = iter(groups)
-    while part := list(islice(left, _AT_A_TIME)):
-        yield part
 
 
 def _part(groups: Sequence[GroupSamples]) -> PairPart:

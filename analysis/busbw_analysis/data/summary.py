@@ -100,36 +100,33 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
 def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSummary:
     rows = [block for _, block in blocks]
     groups = PairGroups(row.case, blocks) if row.state == "measured" else ()
-    return _summary(row, groups, [block.check for block in rows], rows, disturbance_of((), rows))
+    return _summary(row, groups, rows)
 
 
 def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
     by_ranks = grouped(blocks if row.state == "measured" else (), lambda block: block.samples.ranks)
     groups = tuple(summarise_group(row.case, ranks, members) for ranks, members in by_ranks.items())
-    rows = [block.measurement for block in blocks]
-    return _summary(row, groups, [block.check for block in rows], rows, disturbance_of(blocks))
+    return _summary(row, groups, [block.measurement for block in blocks], blocks)
 
 
 def _imported_case(row: CaseRow, told: Sequence[tuple[int, Imported]]) -> CaseSummary:
     """A case of another tool's log: its groups are made of what is printed, and nothing is made of samples."""
     by_ranks = grouped(told if row.state == "measured" else (), lambda one: one[1].ranks)
     groups = tuple(summarise_imported(row.case, ranks, members) for ranks, members in by_ranks.items())
-    return _summary(row, groups, [one.check for _, one in told], (), disturbance_of(()))
+    return _summary(row, groups, [one for _, one in told])
 
 
 def _summary(
-    row: CaseRow,
-    groups: Groups,
-    checks: Sequence[Check],
-    measured: Sequence[Measurement | PairBlock],
-    disturbance: Disturbance,
+    row: CaseRow, groups: Groups, rows: Sequence[Measurement | Imported], blocks: Sequence[Block] = ()
 ) -> CaseSummary:
+    measured = [one for one in rows if isinstance(one, Measurement)]
+    disturbance = disturbance_of(blocks, [one for one in rows if isinstance(one, PairBlock)])
     return CaseSummary(
         index=row.index,
         case=row.case,
         state=row.state,
         reasons=row.reasons,
-        check=_failure(row.reasons) if row.state == "failed" else _check(checks),
+        check=_failure(row.reasons) if row.state == "failed" else _check([one.check for one in rows]),
         stop_reasons=tuple(sorted({one.stop_reason for one in measured})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
@@ -169,9 +166,7 @@ def _added(rates: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(rates) else None
 
 
-def _flags(
-    case: Case, measured: Sequence[Measurement | PairBlock], groups: Groups, disturbance: Disturbance
-) -> tuple[Flag, ...]:
+def _flags(case: Case, measured: Sequence[Measurement], groups: Groups, disturbance: Disturbance) -> tuple[Flag, ...]:
     """What a reader of one row must know, but for ``oversubscribed``, which the machine tells."""
     of = partial(of_groups, groups)
     overlaps = () if isinstance(groups, PairGroups) else [one.overlap for one in groups if one.overlap is not None]
