@@ -1,8 +1,7 @@
 """The shape of samples: two modes, far outliers, a level that moves. What a median and its interval do not show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -64,11 +63,7 @@ def common_modes(by_launch: Sequence[Modes | None]) -> Modes | None:
     found = [modes for modes in by_launch if modes is not None]
     if not found or 2 * len(found) < len(by_launch):
         return None
-    return Modes(
-        median(modes.fast_ns for modes in found),
-        median(modes.slow_ns for modes in found),
-        median(modes.slow_share for modes in found),
-    )
+    return Modes(*np.median([astuple(modes) for modes in found], axis=0).tolist())
 
 
 def outliers(samples: Floats) -> int:

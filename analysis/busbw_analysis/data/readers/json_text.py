@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from busbw.errors import LogError
@@ -24,12 +25,8 @@ class Document(dict[str, Any]):
         found = [match.start() for match in re.finditer(rf'"{re.escape(key)}"\s*:', self.text)]
         if len(found) != count:
             return [1] * count
-        numbers, at, line = [], 0, 1
-        for start in found:
-            line += self.text.count("\n", at, start)
-            at = start
-            numbers.append(line)
-        return numbers
+        breaks = (self.text.count("\n", start, end) for start, end in pairwise([0, *found]))
+        return [1 + before for before in accumulate(breaks)]
 
 
 def document(source: str, lines: Iterable[str]) -> Document:
