@@ -21,7 +21,7 @@ import torch.distributed as dist
 from worlds import TIMEOUT_SECONDS, in_world
 
 from busbw.backends import backend_named
-from busbw.launch.local import launch_ranks
+from busbw.launch.local import Watch, launch_ranks
 from busbw.launch.worker import Job
 from busbw.measure import block as instrument
 from busbw.measure import buffers, loops, stopping
@@ -101,7 +101,7 @@ def launch_seconds(size: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         job = Job(plan, store.create(Path(folder), "here"), 0, "local", backend_named("gloo"))
         began = time.monotonic()
-        launch_ranks(job, size, began, quiet=True)
+        launch_ranks(job, Watch(), size, began, quiet=True)
         return time.monotonic() - began
 
 

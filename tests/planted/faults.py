@@ -314,15 +314,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "memory at the speed that is printed on it",
         "bench/busbw/system/dimms.py",
-        "else word(0x20)\n",
-        "else word(0x15)\n",
+        "else number(0x20, 2)\n",
+        "else number(0x15, 2)\n",
         ("test_detect.py",),
     ),
     Fault(
         "both directions of PCI Express taken for one",
         "bench/busbw/system/detect.py",
-        'row.peak.times(int(link["lanes"])',
-        'row.peak.times(2 * int(link["lanes"])',
+        'row.peak.times(int(trained["lanes"])',
+        'row.peak.times(2 * int(trained["lanes"])',
         ("test_detect.py",),
     ),
     Fault(

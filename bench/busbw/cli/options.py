@@ -1,6 +1,8 @@
 """Options that several commands have."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +53,47 @@ def suites() -> Iterable[str]:
     return shipped()
 
 
-class Sectioned(click.Command):
-    """A command whose help lists its options by what they are for.
+def _names(_context: click.Context, _parameter: click.Parameter, given: str | None) -> tuple[str, ...] | None:
+    """``all_reduce, barrier`` → ``("all_reduce", "barrier")``: the callback of an option that takes several names."""
+    return None if given is None else tuple(name.strip() for name in given.split(","))
 
-    sections: heading → an example and the names of the parameters, as the function has them. What is in none, such as
-        ``--help``, stands in the last one.
+
+def option(
+    declared: str,
+    words: str,
+    kind: "click.ParamType[Any] | type | None" = None,
+    **how: Any,  # noqa: ANN401 - click's own
+) -> click.Option:
+    """An option as it is ``declared`` to click, with blanks between; ``words`` are its help."""
+    return click.Option(declared.split(), help=words, type=kind, **how)
+
+
+listed = partial(option, callback=_names)
+"""An option that takes several names."""
+
+
+class Section:
+    """Options that belong together in the help of a command, which ends with an ``example`` of them."""
+
+    def __init__(self, heading: str, example: str, *options: click.Option) -> None:
+        self.heading, self.example, self.options = heading, example, options
+
+
+class Sectioned(click.Command):
+    """A command whose options are listed by what they are for, in its help and where they are written. What is in no
+    section, such as ``--help``, stands in the last one.
     """
 
-    def __init__(self, *args: Any, sections: Mapping[str, tuple[str, tuple[str, ...]]], **extra: Any) -> None:  # noqa: ANN401 - click's own
+    def __init__(self, *args: Any, sections: Sequence[Section], **extra: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **extra)
         self.sections = sections
+        self.params[:0] = [one for section in sections for one in section.options]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of each section, and one example of it."""
-        rows = {one.name: record for one in self.get_params(ctx) if (record := one.get_help_record(ctx)) is not None}
-        named = {name for _, names in self.sections.values() for name in names}
-        rest = [record for name, record in rows.items() if name not in named]
-        for number, (heading, (example, names)) in enumerate(self.sections.items(), 1):
-            with formatter.section(heading):
-                formatter.write_dl([rows[name] for name in names] + (rest if number == len(self.sections) else []))
-                formatter.write_text(f"Example: {example}")
+        params = iter(self.get_params(ctx))
+        for section in self.sections:
+            shown = list(params if section is self.sections[-1] else islice(params, len(section.options)))
+            with formatter.section(section.heading):
+                formatter.write_dl([record for one in shown if (record := one.get_help_record(ctx)) is not None])
+                formatter.write_text(f"Example: {section.example}")

@@ -14,34 +14,17 @@ from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
 from busbw.escape import say
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
 from busbw.launch.live_table import LiveTable
-from busbw.launch.observers import Listener, Several
+from busbw.launch.observers import Listener, Relay
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
 from busbw.launch.worker import Job, Outcome, run
-from busbw.runs.causes import failed
 from busbw.runs.plan import Plan
-from busbw.runs.records import Case, Failed, Measurement, Skipped
+from busbw.runs.progress import CaseBlock
 from busbw.system.storage import files_folder, remove_files
 
 _INTERRUPTED = "interrupted by a signal"
 _EXITS_SECONDS = 5.0
-
-
-class _Tracking(Listener):
-    """Remembers in the middle of what a launch broke."""
-
-    def __init__(self) -> None:
-        self.case: Case | None = None
-        self.block = 0
-
-    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - there is one launch
-        """Remember."""
-        self.case, self.block = case, block
-
-    def row_written(self, row: Measurement | Skipped | Failed) -> None:  # noqa: ARG002 - it is the one that began
-        """Nothing of it can be lost any more."""
-        self.case = None
 
 
 def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
@@ -65,16 +48,16 @@ def _attachment(settings: Settings) -> Attachment:
 def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachment, *, quiet: bool) -> Result:
     info, shutdown = attached.info, attached.shutdown
     launch, remaining = here.launches[0]
-    tracking = _Tracking()
+    under_way: CaseBlock | None = None
 
-    def broke(error: Exception) -> None:
-        failure = None if tracking.case is None else failed(tracking.case, launch, tracking.block, error)
-        here.finish("failed", str(error), failure)
+    def begins(block: CaseBlock | None) -> None:
+        nonlocal under_way
+        under_way = block
 
     files = files_folder(plan.files_below, here.folder.name)
 
     def lost(error: Exception) -> None:
-        broke(error)
+        here.broke(error, launch, under_way)
         _leave(error)
 
     def abort() -> None:
@@ -88,9 +71,9 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
             attached.publish(LaunchOrder(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
             table: Listener = Listener() if quiet else LiveTable(plan, launch, time.monotonic(), remaining)
             job = Job(plan, here.folder, launch, info.launcher, row, remaining, shutdown.asked, here.size_bytes)
-            outcome = run(job, _world(attached, plan, lost), Several(table, tracking))
+            outcome = run(job, _world(attached, plan, lost), Relay(table, begins))
     except BusbwError as error:
-        broke(error)
+        here.broke(error, launch, under_way)
         if shutdown.policy.together:
             _leave(error)
         _exit_soon(error)

@@ -92,23 +92,15 @@ def found_in(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -
 
 
 def rank_info(launcher: str, known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> RankInfo:
-    """This process's place by the first of ``known`` that is made. Raises LaunchError when there is none, or when what
-    it says cannot be.
+    """This process's place by the first of ``known`` that is made, as one is where the launcher is here. Raises
+    LaunchError when what it says cannot be.
     """
-    made = _made(known, variables)
+    made = next(one for one in known if one.found(variables))
     rank, size, local_rank = (env_int(variables, name) for name in (made.rank, made.size, made.local_rank))
     if not 0 <= rank < size:
         raise LaunchError(f"{made.rank} is {rank} and {made.size} is {size}; the launcher counts ranks from 0")
     node = env_int(variables, made.node) if made.node is not None and made.node in variables else None
     return RankInfo(launcher, rank, size, local_rank, _local_size(made, variables, node), node)
-
-
-def _made(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables:
-    found = found_in(known, variables)
-    if found is None:
-        names = ", ".join(one.rank for one in known)
-        raise LaunchError(f"no launcher is recognised: none of {names} is set with all that belong to it")
-    return found
 
 
 def _local_size(made: LauncherVariables, variables: Mapping[str, str], node: int | None) -> int | None:

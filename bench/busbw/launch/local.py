@@ -10,9 +10,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -26,13 +25,12 @@ from busbw.launch.base import Result, Settings, die_with_parent, finish_well
 from busbw.launch.launcher_env import default_ranks
 from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
-from busbw.launch.observers import Listener, Several, in_words
+from busbw.launch.observers import Listener, Relay, in_words
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.worker import Job, Outcome, run
 from busbw.ops import OPS
-from busbw.runs.causes import failed
 from busbw.runs.plan import Plan
-from busbw.runs.records import Case, Failed, Measurement, Skipped
+from busbw.runs.progress import CaseBlock
 
 _LOOPBACK = "127.0.0.1"
 _KEY_BYTES = 32
@@ -42,50 +40,10 @@ _LAST_WORDS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Begins:
-    case: Case
-    block: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """The block that had begun is on the disk."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Broke:
     kind: str
     message: str
     said: str = ""
-
-
-class LaunchFailed(Exception):
-    """A launch broke; ``case`` and ``block`` say in the middle of what (None: before the first), ``error`` why."""
-
-    def __init__(self, error: BusbwError, case: Case | None = None, block: int = 0) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.case = case
-        self.block = block
-
-    def as_row(self, launch: int) -> Failed | None:
-        """The failure as it is stored."""
-        return None if self.case is None else failed(self.case, launch, self.block, self.error)
-
-
-class _Reporting(Listener):
-    """Rank 0's word to the parent: which block is under way."""
-
-    def __init__(self, parent: Connection) -> None:
-        self._parent = parent
-
-    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the parent knows its launch
-        """Tell the parent."""
-        self._parent.send(_Begins(case, block))
-
-    def row_written(self, row: Measurement | Skipped | Failed) -> None:  # noqa: ARG002 - it is the one that began
-        """Tell the parent that nothing is lost any more."""
-        self._parent.send(_Written())
 
 
 @dataclass(slots=True)
@@ -111,11 +69,11 @@ class _Rank:
 
 
 @dataclass(slots=True)
-class _Watch:
+class Watch:
     """What the parent knows of a launch while it goes on."""
 
-    ranks: list[_Rank]
-    now: _Begins | None = None
+    ranks: list[_Rank] = field(default_factory=list)
+    now: CaseBlock | None = None
     during: str = "the start of the launch"
     trouble_since: float | None = None
     stopped_since: float | None = None
@@ -131,20 +89,21 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSession, size: int) -> Result:
     began = time.monotonic()
-    measured, failures, launch = 0, here.failed, 0
+    measured, failures, launch, watch = 0, here.failed, 0, Watch()
     written: int | None = here.size_bytes
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, _raise_interrupt)
     try:
         for launch, remaining in here.launches:
+            watch = Watch()
             job = Job(plan, here.folder, launch, "local", row, remaining, written=written)
-            outcome = launch_ranks(job, size, began, settings.port, quiet=settings.quiet)
+            outcome = launch_ranks(job, watch, size, began, settings.port, quiet=settings.quiet)
             measured += outcome.measured
             failures += outcome.failed
             written = outcome.written
-    except LaunchFailed as broken:
-        here.finish("failed", str(broken.error), broken.as_row(launch))
-        raise broken.error from broken
+    except BusbwError as error:
+        here.broke(error, launch, watch.now)
+        raise
     except KeyboardInterrupt:
         here.finish("interrupted", "interrupted by a signal")
         raise
@@ -157,10 +116,11 @@ def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
-def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: bool = False) -> Outcome:
+def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0, *, quiet: bool = False) -> Outcome:
     """Run one launch of ``size`` ranks here; ``port`` 0 takes a free one for the rendezvous.
 
-    Returns rank 0's outcome. Raises LaunchFailed when the launch broke, with every rank gone.
+    Returns rank 0's outcome. Raises LaunchError or what broke the launch, with every rank gone: ``watch`` says in the
+    middle of what.
     """
     # Loaded in the parent, once, so that the forked ranks have torch.
     from busbw.backends.side_channel import first_line, serve_store  # noqa: PLC0415
@@ -168,11 +128,13 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
     context = multiprocessing.get_context("fork")
     sys.stdout.flush()
     sys.stderr.flush()
-    ranks: list[_Rank] = []
     with ExitStack() as stack:
-        stubs = _stubs(stack, job.backend, size)
-        stack.callback(_end, ranks)
-        with _held_back(signal.SIGINT):
+        # What a library that starts its ranks itself has for them.
+        stubs = () if job.backend.started_by == "anybody" else stack.enter_context(rank_stubs(size))
+        stack.callback(_end, watch.ranks)
+        # Pending while children are being made, so that none is half made when it arrives.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             for number in range(size):
                 try:
                     ours, theirs = context.Pipe()
@@ -185,35 +147,27 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
                     process.start()
                 except OSError as error:
                     message = f"cannot start rank {number} of {size}: {error.strerror}"
-                    raise LaunchFailed(LaunchError(f"{message}; ask for fewer, or raise the limit")) from error
+                    raise LaunchError(f"{message}; ask for fewer, or raise the limit") from error
                 theirs.close()
-                ranks.append(_Rank(number, process, ours))
+                watch.ranks.append(_Rank(number, process, ours))
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         close_descriptors(stubs)
         try:
             store, _ = serve_store(_LOOPBACK, port, job.plan.timing.timeout_seconds)
         except (RuntimeError, OSError) as error:
             message = f"cannot open the rendezvous on {_LOOPBACK} port {port}: {first_line(error)}"
             advice = "give another port with --port, or leave it out for a free one"
-            raise LaunchFailed(LaunchError(f"{message}; {advice}")) from error
+            raise LaunchError(f"{message}; {advice}") from error
         key = os.urandom(_KEY_BYTES)
-        for rank in ranks:
+        for rank in watch.ranks:
             with suppress(BrokenPipeError):  # it has died, and is named below
                 rank.pipe.send((_LOOPBACK, store.port, key))
-        return _watch(_Watch(ranks), job.plan.timing.timeout_seconds)
+        return _watch(watch, job.plan.timing.timeout_seconds)
 
 
-def _stubs(stack: ExitStack, row: BackendRow, size: int) -> tuple[RankStub, ...]:
-    """What a library that starts its ranks itself has for them; none for every other."""
-    if row.started_by == "anybody":
-        return ()
-    try:
-        return stack.enter_context(rank_stubs(size))
-    except LaunchError as error:
-        raise LaunchFailed(error) from error
-
-
-def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
-    """Wait until every rank has ended well; raise LaunchFailed once it is clear that they will not."""
+def _watch(watch: Watch, timeout_seconds: float) -> Outcome:
+    """Wait until every rank has ended well; raise what broke them once it is clear that they will not."""
     while not all(rank.gone or rank.outcome is not None for rank in watch.ranks):
         _listen(watch)
         now = time.monotonic()
@@ -221,7 +175,7 @@ def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
             watch.trouble_since = watch.trouble_since or now
         dead = any((rank.process.exitcode or 0) < 0 for rank in watch.ranks)
         # What the others were at is what they say of a step, which is many calls.
-        whole = dead and not (watch.now is not None and OPS[watch.now.case.op].splits)
+        whole = dead and not (watch.now is not None and OPS[watch.now[0].op].splits)
         patience = _POLL_SECONDS if whole or not any(_may_speak(rank) for rank in watch.ranks) else _LAST_WORDS_SECONDS
         if watch.trouble_since is not None and now - watch.trouble_since > patience:
             break
@@ -242,7 +196,7 @@ def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
     raise _verdict(watch)
 
 
-def _listen(watch: _Watch) -> None:
+def _listen(watch: Watch) -> None:
     """Take in what the ranks say, for at most one poll."""
     open_pipes = {rank.pipe: rank for rank in watch.ranks if not rank.pipe.closed}
     sentinels = [rank.process.sentinel for rank in watch.ranks if not rank.gone]
@@ -257,10 +211,10 @@ def _listen(watch: _Watch) -> None:
             rank.pipe.close()
 
 
-def _take_in(watch: _Watch, rank: _Rank, word: object) -> None:
-    if isinstance(word, _Begins):
-        watch.now, watch.during = word, in_words(word.case)
-    elif isinstance(word, _Written) and watch.now is not None:
+def _take_in(watch: Watch, rank: _Rank, word: object) -> None:
+    if isinstance(word, tuple):
+        watch.now, watch.during = word, in_words(word[0])
+    elif word is None and watch.now is not None:
         watch.now, watch.during = None, f"the pause after {watch.during}"
     elif isinstance(word, _Broke):
         rank.broke = word
@@ -273,13 +227,12 @@ def _may_speak(rank: _Rank) -> bool:
     return not rank.gone and rank.broke is None and rank.outcome is None and rank.state() != "T"
 
 
-def _verdict(watch: _Watch) -> LaunchFailed:
+def _verdict(watch: Watch) -> BusbwError:
     """Who or what ended the launch, in words.
 
     A rank that died or is stopped is to blame before one that merely does not answer: that one may be waiting for it.
     """
     during = watch.during
-    case, block = (watch.now.case, watch.now.block) if watch.now else (None, 0)
     words = [rank.broke for rank in watch.ranks if rank.broke is not None]
     roots = [word for word in words if word.kind != RankFailure.__name__]
     ends = {rank.number: end for rank in watch.ranks if (end := _fate(rank)) is not None}
@@ -292,12 +245,10 @@ def _verdict(watch: _Watch) -> LaunchFailed:
         ]
         said = next((f"; {word.said}" for word in words if word.said), "")
         late = not any(watch.ranks[number].gone for number in suspects)
-        failure = RankFailure(f"{', '.join(names)} during {during}{said}", tuple(suspects), late=late)
-        return LaunchFailed(failure, case, block)
+        return RankFailure(f"{', '.join(names)} during {during}{said}", tuple(suspects), late=late)
     if roots:
-        return LaunchFailed(_as_error(roots[0]), case, block)
-    message = words[0].message if words else f"the launch ended during {during} and no rank says why"
-    return LaunchFailed(RankFailure(message), case, block)
+        return _as_error(roots[0])
+    return RankFailure(words[0].message if words else f"the launch ended during {during} and no rank says why")
 
 
 def _fate(rank: _Rank) -> tuple[str, bool] | None:
@@ -366,7 +317,7 @@ def _be_rank(
             *(number, size, number, job.launcher, timeout), store=(host, port), local_size=size, key=key, lost=lost
         )
         table = Listener() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
-        outcome = run(job, world, Several(table, _Reporting(parent)) if number == 0 else Listener())
+        outcome = run(job, world, Relay(table, parent.send) if number == 0 else Listener())
         parent.send(outcome)
     except BusbwError as error:
         _last_words(parent, _as_word(error))
@@ -392,13 +343,3 @@ def _last_words(parent: Connection, word: _Broke) -> None:
 def _loopback_interface() -> str:
     """lo on Linux, lo0 on BSD: Gloo wants a name, and ranks of one machine need no other interface."""
     return next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
-
-
-@contextmanager
-def _held_back(which: signal.Signals) -> Iterator[None]:
-    """Keep a signal pending while children are being made, so that none is half made when it arrives."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {which})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {which})

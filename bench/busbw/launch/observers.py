@@ -1,7 +1,10 @@
 """Who hears how far a run is: the live table, the launcher, or nobody; and what a case is called when it is said."""
 
+from collections.abc import Callable
+
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
+from busbw.runs.progress import CaseBlock
 from busbw.runs.records import SETTINGS, Case, Failed, Measurement, Skipped, case_in_words
 from busbw.units import format_size
 
@@ -24,31 +27,32 @@ class Listener:
         """All blocks of this launch are written."""
 
 
-class Several(Listener):
-    """Listeners that all hear the same, in order."""
+class Relay(Listener):
+    """Hands on to ``listener`` what it hears, and says to ``tell`` which block is under way: its case and number, and
+    None as soon as its row is on the disk, so that nothing of it can be lost any more.
+    """
 
-    def __init__(self, *listeners: Listener) -> None:
-        self._listeners = listeners
+    def __init__(self, listener: Listener, tell: Callable[[CaseBlock | None], None]) -> None:
+        self._listener = listener
+        self._tell = tell
 
     def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
-        """Tell them all."""
-        for listener in self._listeners:
-            listener.world_formed(cases, blocks, hosts, cautions)
+        """Hand it on."""
+        self._listener.world_formed(cases, blocks, hosts, cautions)
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:
-        """Tell them all."""
-        for listener in self._listeners:
-            listener.block_begins(case, launch, block)
+        """Hand it on, and tell."""
+        self._listener.block_begins(case, launch, block)
+        self._tell((case, block))
 
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
-        """Tell them all."""
-        for listener in self._listeners:
-            listener.row_written(row)
+        """Hand it on, and tell."""
+        self._listener.row_written(row)
+        self._tell(None)
 
     def launch_ended(self) -> None:
-        """Tell them all."""
-        for listener in self._listeners:
-            listener.launch_ended()
+        """Hand it on."""
+        self._listener.launch_ended()
 
 
 def timing_in_words(case: Case) -> list[str]:

@@ -16,9 +16,11 @@ from busbw.ops import OPS
 from busbw.ops.storage import Way
 from busbw.runs import store
 from busbw.runs.cases import expand
+from busbw.runs.causes import failed
 from busbw.runs.compress import pack, unpack
 from busbw.runs.lock import RunLock
 from busbw.runs.plan import Plan
+from busbw.runs.progress import CaseBlock
 from busbw.runs.records import EndStatus, Failed
 from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.system import environment
@@ -60,7 +62,11 @@ class RunSession:
             pack(self.folder)  # as it was found
         return Result(self.folder, 0, self.failed, speaks=speaks, whole=True)
 
-    def finish(self, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
+    def broke(self, error: Exception, launch: int, during: CaseBlock | None) -> None:
+        """Write that ``error`` broke ``launch``, and with it the block that was under way, if one was."""
+        self.finish("failed", str(error), None if during is None else failed(during[0], launch, during[1], error))
+
+    def finish(self, status: EndStatus, reason: str, failure: Failed | None = None) -> None:
         """As ``base.finish``; but a run that was to be resumed, and was not, stays as it was."""
         if self.lack is not None and _size_bytes(self.folder) == self.size_bytes:
             pack(self.folder)
@@ -78,11 +84,7 @@ def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Ru
     """
     if settings.resume is None:
         _refuse_path(plan, ranks_here, _file_sizes(plan))
-        with (
-            _claimed(store.create(settings.results_dir, environment.machine_name())) as folder,
-            _named(folder),
-            _without_files(plan, folder),
-        ):
+        with _claimed(store.create(settings.results_dir, environment.machine_name())) as folder, _named(plan, folder):
             yield RunSession(folder, tuple((number, None) for number in range(plan.launches)))
         return
     with RunLock(settings.resume) as lock:
@@ -99,7 +101,7 @@ def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Ru
             pack(settings.resume)  # as it was found
             raise
         launches = tuple((lack.first + one.number, one) for one in lack.launches)
-        with _named(settings.resume), _without_files(plan, settings.resume):
+        with _named(plan, settings.resume):
             yield RunSession(settings.resume, launches, lack, _size_bytes(settings.resume))
 
 
@@ -184,19 +186,11 @@ def _refuse_path(plan: Plan, ranks_here: int, sizes: Sequence[int]) -> None:
 
 
 @contextmanager
-def _without_files(plan: Plan, folder: Path) -> Iterator[None]:
-    """Whatever becomes of the run in ``folder``, it leaves no files on the storage of this host, also where its ranks
-    were killed. Those of other hosts remove theirs themselves.
+def _named(plan: Plan, folder: Path) -> Iterator[None]:
+    """Whatever breaks off the run in ``folder`` says where it is, once there is something to go on with. And it leaves
+    no files on the storage of this host, also where its ranks were killed; those of other hosts remove theirs
+    themselves.
     """
-    try:
-        yield
-    finally:
-        remove_files(files_folder(plan.files_below, folder.name))
-
-
-@contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Whatever breaks off the run in ``folder`` says where it is, once there is something to go on with."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -209,6 +203,8 @@ def _named(folder: Path) -> Iterator[None]:
         if not isinstance(error, LaunchError) and (folder / store.RUN_FILE).exists():
             error.folder = folder
         raise
+    finally:
+        remove_files(files_folder(plan.files_below, folder.name))
 
 
 @contextmanager

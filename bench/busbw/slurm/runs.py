@@ -11,7 +11,7 @@ from busbw.runs import store
 from busbw.runs.outline import outline
 from busbw.runs.placement import mappings
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, Run
+from busbw.runs.records import JSON
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
@@ -70,21 +70,6 @@ def read_progress(folder: Path) -> RunProgress:
     )
 
 
-def jobs_of(run: Run) -> tuple[JobAllocation, ...]:
-    """The jobs that measured ``run``, in order: the one that began it, and those that it was resumed in."""
-    return _allocations(next(iter(run.environments.values()), {}))
-
-
-def _allocations(facts: Mapping[str, JSON]) -> tuple[JobAllocation, ...]:
-    """The jobs that the facts of a host tell of."""
-    found: dict[JobAllocation, None] = {}
-    for one in (facts, *mappings(facts.get("resumed"))):
-        variables = one.get("variables")
-        if isinstance(variables, Mapping) and JOB in variables:
-            found[JobAllocation(str(variables[JOB]), str(variables.get(NODES, "")))] = None
-    return tuple(found)
-
-
 class _Facts(msgspec.Struct):
     """What is read of the facts of a host: they are many, and there may be thousands of runs."""
 
@@ -97,6 +82,13 @@ class _RunFile(msgspec.Struct):
 
 
 _RUN = msgspec.json.Decoder(_RunFile)
+
+
+def _allocations(facts: _Facts) -> tuple[JobAllocation, ...]:
+    """The jobs that the facts of a host tell of: the one that began the run, and those that it was resumed in."""
+    variables = [facts.variables, *(one.get("variables") for one in mappings(facts.resumed))]
+    told = [one for one in variables if isinstance(one, Mapping) and JOB in one]
+    return tuple(dict.fromkeys(JobAllocation(str(one[JOB]), str(one.get(NODES, ""))) for one in told))
 
 
 @dataclass(slots=True)
@@ -121,8 +113,7 @@ class JobRuns:
             if folder not in self._known or self._known[folder][0] != written:
                 told = _RUN.decode(store.run_document(folder / store.RUN_FILE))
                 facts = next(iter(told.environments.values()), _Facts())
-                allocations = _allocations({"variables": facts.variables, "resumed": facts.resumed})
-                self._known[folder] = (written, allocations)
+                self._known[folder] = (written, _allocations(facts))
         except (OSError, StoreError, *store.NOT_A_RECORD):
             return ()
         return self._known[folder][1]

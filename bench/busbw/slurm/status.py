@@ -8,7 +8,7 @@ from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobAllocation, JobRuns, jobs_of, read_progress
+from busbw.slurm.runs import JobAllocation, JobRuns, read_progress
 
 Row = dict[str, JSON]
 
@@ -33,7 +33,7 @@ def goes_on_with(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocati
 
 def refuse_a_second_job(folder: Path) -> None:
     """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
-    allocations = jobs_of(store.read_run(folder))
+    allocations = JobRuns(folder.parent).jobs(folder)
     job = next((one for one in queue.mine() if goes_on_with(one, folder, allocations)), None)
     if job is not None:
         raise LaunchError(

@@ -7,7 +7,7 @@ B/s of payload, decimal, in one direction unless a row says otherwise; FLOP/s ar
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -255,52 +255,53 @@ def own_file(given: Path | None = None, environment: Mapping[str, str] = os.envi
 
 def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Catalogue:
     """The shipped rows with those of ``own_file`` on top. Raises UsageError with file, line, row and key."""
-    rates: dict[tuple[str, str], Rate] = {}
-    gpus: dict[tuple[str, str], Gpu] = {}
-    origins: dict[tuple[str, str], str] = {}
+    rows: dict[tuple[str, str], Rate | Gpu] = {}
+    seen: dict[tuple[str, str], str] = {}
     folder = resources.files("busbw.system") / "peaks"
     texts = {f"peaks/{entry.name}": entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
     files = {origin: texts[origin] for origin in sorted(texts) if origin.endswith(".toml")}
     own = own_file(given, environment)
     if own is not None:
         files[str(own)] = limits.read_text(own, limits.MOST_TOML_BYTES, "peaks ")
-    seen: dict[str, str] = {}
     for origin, text in files.items():
-        parsed = parse(text, origin)
-        if origin not in texts:
-            origins.update((_key(row), origin) for row in (*parsed.rate, *parsed.gpu))
-        elif twice := next((row for row in (*parsed.rate, *parsed.gpu) if "/".join(_key(row)) in seen), None):
-            raise UsageError(f"{origin}: {twice.name!r} is also in {seen['/'.join(_key(twice))]}")
-        seen.update(("/".join(_key(row)), origin) for row in (*parsed.rate, *parsed.gpu))
-        rates.update((_key(row), row) for row in parsed.rate)
-        gpus.update((_key(row), row) for row in parsed.gpu)
+        for key, row in parse(text, origin).items():
+            if key in seen and origin in texts:
+                raise UsageError(f"{origin}: {row.name!r} is also in {seen[key]}")
+            seen[key] = origin
+            rows[key] = row
+    rates = tuple(row for row in rows.values() if isinstance(row, Rate))
+    gpus = [row for row in rows.values() if isinstance(row, Gpu)]
+    origins = {key: origin for key, origin in seen.items() if origin not in texts}
     ways: tuple[tuple[str, tuple[Kind, ...]], ...] = (
         ("link", ("nvlink", "xgmi")),
         ("host_link", ("c2c",)),
         ("pcie", ("pcie",)),
     )
-    for gpu in gpus.values():
-        for key, kinds in ways:
-            named = getattr(gpu, key)
-            there = {row.name for row in rates.values() if row.kind in kinds}
+    for gpu in gpus:
+        for field, kinds in ways:
+            named = getattr(gpu, field)
+            there = {row.name for row in rates if row.kind in kinds}
             if named is not None and named not in there:
                 raise UsageError(
-                    f"{seen['/'.join(_key(gpu))]}: gpu {gpu.name!r}, key '{key}': {named!r} is no row of kind "
+                    f"{seen[_key(gpu)]}: gpu {gpu.name!r}, key '{field}': {named!r} is no row of kind "
                     f"{' or '.join(kinds)}; there are: {', '.join(sorted(there))}"
                 )
     # A user's row comes first: it may give a shipped GPU's name to a row of another name.
-    own_first = sorted(gpus.values(), key=lambda row: _key(row) not in origins)
-    return Catalogue(tuple(rates.values()), tuple(own_first), origins)
+    gpus.sort(key=lambda row: _key(row) not in origins)
+    return Catalogue(rates, tuple(gpus), origins)
 
 
-def parse(text: str, origin: str) -> _File:
-    """The rows of one file. Raises UsageError with the line, the row and the key, and what is allowed."""
+def parse(text: str, origin: str) -> dict[tuple[str, str], Rate | Gpu]:
+    """The rows of one file by kind (or ``gpu``) and name. Raises UsageError with line, row and key, and what is
+    allowed.
+    """
     parsed = limits.converted(limits.read_toml(text, origin), text, origin, _File, rate=Rate, gpu=Gpu)
-    found: set[tuple[str, str]] = set()
-    for table, rows in (("rate", parsed.rate), ("gpu", parsed.gpu)):
+    tables: dict[str, Sequence[Rate | Gpu]] = {"rate": parsed.rate, "gpu": parsed.gpu}
+    found: dict[tuple[str, str], Rate | Gpu] = {}
+    for table, rows in tables.items():
         for number, row in enumerate(rows):
             if _key(row) in found:
                 where = f"{origin}, line {limits.line_of(text, table, number, 'name')}: [[{table}]] {row.name!r}"
                 raise UsageError(f"{where}: this row is in the file twice")
-            found.add(_key(row))
-    return parsed
+            found[_key(row)] = row
+    return found

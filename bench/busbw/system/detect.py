@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from busbw.runs.facts import fact
 from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
 from busbw.system.networks import efa_together, interface_of, port_of, rdma_ports
@@ -76,9 +77,8 @@ def gpus_of(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
 
 
 def _listed(facts: Mapping[str, JSON], what: str) -> list[dict[str, JSON]]:
-    pci = facts.get("pci")
-    entries = pci.get(what) if isinstance(pci, Mapping) else None
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    devices: list[dict[str, JSON]] = fact(facts, f"pci.{what}") or []
+    return devices
 
 
 def called(gpu: Mapping[str, JSON]) -> str:
@@ -88,8 +88,7 @@ def called(gpu: Mapping[str, JSON]) -> str:
 
 
 def _names(device: Mapping[str, JSON]) -> str:
-    names = device.get("names")
-    return "/".join(map(str, names)) if isinstance(names, list) else str(device.get("address"))
+    return "/".join(device.get("names") or ()) or str(device.get("address"))
 
 
 # --- one level each: its peak, or the reason why there is none ---------------------------------------------------
@@ -162,7 +161,7 @@ def _all_links(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | 
 def _nvlinks_up(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
     told = gpu.get("nvlink")
     row = row_of(gpu, rows)
-    if not isinstance(told, Mapping):
+    if told is None:
         if row is not None and row.link is not None and row.link.startswith("xGMI"):
             return f"{row.name} has {row.links} links of {row.link}; which are up and where they lead is not read yet"
         return "NVML tells of no NVLink"
@@ -186,13 +185,12 @@ def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int 
     tells of none. Where it does not tell where links lead, all count.
     """
     told = gpu.get("nvlink")
-    if not isinstance(told, Mapping):
+    if told is None:
         return None
     if peers is None or told.get("untold"):
         return int(told.get("up") or 0)
-    reached = told.get("peers")
-    direct = sum(int(reached.get(peer) or 0) for peer in peers) if isinstance(reached, Mapping) else 0
-    return int(told.get("switch") or 0) + direct
+    reached = told.get("peers") or {}
+    return int(told.get("switch") or 0) + sum(int(reached.get(peer) or 0) for peer in peers)
 
 
 def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
@@ -210,60 +208,54 @@ def _on_a_superchip(gpu: Mapping[str, JSON], rows: Catalogue) -> bool:
 
 def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The link of a device to the host in one direction, as it is trained."""
-    link = device.get("link")
-    trained = link.get("trained") if isinstance(link, Mapping) else None
     if from_log(device):
         card = row_of(device, rows)
         widest = None if card is None else rows.rate("pcie", card.pcie or "")
         if card is None or widest is None:
             return no_row(device, rows)
         return widest.peak.times(_LANES, f"{widest.name} x{_LANES}, the most that {card.name} has")
-    if not isinstance(trained, Mapping):
+    trained = fact(device, "link.trained")
+    if trained is None:
         return "the kernel does not tell how its link was trained"
-    return _pcie(trained, rows)
-
-
-def _pcie(link: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    generation = GENERATIONS.get(float(link["gigatransfers"]))
-    row = rows.rate("pcie", f"PCIe {generation}")
+    row = rows.rate("pcie", f"PCIe {GENERATIONS.get(float(trained['gigatransfers']))}")
     if row is None:
-        return f"no row for PCIe at {link['gigatransfers']:g} GT/s; add one to your peaks file"
-    return row.peak.times(int(link["lanes"]), f"{row.name} x{link['lanes']} as trained")
+        return f"no row for PCIe at {trained['gigatransfers']:g} GT/s; add one to your peaks file"
+    return row.peak.times(int(trained["lanes"]), f"{row.name} x{trained['lanes']} as trained")
 
 
 def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The memory of the host, all sockets together, reads and writes together."""
     told = facts.get("memory_modules")
-    if not isinstance(told, Mapping):
+    if told is None:
         return "its modules are not recorded"
     kind, speed, channels = told.get("kind"), told.get("megatransfers"), told.get("channels")
     missing = [what for what, value in (("kind", kind), ("speed", speed), ("channels", channels)) if not value]
     if missing:
         return f"not told of its modules: {', '.join(missing)}"
     # Firmware rounds thirds up or down: 2666 and 2667 MT/s are the same modules.
-    alike = (int(speed or 0) + off for off in (0, -1, 1))
+    alike = (speed + off for off in (0, -1, 1))
     row = next((row for one in alike if (row := rows.rate("ddr", f"{kind}-{one}")) is not None), None)
     if row is None:
         width = "; how wide their channels are differs from machine to machine" if str(kind).startswith("LP") else ""
         return f"no row for {kind}-{speed} of kind ddr{width}; add one to your peaks file"
-    return row.peak.times(int(channels or 0), f"{channels} channels of {row.name}, all sockets")
+    return row.peak.times(channels, f"{channels} channels of {row.name}, all sockets")
 
 
 def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, HardwarePeak | str]]:
     """Ports of RDMA cards that are up (those of EFA together where an instance has just these), then physical
     interfaces that are up and belong to none of them.
     """
+    cards = [card.get("names") or [] for card in _listed(facts, "nics")]
     shown: set[str] = set()
     found: list[tuple[str, HardwarePeak | str]] = []
     for port in rdma_ports(facts):
-        shown |= {name for card in _listed(facts, "nics") for name in _all(card) if port.get("device") in _all(card)}
+        shown.update(*(names for names in cards if port.get("device") in names))
         if port.get("up"):
             found.append((f"{port.get('device')} port {port.get('port')}", port_of(port, rows)))
     known = [peak for _, peak in found if isinstance(peak, HardwarePeak)]
     instance = efa_together(known, rows) if len(known) == len(found) else None
     yield from found if instance is None else ((f"{len(found)} ports of EFA together", instance),)
-    interfaces = facts.get("nics")
-    for nic in interfaces if isinstance(interfaces, list) else ():
+    for nic in facts.get("nics") or ():
         if nic.get("kind") == "physical" and nic.get("up") and nic.get("name") not in shown:
             yield str(nic.get("name")), interface_of(nic, rows)
 
@@ -290,14 +282,9 @@ def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Hardwar
     """The drive behind a block device (``/dev/nvme0n1p2``) in one direction."""
     named = _NVME.match(device.rpartition("/")[2])
     for drive in _listed(facts, "drives"):
-        if named is not None and named[0] in _all(drive):
+        if named is not None and named[0] in (drive.get("names") or ()):
             return _drive(drive, rows)
     return "that is no NVMe drive which the kernel tells of, so its rate is not known"
-
-
-def _all(card: Mapping[str, JSON]) -> list[str]:
-    names = card.get("names")
-    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 # --- what is odd -------------------------------------------------------------------------------------------------
@@ -319,19 +306,15 @@ def _links(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, Ma
     devices = [(called(gpu), gpu) for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
     devices += [(_names(one), one) for what in ("nics", "drives") for one in _listed(facts, what)]
     for name, device in devices:
-        link, address = device.get("link"), str(device.get("address"))
-        if (
-            isinstance(link, Mapping)
-            and isinstance(link.get("trained"), Mapping)
-            and isinstance(link.get("card"), Mapping)
-        ):
+        link, address = device.get("link") or {}, str(device.get("address"))
+        if link.get("trained") and link.get("card"):
             yield (name if address in name else f"{name} ({address})"), link
 
 
 def _resting(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     for name, link in _links(facts, rows):
         speed, most, port = link["trained"]["gigatransfers"], link["card"]["gigatransfers"], link.get("port")
-        if speed < most and not (isinstance(port, Mapping) and port["gigatransfers"] <= speed):
+        if speed < most and not (port and port["gigatransfers"] <= speed):
             yield (
                 f"{name} runs at {speed:g} of its {most:g} GT/s; a link at rest may save power: look again while it "
                 "copies, and at slot and riser if it stays so"
@@ -343,28 +326,24 @@ def _link_findings(name: str, link: Mapping[str, JSON], *, virtual: bool) -> Ite
     shown = " (as the virtual machine shows it)" if virtual else ""
     lanes, speed = trained["lanes"], trained["gigatransfers"]
     if lanes < card["lanes"]:
-        if isinstance(port, Mapping) and port["lanes"] <= lanes:
+        if port and port["lanes"] <= lanes:
             reason = "the slot above it has no more: another slot may"
         else:
             reason = "reseat it, and look at risers, cables and the firmware's bifurcation of the slot"
         yield f"{name} runs on {lanes} of its {card['lanes']} PCIe lanes{shown}; {reason}"
-    if speed < card["gigatransfers"] and isinstance(port, Mapping) and port["gigatransfers"] <= speed:
+    if speed < card["gigatransfers"] and port and port["gigatransfers"] <= speed:
         slot = "the slot above it can do no more"
         yield f"{name} runs at {speed:g} of its {card['gigatransfers']:g} GT/s{shown}; {slot}"
     narrowest = link.get("narrowest")
-    if isinstance(narrowest, Mapping) and not virtual:  # a hypervisor's bridges have links that it made up
+    if narrowest and not virtual:  # a hypervisor's bridges have links that it made up
         step = f"x{narrowest['lanes']} at {narrowest['gigatransfers']:g} GT/s"
         own = f"x{lanes} at {speed:g} GT/s"
         yield f"{name} has {own}, but {narrowest['address']} on its way to the host only {step}"
 
 
 def _nvlink_findings(gpu: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    told = gpu.get("nvlink")
-    row = row_of(gpu, rows)
-    if not isinstance(told, Mapping) or row is None or row.links is None:
-        return
-    up = int(told.get("up") or 0)
-    if up < row.links:
+    up, row = nvlinks(gpu), row_of(gpu, rows)
+    if up is not None and row is not None and row.links is not None and up < row.links:
         yield (
             f"{called(gpu)} has {up} of its {row.links} NVLinks up; see nvidia-smi nvlink --status, the fabric manager "
             "and dmesg"
@@ -374,22 +353,18 @@ def _nvlink_findings(gpu: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
 def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     """A card whose ports carry more than its way to the host."""
     link = pcie_of(card, rows)
-    rates = [
-        float(p.get("bytes_per_second") or 0)
-        for p in rdma_ports(facts)
-        if p.get("device") in _all(card) and p.get("up")
-    ]
-    if isinstance(link, HardwarePeak) and sum(rates) > link.nominal:
+    ports = [port for port in rdma_ports(facts) if port.get("device") in (card.get("names") or ()) and port.get("up")]
+    carried = sum(float(port.get("bytes_per_second") or 0) for port in ports)
+    if isinstance(link, HardwarePeak) and carried > link.nominal:
         yield (
-            f"{_names(card)} carries {format_rate(sum(rates))} on its ports, but only {format_rate(link.nominal)} to "
+            f"{_names(card)} carries {format_rate(carried)} on its ports, but only {format_rate(link.nominal)} to "
             f"the host ({link.what}), in one direction"
         )
 
 
 def _unknown(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    for source in (facts.get("pci"), facts.get("memory_modules")):
-        told = source.get("untold") if isinstance(source, Mapping) else None
-        yield from map(str, told if isinstance(told, list) else ())
+    for source in ("pci", "memory_modules"):
+        yield from fact(facts, f"{source}.untold") or ()
     gpus = [gpu for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
     devices = [*gpus, *_listed(facts, "nics"), *_listed(facts, "drives")]
     if silent := [str(one.get("address")) for one in devices if one.get("link") is None]:

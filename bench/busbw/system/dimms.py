@@ -91,23 +91,19 @@ def _from_table(table: bytes) -> Iterator[_Module]:
 def _module(body: bytes, strings: list[bytes]) -> _Module | None:
     """One memory device; None for an empty slot."""
 
-    def word(at: int) -> int:
-        return int.from_bytes(body[at : at + 2], "little") if at + 2 <= len(body) else 0
-
-    def double(at: int) -> int:
-        return int.from_bytes(body[at : at + 4], "little") if at + 4 <= len(body) else 0
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(body[at : at + size], "little") if at + size <= len(body) else 0
 
     def text(at: int) -> str:
-        number = body[at] if at < len(body) else 0
-        return strings[number - 1].decode(errors="replace").strip() if 0 < number <= len(strings) else ""
+        place = number(at, 1)
+        return strings[place - 1].decode(errors="replace").strip() if 0 < place <= len(strings) else ""
 
-    if word(0x0C) in _UNKNOWN:
+    if number(0x0C, 2) in _UNKNOWN:
         return None
-    running = double(0x58) if word(0x20) == _IN_DOUBLE_WORDS else word(0x20)
+    running = number(0x58, 4) if number(0x20, 2) == _IN_DOUBLE_WORDS else number(0x20, 2)
     named = _CHANNEL.match(text(0x11)) or _CHANNEL.match(text(0x10))
-    code = body[0x12] if len(body) > 0x12 else 0
     return _Module(
-        kind=_KINDS.get(code),
+        kind=_KINDS.get(number(0x12, 1)),
         megatransfers=running or None,
         channel=f"{named['socket']} {named['channel']}".strip().casefold() if named else None,
     )

@@ -160,19 +160,16 @@ def nics() -> list[JSON]:
     """Network interfaces: name, kind, driver, up, and link speed in bytes per second per direction (None: not told)."""
     found: list[JSON] = []
     for name, facts in sorted(psutil.net_if_stats().items()):
+        folder = Path("/sys/class/net") / name
         # The kernel reports 0 or -1 where a link has no speed of its own (loopback, most virtual interfaces).
-        told = facts.speed > 0 and not speed_is_made_up(Path("/sys/class/net") / name)
+        told = facts.speed > 0 and not speed_is_made_up(folder)
         speed = facts.speed * 1_000_000 / 8 if told else None
-        kind = (
-            "loopback"
-            if "loopback" in facts.flags
-            else ("physical" if Path(f"/sys/class/net/{name}/device").exists() else "virtual")
-        )
+        kind = "physical" if (folder / "device").exists() else "virtual"
         found.append(
             {
                 "name": name,
-                "kind": kind,
-                "driver": driver_of(Path("/sys/class/net") / name),
+                "kind": "loopback" if "loopback" in facts.flags else kind,
+                "driver": driver_of(folder),
                 "up": facts.isup,
                 "speed_bytes_per_second": speed,
                 "mtu": facts.mtu,

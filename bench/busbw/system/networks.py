@@ -14,17 +14,17 @@ _SYSTEM = "the system states it"
 
 def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     """The ports of RDMA cards of a host, as ``run.json`` has them."""
-    ports = facts.get("rdma")
-    return [port for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
+    ports: list[dict[str, JSON]] = facts.get("rdma") or []
+    return ports
 
 
 def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = None) -> HardwarePeak | str:
     """A network interface in one direction. What it carries in practice is ``over`` TCP, but for Slingshot's."""
-    speed = nic.get("speed_bytes_per_second")
-    if not isinstance(speed, int | float) or speed <= 0:
+    speed = float(nic.get("speed_bytes_per_second") or 0)
+    if not speed:
         return "the system does not tell its speed"
     over = over or ("rdma" if is_slingshot(nic) else "tcp")
-    return _stated(float(speed), _slingshot(nic, rows) or _ethernet(float(speed), rows), over)
+    return _stated(speed, _slingshot(nic, rows) or _ethernet(speed, rows), over)
 
 
 def _slingshot(nic: Mapping[str, JSON], rows: Catalogue) -> Rate | None:
@@ -51,19 +51,17 @@ def efa_together(peaks: Sequence[HardwarePeak], rows: Catalogue) -> HardwarePeak
 
 def port_of(port: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """A port of an RDMA card in one direction."""
-    rate = port.get("bytes_per_second")
+    rate = float(port.get("bytes_per_second") or 0)
     if not rate:
         return "the kernel does not tell its rate"
     if port.get("driver") == "efa":
         # The driver calls its rates by names of InfiniBand, which it is not; rows are of whole instances.
-        return HardwarePeak(float(rate), None, EFA, "one direction", _SYSTEM)
-    row = rows.rate("infiniband", str(port.get("rate"))) if port.get("layer") == "InfiniBand" else None
-    if row is not None:
-        # Up to FDR the kernel tells what the wire signals, with the bits of its coding: the row says what is left.
-        return _stated(float(rate), row, "rdma") if _same(row, float(rate)) else row.peak
-    if port.get("layer") == "InfiniBand":
-        return _stated(float(rate), None, "rdma")
-    return _stated(float(rate), _ethernet(float(rate), rows), "rdma")
+        return HardwarePeak(rate, None, EFA, "one direction", _SYSTEM)
+    if port.get("layer") != "InfiniBand":
+        return _stated(rate, _ethernet(rate, rows), "rdma")
+    row = rows.rate("infiniband", str(port.get("rate")))
+    # Up to FDR the kernel tells what the wire signals, with the bits of its coding: the row says what is left.
+    return _stated(rate, row, "rdma") if row is None or _same(row, rate) else row.peak
 
 
 def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:

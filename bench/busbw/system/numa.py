@@ -52,7 +52,7 @@ def bind(address: int, length: int, node: int, call: Syscall = _kernel) -> None:
     width = 8 * ctypes.sizeof(ctypes.c_ulong)
     mask[node // width] = 1 << node % width
     pages, flags = _pages(address, length), ctypes.c_uint(_STRICT | _MOVE)
-    code = call(_MBIND[platform.machine()], *pages, ctypes.c_int(_BIND), mask, _number(MOST_NODES + 1), flags)
+    code = call(_MBIND[platform.machine()], *pages, ctypes.c_int(_BIND), mask, ctypes.c_ulong(MOST_NODES + 1), flags)
     if code:
         raise BackendError(f"{length} B cannot be put on NUMA node {node}: {os.strerror(code)}")
 
@@ -63,7 +63,7 @@ def release(address: int, length: int, call: Syscall = _kernel) -> None:
     """
     if missing() is None:
         pages = _pages(address, length)
-        call(_MBIND[platform.machine()], *pages, ctypes.c_int(_DEFAULT), None, _number(0), ctypes.c_uint(0))
+        call(_MBIND[platform.machine()], *pages, ctypes.c_int(_DEFAULT), None, ctypes.c_ulong(0), ctypes.c_uint(0))
     # The policy is of pages that are touched later; an allocator hands those that are there to the next buffer.
     give_pages_back(address, length)
 
@@ -82,8 +82,4 @@ def _pages(address: int, length: int) -> tuple[ctypes.c_void_p, ctypes.c_ulong]:
     """The whole pages that hold these bytes."""
     first = address // mmap.PAGESIZE * mmap.PAGESIZE
     last = -(-(address + length) // mmap.PAGESIZE) * mmap.PAGESIZE
-    return ctypes.c_void_p(first), _number(last - first)
-
-
-def _number(value: int) -> ctypes.c_ulong:
-    return ctypes.c_ulong(value)
+    return ctypes.c_void_p(first), ctypes.c_ulong(last - first)

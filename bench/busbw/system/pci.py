@@ -8,6 +8,7 @@ tell is None or in ``untold``: virtual machines often show one flat bus, whateve
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from busbw.runs.records import JSON
@@ -103,9 +104,7 @@ def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> dic
 
 def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
     """How many steps from the top both ways share."""
-    return next(
-        (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    return sum(1 for _ in takewhile(lambda steps: steps[0] == steps[1], zip(one, other, strict=False)))
 
 
 def _gpus(sysfs: Path) -> list[_Place]:

@@ -125,11 +125,10 @@ def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
 
 def _tools() -> dict[str, JSON]:
     """Versions of what else measures storage; None: it is not installed."""
-    fio = shutil.which("fio")
-    if fio is None:
-        return {"fio": None}
     try:
-        told = subprocess.run([fio, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        told = subprocess.run(
+            [shutil.which("fio") or "fio", "--version"], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return {"fio": None}
     return {"fio": told.stdout.strip().removeprefix("fio-")}
@@ -194,20 +193,17 @@ def _no_room(told: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | Non
 
 def cautions(facts: Mapping[str, _Facts]) -> tuple[str, ...]:
     """What to hear before numbers of storage, one line each, by the facts of every host."""
-    lines: dict[str, None] = {}
-    for told in map(_storage, facts.values()):
-        if told.get("way") == "memory":
-            lines[f"{told['path']}: {told['no_direct']}; what is written and read there never leaves memory"] = None
-        elif told.get("way") == "dropped":
-            lines[
-                f"{told['path']}: {told['no_direct']}; files are dropped from the page cache before they are read"
-            ] = None
-    return tuple(lines)
+    of_a_way = {
+        "memory": "what is written and read there never leaves memory",
+        "dropped": "files are dropped from the page cache before they are read",
+    }
+    told = [one for one in map(_storage, facts.values()) if one.get("way") in of_a_way]
+    return tuple(dict.fromkeys(f"{one['path']}: {one['no_direct']}; {of_a_way[one['way']]}" for one in told))
 
 
 def _storage(fact: _Facts) -> _Facts:
-    found = fact.get("storage")
-    return found if isinstance(found, Mapping) else {}
+    found: _Facts = fact.get("storage") or {}
+    return found
 
 
 def _system(fact: _Facts) -> tuple[object, ...]:

@@ -1,0 +1,234 @@
+"""What ``busbw run`` makes of its options: a plan, what a run of it would do, and what is said at the end of one."""
+
+import importlib
+import json
+import os
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from busbw import launch, units
+from busbw.backends import backend_named
+from busbw.cli.baseline import baseline
+from busbw.errors import BusbwError, Interrupted, UsageError
+from busbw.escape import echo, plain_text
+from busbw.launch.base import Result, Settings
+from busbw.launch.launchers import launcher_here
+from busbw.launch.observers import in_words, timing_in_words
+from busbw.launch.run_session import place_here, refuse_crowd, refuse_impossible, way_here
+from busbw.measure.unsupported import anywhere, unsuited
+from busbw.ops.traffic import read_weights
+from busbw.runs import cases, plan, resume, store
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import settings_in_words
+from busbw.runs.resume import Lack
+from busbw.system import environment
+
+_KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
+"""Options of ``run`` that leave a stored plan as it is; ``--launches`` may ask for more of the same."""
+
+
+def go_on_with(
+    selector: str, changes: Mapping[str, Any], settings: Settings, *, dry_run: bool, as_json: bool
+) -> Result | None:
+    """Measure what the run ``selector`` lacks, with ``changes`` to its plan; with ``dry_run`` only print it (None)."""
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _KEPT_WITH_RESUME
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    resume.refuse_options(given)
+    folder = store.find(settings.results_dir, selector)
+    if dry_run:
+        stored = store.read(folder)
+        _print_lack(resume.lack_of(stored, resume.plan_of(stored.run, **changes)), as_json=as_json)
+        return None
+    return launch.resume(folder, changes["launches"], settings, changes["timeout_seconds"])
+
+
+def _print_lack(lack: Lack, *, as_json: bool) -> None:
+    if as_json:
+        missing = [
+            {"launch": lack.first + one.number, "resumes": one.resumes, "case": case, "blocks": blocks}
+            for one in lack.launches
+            for case, blocks in lack.by_case(one).items()
+        ]
+        document = {"run": lack.stored.run.id, "missing": missing, "not_tried_again": lack.void}
+        echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        return
+    for one in lack.launches:
+        why = "" if one.resumes is None else f" for launch {one.resumes + 1}"
+        for case, blocks in lack.by_case(one).items():
+            numbers = ", ".join(str(block + 1) for block in blocks)
+            echo(plain_text(f"launch {lack.first + one.number + 1}{why}  {in_words(case)}  block {numbers}"))
+    for case in lack.void:
+        echo(f"not tried again: {plain_text(in_words(case))} failed", err=True)
+    echo(f"{plain_text(lack.in_words())}; nothing was measured", err=True)
+
+
+@contextmanager
+def broken_off_in_words() -> Iterator[None]:
+    """Say of a run that was broken off where it is and what goes on with it, and exit with 1."""
+    try:
+        yield
+    except (BusbwError, Interrupted) as broken:
+        if broken.folder is None:
+            raise
+        folder = plain_text(shlex.quote(str(broken.folder)))
+        # A step of Slurm is read where another world would form: on the node that submits.
+        command = "submit" if launcher_here(os.environ).name == "srun" else "run"
+        echo(
+            f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
+        )
+        click.get_current_context().exit(1)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
+        return tuple(map(int, names))
+    raise UsageError(f"--{option}: {text!r} is no list of numbers; want some by commas, as in 0,1")
+
+
+_READ: dict[str, Callable[[Any], object]] = {
+    "numa_nodes": partial(_numbers, "numa-node"),
+    "micro_batches": partial(_numbers, "micro-batches"),
+    "replicas": partial(_numbers, "replicas"),
+    "path": plan.given_path,
+    "traffic": read_weights,
+}
+"""What an option gives → what the plan's field of that name wants, where that is something else."""
+
+
+def asked_plan(
+    suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, asked: Mapping[str, Any], *, alone: bool
+) -> tuple[Plan, list[str]]:
+    """The plan that the options make, what was ``asked`` going to its fields of these names; with what it lacks to be
+    judged unless it is to stay ``alone``, and the operations of that. A range of sizes that ends below its end is said.
+    """
+    read = {name: reads(asked[name]) for name, reads in _READ.items() if asked[name] is not None}
+    wanted = _plan(suite, plan_file, ops, {**asked, **read})
+    for note in units.short_ranges(asked["sizes"] or ""):
+        echo(f"busbw: {note}", err=True)
+    if alone or ops is None:
+        return wanted, []
+    launcher, ranks = launcher_here(os.environ), launch.ranks_of(wanted, os.environ)
+    one_host = launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+    judged = [op for sweep in wanted.sweep for op in sweep.ops]
+    beside = baseline(judged, backend_named(wanted.backend), ranks, one_host=one_host)
+    completed = msgspec.structs.replace(wanted, sweep=(*wanted.sweep, *beside))
+    return completed, [name for sweep in beside for name in sweep.ops]
+
+
+def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, settings: Mapping[str, Any]) -> Plan:
+    if suite is not None and plan_file is not None:
+        raise UsageError("--suite and --plan exclude each other; give one")
+    if suite is None and plan_file is None and ops is None:
+        raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
+    base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
+    with plan.told_as_options():
+        if base is None:
+            return plan.override(Plan(sweep=(Sweep(ops=ops or ()),)), **settings)
+        return plan.override(base, ops=ops or (), **settings)
+
+
+def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> None:
+    """Print the cases of ``wanted`` and how long they take, and which of it is the ops ``beside`` what was asked for.
+    Raises UsageError for what cannot be run here.
+    """
+    ranks = launch.ranks_of(wanted, os.environ)
+    cores = max(1, environment.cores_of_launcher() // ranks)
+    # Of a world of several hosts, which of its ranks make files here is not known before they are there.
+    here = launcher_here(os.environ).name == "local"
+    way = way_here(wanted, ranks) if here else "direct"
+    with plan.told_as_options():
+        if here:
+            refuse_crowd(ranks)
+        refuse_impossible(wanted, ranks, on_one_host=here)
+    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
+    place = place_here(ranks) if here else anywhere()
+    skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
+    to_come = [case for case in planned.cases if case not in skipped]
+    seconds = cases.estimated_seconds(wanted, to_come)
+    asked = [case for case in to_come if case.op not in beside]
+    of_baseline = seconds - cases.estimated_seconds(wanted, asked) if beside else 0.0
+    if as_json:
+        document = {
+            "plan": wanted.as_json(),
+            "cases": msgspec.to_builtins(planned.cases),
+            "adjusted": list(planned.adjusted),
+            "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
+            "estimated_seconds": seconds,
+            "baseline": {"ops": list(beside), "estimated_seconds": of_baseline},
+        }
+        echo(json.dumps(document, indent=2))
+        return
+    for case in planned.cases:
+        why = f"  would be skipped: {skipped[case]}" if case in skipped else ""
+        details = " ".join(part for part in (case.dtype, case.redop, *settings_in_words(case)) if part)
+        way_of_call = "in place" if case.in_place else "out of place"
+        timing = ", ".join([f"{case.ranks} ranks", f"groups {case.group}", way_of_call, *timing_in_words(case)])
+        echo(f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} {timing}{why}")
+    for note in planned.adjusted:
+        echo(f"size rounded: {note}", err=True)
+    if beside:
+        echo(
+            f"baseline: {', '.join(beside)}, which the results are judged by: "
+            f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline leaves it out",
+            err=True,
+        )
+    echo(
+        f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
+        f"{units.format_span(seconds)}, more where one call takes seconds; {len(skipped)} of {len(planned.cases)} "
+        "cases would be skipped, and those that the backend refuses; nothing was measured",
+        err=True,
+    )
+
+
+_JUDGED_BYTES = 100 << 20
+"""Runs that take longer to judge than some seconds, such as pairs of 256 ranks, are judged when they are asked for."""
+
+
+def _judged(folder: Path, function: str) -> Any:  # noqa: ANN401 - busbw imports nothing of the analysis
+    """What ``function`` of the analysis returns for the run in ``folder``. None where the analysis is not installed, or
+    cannot judge the run, which is said, or would take long: the run ends as well.
+    """
+    try:
+        if sum(file.stat().st_size for file in folder.glob("samples.jsonl*")) > _JUDGED_BYTES:
+            return None
+        return getattr(importlib.import_module("busbw_analysis.cli.main"), function)(folder)
+    except ImportError:
+        return None
+    except BusbwError as error:
+        echo(f"no answer: {plain_text(str(error))}", err=True)
+        return None
+
+
+def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
+    """Say what came of a run, where it is and what may be done with it."""
+    folder = plain_text(shlex.quote(str(result.folder)))
+    try:
+        if as_json:
+            counted = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}
+            found = _judged(result.folder, "shown") or {}
+            echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
+            return
+        if not quiet:
+            _judged(result.folder, "tell")
+    except OSError:
+        echo(f"results: {folder}", err=True)
+        raise
+    echo(f"results: {folder}\nnext:    busbw report {folder}", err=True)
+    if result.failed and not result.whole:
+        echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} says which and why", err=True)
+    elif not result.measured and not result.whole:
+        echo(f"busbw: nothing was measured, every case was skipped; busbw show {folder} says why", err=True)
