@@ -10,7 +10,7 @@ from testing.fakes import FakeWorld, Script
 from testing.synthetic import case
 
 from busbw.runs.records import GpuConditions, Measurement
-from busbw.system.device import REASONS, DeviceConditions
+from busbw.system.device import REASONS, DeviceConditions, reasons_in_words
 from busbw.system.nvml import Gpu, gpus_by_address, nvml_of, uuid_of
 
 UUID = "GPU-12345678-1234-1234-1234-123456789abc"
@@ -92,7 +92,8 @@ def test_clock_and_reasons_are_told_in_words(monkeypatch: pytest.MonkeyPatch, ki
     assert gpu is not None
     found = gpu.conditions()
     assert found == DeviceConditions(3, 1_980.0, 0x45)
-    assert found.throttled == ("power limit", "temperature, by the hardware"), "a GPU that idles is not held back"
+    told = reasons_in_words(found.reasons)
+    assert told == ("power limit", "temperature, by the hardware"), "a GPU that idles is not held back"
     assert library.asked == [UUID]
 
 

@@ -169,7 +169,7 @@ def test_a_run_that_lacks_nothing_any_more_is_complete_unless_a_case_is_to_blame
     ended = Ended(status="failed", reason="it failed", ended="2026-01-02T03:04:05.000Z")
     folder = write_synthetic(tmp_path, with_rows(stored, [*rows, bad, ended]))
     with open_run(msgspec.structs.replace(PLAN, ranks=4), Settings(tmp_path, resume=folder)) as here:
-        result = here.nothing_to_do(speaks=True)
+        result = here.nothing_to_do()
     assert result is not None
     assert result.failed == (status == "failed")
     end = store.read(folder).end
@@ -470,7 +470,7 @@ def test_a_whole_run_without_a_good_end_gets_one(tmp_path: Path, end: Any) -> No
     ends = [] if end is None else [Ended(status=end, reason=None, ended="2026-01-01T00:00:00.000Z")]
     folder = write_synthetic(tmp_path, with_rows(stored, [*rows, *ends]))
     with open_run(plan_of(stored.run, None), Settings(tmp_path, resume=folder)) as here:
-        result = here.nothing_to_do(speaks=True)
+        result = here.nothing_to_do()
     assert result is not None
     assert result.whole
     last = store.read(folder).end

@@ -121,14 +121,10 @@ def _suites() -> list[Row]:
                 "launches": suite.launches,
                 "cases at 4 ranks": len(expanded),
                 "minutes": round(seconds / 60, 1),
-                "what": _first_comment(name),
+                "what": plan.suites()[name].partition("\n")[0].lstrip("# "),
             }
         )
     return found
-
-
-def _first_comment(name: str) -> str:
-    return plan.suites()[name].partition("\n")[0].lstrip("# ")
 
 
 def launchers() -> list[Row]:

@@ -10,7 +10,7 @@ import click
 from busbw import units
 from busbw.backends import backend_named
 from busbw.cli import listing
-from busbw.cli.options import json_option, results_dir_option
+from busbw.cli.options import json_option, option, results_dir_option
 from busbw.errors import LaunchError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import cases, store
@@ -20,54 +20,48 @@ from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 
+_OPTIONS = [
+    option("--nodes", "Nodes of the job; several numbers make an array with a run on each.", metavar="N[,N…]"),
+    option("--ranks-per-node", "Ranks on every node.", click.IntRange(min=1)),
+    option("--resume", "Measure what this run lacks, on its nodes: a folder, a name, or latest.", metavar="RUN"),
+    option("--backend", "Communication library (busbw list backends).  [default: the plan's]"),
+    option("--launches", "Fresh sets of processes, a step each.  [default: the plan's]", click.IntRange(min=1)),
+    option(
+        "--path",
+        "storage_*, checkpoint_save: folder on the measured storage, on every node.  [default: the plan's]",
+        click.Path(),
+    ),
+    option(
+        "--timeout timeout_seconds",
+        "Seconds after which a silent rank is lost, and that ranks wait for each other.  [default: the plan's]",
+        float,
+    ),
+    option("--mpi", "What srun is told of the MPI: pmi2, pmix …  [default: by the library that is here]"),
+    *(option(f"--{name}", "As of sbatch.") for name in ("partition", "account", "qos")),
+    option("--time", "Limit, as of sbatch: 30, 1:30:00, 1-0.  [default: the partition's]"),
+    option("--gpus-per-node", "As of sbatch.", click.IntRange(min=1)),
+    option("--cpus-per-task", "As of sbatch, and for the ranks.", click.IntRange(min=1)),
+    option("--nodelist", "As of sbatch.  [default with --resume: the hosts of the run]"),
+    *(option(f"--{name}", "As of sbatch.") for name in ("exclude", "constraint", "reservation")),
+    option("--exclusive", "Nobody else on these nodes.", is_flag=True),
+    option("--requeue/--no-requeue", "May Slurm put it back into the queue?", default=True, show_default=True),
+    option(
+        "--signal-seconds",
+        "Come to an end so long before the time limit; 0: not before Slurm ends it.",
+        click.IntRange(min=0),
+        default=SIGNAL_SECONDS,
+        show_default=True,
+    ),
+    option("--setup", "A line before the run, as: module load …  Repeatable.", multiple=True, metavar="LINE"),
+    option("--srun-arg srun", "An option for srun, as: --cpu-bind=cores  Repeatable.", multiple=True, metavar="OPTION"),
+    option("--busbw", "The command on the nodes.  [default: this one]", metavar="PATH"),
+    option("--dry-run", "Print the batch script, and submit nothing.", is_flag=True),
+    option("--wait", "Follow the job, and end with its verdict.", is_flag=True),
+]
 
-@click.command()
+
+@click.command(params=_OPTIONS)
 @click.argument("plan", required=False)
-@click.option("--nodes", metavar="N[,N…]", help="Nodes of the job; several numbers make an array with a run on each.")
-@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Ranks on every node.")
-@click.option("--resume", metavar="RUN", help="Measure what this run lacks, on its nodes: a folder, a name, or latest.")
-@click.option("--backend", help="Communication library (busbw list backends).  [default: the plan's]")
-@click.option(
-    "--launches", type=click.IntRange(min=1), help="Fresh sets of processes, a step each.  [default: the plan's]"
-)
-@click.option(
-    "--path",
-    type=click.Path(),
-    help="storage_*, checkpoint_save: folder on the measured storage, on every node.  [default: the plan's]",
-)
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=float,
-    help="Seconds after which a silent rank is lost, and that ranks wait for each other.  [default: the plan's]",
-)
-@click.option("--mpi", help="What srun is told of the MPI: pmi2, pmix …  [default: by the library that is here]")
-@click.option("--partition", help="As of sbatch.")
-@click.option("--account", help="As of sbatch.")
-@click.option("--qos", help="As of sbatch.")
-@click.option("--time", help="Limit, as of sbatch: 30, 1:30:00, 1-0.  [default: the partition's]")
-@click.option("--gpus-per-node", type=click.IntRange(min=1), help="As of sbatch.")
-@click.option("--cpus-per-task", type=click.IntRange(min=1), help="As of sbatch, and for the ranks.")
-@click.option("--nodelist", help="As of sbatch.  [default with --resume: the hosts of the run]")
-@click.option("--exclude", help="As of sbatch.")
-@click.option("--constraint", help="As of sbatch.")
-@click.option("--reservation", help="As of sbatch.")
-@click.option("--exclusive", is_flag=True, help="Nobody else on these nodes.")
-@click.option("--requeue/--no-requeue", default=True, show_default=True, help="May Slurm put it back into the queue?")
-@click.option(
-    "--signal-seconds",
-    type=click.IntRange(min=0),
-    default=SIGNAL_SECONDS,
-    show_default=True,
-    help="Come to an end so long before the time limit; 0: not before Slurm ends it.",
-)
-@click.option("--setup", multiple=True, metavar="LINE", help="A line before the run, as: module load …  Repeatable.")
-@click.option(
-    "--srun-arg", "srun", multiple=True, metavar="OPTION", help="An option for srun, as: --cpu-bind=cores  Repeatable."
-)
-@click.option("--busbw", metavar="PATH", help="The command on the nodes.  [default: this one]")
-@click.option("--dry-run", is_flag=True, help="Print the batch script, and submit nothing.")
-@click.option("--wait", is_flag=True, help="Follow the job, and end with its verdict.")
 @results_dir_option
 @json_option
 def submit(  # noqa: PLR0913 - click hands every option over by name

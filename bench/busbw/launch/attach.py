@@ -1,5 +1,6 @@
 """Ranks that torchrun, mpirun or srun has started: this process is one of them and joins the world it finds."""
 
+import dataclasses
 import faulthandler
 import os
 import sys
@@ -36,7 +37,7 @@ def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
         say(f"{info.launcher}'s world is one launch; the plan's {plan.launches} launches become 1")
         plan = msgspec.structs.replace(plan, launches=1)
     with open_run(plan, settings, info.local_size or 1) as here:
-        return here.nothing_to_do(speaks=True) or _run_launch(plan, row, here, attached, quiet=settings.quiet)
+        return here.nothing_to_do() or _run_launch(plan, row, here, attached, quiet=settings.quiet)
 
 
 def _attachment(settings: Settings) -> Attachment:
@@ -135,16 +136,10 @@ def _die_with_launcher(shutdown: ShutdownHandler) -> None:
 
 
 def _world(attached: Attachment, plan: Plan, lost: Callable[[Exception], None]) -> World:
-    info = attached.info
     return World(
-        info.rank,
-        info.size,
-        info.local_rank,
-        info.launcher,
-        plan.timing.timeout_seconds,
+        **dataclasses.asdict(attached.info),
+        timeout_seconds=plan.timing.timeout_seconds,
         store=attached.rendezvous.store,
-        local_size=info.local_size,
-        node=info.node,
         key=attached.rendezvous.key,
         lost=lost,
     )

@@ -84,7 +84,7 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Run every launch of ``plan`` here, in one run folder. Raises what broke it, with the folder closed in order."""
     size = plan.ranks or default_ranks(row.places())
     with open_run(plan, settings, size) as run_folder:
-        return run_folder.nothing_to_do(speaks=True) or _run_launches(plan, row, settings, run_folder, size)
+        return run_folder.nothing_to_do() or _run_launches(plan, row, settings, run_folder, size)
 
 
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSession, size: int) -> Result:
@@ -303,7 +303,9 @@ def _be_rank(
         signal.signal(left, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+    # lo on Linux, lo0 on BSD: Gloo wants a name, and ranks of one machine need no other interface.
+    loopback = next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     if stub is not None:
         stub.enter()
 
@@ -338,8 +340,3 @@ def _last_words(parent: Connection, word: _Broke) -> None:
         sys.stderr.flush()
         # Not sys.exit: Gloo's destructors may wait for peers that are gone.
         os._exit(1)
-
-
-def _loopback_interface() -> str:
-    """lo on Linux, lo0 on BSD: Gloo wants a name, and ranks of one machine need no other interface."""
-    return next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")

@@ -91,7 +91,6 @@ class RankStub:
     variables: Mapping[str, str]
     descriptors: Mapping[int, int]
     cores: tuple[int, ...]
-    guard: socket.socket
 
     def enter(self) -> None:
         """Be the process that mpiexec started: called in the rank that was forked."""
@@ -242,7 +241,6 @@ def _received(guard: socket.socket, size: int) -> RankStub:
         variables=about["variables"],
         descriptors=dict(zip(about["descriptors"], descriptors, strict=True)),
         cores=tuple(about["cores"]),
-        guard=guard,
     )
 
 

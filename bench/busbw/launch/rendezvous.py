@@ -93,7 +93,8 @@ class Rendezvous(Protocol):
 
 
 class StoreRendezvous:
-    """Over a key-value store of torch's at ``host`` and ``port``, which rank 0 keeps if it ``serves``.
+    """Over a key-value store of torch's at ``host`` and ``port``, which rank 0 keeps if it ``serves``: else the world
+    forms elsewhere.
 
     Ranks of another ``attempt`` do not meet there. What ranks say there is signed with ``secret`` (empty: anyone can
     sign). A rank asks with a number that nobody has used before, and takes an order that is signed for that number
@@ -110,7 +111,6 @@ class StoreRendezvous:
         *,
         serves: bool = True,
         attempt: str = "0",
-        own_world: bool = True,
         secret: bytes = b"",
     ) -> None:
         import torch.distributed as dist  # noqa: PLC0415 - heavy, and only needed where ranks are joined
@@ -139,7 +139,7 @@ class StoreRendezvous:
             raise LaunchError(f"{lacking}: {_in_words(error)}; MASTER_ADDR and MASTER_PORT name another one") from error
         self._attempt = attempt
         self._store: dist.Store = dist.PrefixStore(f"busbw/rendezvous/{attempt}", self._kept)
-        self.store = (host, port) if own_world else None
+        self.store = (host, port) if serves else None
 
     def publish(self, order: LaunchOrder) -> None:
         """Put it into the store, and wait until the others have taken it: it goes with this process."""
@@ -340,7 +340,6 @@ def at_torchrun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: f
         serves=not agent,
         # The agent's store lives on when it starts its ranks again.
         attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
-        own_world=not agent,
         secret=secret_in(variables),
     )
 

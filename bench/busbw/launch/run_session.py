@@ -49,18 +49,18 @@ class RunSession:
         """Cases that have failed before."""
         return len(self.lack.void) if self.lack else 0
 
-    def nothing_to_do(self, *, speaks: bool) -> Result | None:
+    def nothing_to_do(self) -> Result | None:
         """The result when a resumed run lacks nothing. Its end is written when it came to none of its own, or to one
         that was the fault of a rank or the machine.
         """
         if self.lack is None or self.launches:
             return None
         end = self.lack.stored.end
-        if speaks and (end is None or end.status == "interrupted" or (end.status == "failed" and not self.failed)):
+        if end is None or end.status == "interrupted" or (end.status == "failed" and not self.failed):
             finish_well(self.folder, self.failed)
-        elif speaks:
+        else:
             pack(self.folder)  # as it was found
-        return Result(self.folder, 0, self.failed, speaks=speaks, whole=True)
+        return Result(self.folder, 0, self.failed, speaks=True, whole=True)
 
     def broke(self, error: Exception, launch: int, during: CaseBlock | None) -> None:
         """Write that ``error`` broke ``launch``, and with it the block that was under way, if one was."""

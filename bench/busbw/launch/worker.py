@@ -187,7 +187,8 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
             listener.row_written(row)
 
     for case, reason in refused.items():
-        if _tells_of_it_first(job, cases.cases.index(case)):
+        # Once a run is enough.
+        if job.launch == 0 if job.remaining is None else cases.cases.index(case) not in job.remaining.skipped:
             record(Skipped(case=case, reason=reason))
     place.words = "the warm-up of the launch"
     _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
@@ -217,11 +218,6 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
         for number, reason in json.loads(text):
             found.setdefault(number, reason)
     return {cases[number]: found[number] for number in sorted(found)}
-
-
-def _tells_of_it_first(job: Job, place: int) -> bool:
-    """Whether this launch is the one to say that the case at ``place`` was skipped: once a run is enough."""
-    return job.launch == 0 if job.remaining is None else place not in job.remaining.skipped
 
 
 def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> dict[str, int]:

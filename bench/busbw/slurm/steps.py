@@ -64,7 +64,7 @@ def carry_out(
             return _without_run(status, results_dir)
         after = read_progress(folder)
         if after.whole:
-            return folder, _exit_status(status)
+            return folder, min(abs(status), 1)  # srun's may be a signal's, or one more than busbw ever gives
         if after.broken_off or after.begun == begun:
             say(
                 f"run {folder.name} is not whole: {after.in_words()}; busbw submit --resume {folder.name} goes on, "
@@ -125,11 +125,6 @@ def _without_run(status: int, results_dir: Path) -> tuple[Path, int]:
     raise (UsageError if status == 2 else LaunchError)(
         f"no run came of it: the step ended with exit status {status}, and says why above"
     )
-
-
-def _exit_status(status: int) -> int:
-    """That of the job: srun's may be a signal's, or one more than busbw ever gives."""
-    return min(abs(status), 1)
 
 
 @contextmanager

@@ -36,11 +36,6 @@ class DeviceConditions:
     mhz: float | None
     reasons: int = 0
 
-    @property
-    def throttled(self) -> tuple[str, ...]:
-        """Why it is held back, in words."""
-        return reasons_in_words(self.reasons)
-
 
 def reasons_in_words(bits: int) -> tuple[str, ...]:
     """The bits of ``REASONS`` that are set in ``bits``, in words; those that it does not know are left out."""
