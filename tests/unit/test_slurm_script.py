@@ -173,22 +173,6 @@ def test_line_breaks_are_refused_wherever_they_hide() -> None:
             replace(PLAIN, **fields)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"nodes": 0}, "nodes: want at least 1; given 0"),
-        ({"ranks_per_node": -1}, "ranks a node: want at least 1; given -1"),
-        ({"gpus_per_node": 0}, "GPUs a node: want at least 1; given 0"),
-        ({"node_counts": (1, 2, 4)}, "uses 4 nodes, but the job has 2"),
-        ({"signal_seconds": -1}, "want 0 \\(none\\) or more seconds; given -1"),
-        ({"settings": (Setting("A B", "1"),)}, "'A B' is no name of a variable"),
-    ],
-)
-def test_what_cannot_be_is_refused(fields: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        replace(PLAIN, **fields)  # type: ignore[arg-type]
-
-
 # --- the files in slurm/ ---------------------------------------------------------------------------------------
 
 

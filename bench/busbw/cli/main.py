@@ -117,19 +117,12 @@ class _Commands(click.Group):
         except click.ClickException as error:
             error.message = plain_text(error.message)  # type: ignore[misc] # it is printed with its usage, by click
             raise
-        except UsageError as error:
-            _say(error)
-            ctx.exit(2)
         except BusbwError as error:
-            _say(error)
-            ctx.exit(1)
+            echo(f"busbw: {plain_text(str(error))}", err=True)
+            ctx.exit(2 if isinstance(error, UsageError) else 1)
         except KeyboardInterrupt:
             echo("busbw: interrupted", err=True)
             ctx.exit(1)
-
-
-def _say(error: BaseException) -> None:
-    echo(f"busbw: {plain_text(str(error))}", err=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -19,10 +19,10 @@ from busbw.backends import backend_named
 from busbw.cli.baseline import baseline
 from busbw.errors import BusbwError, Interrupted, UsageError
 from busbw.escape import echo, plain_text
+from busbw.launch import run_session
 from busbw.launch.base import Result, Settings
 from busbw.launch.launchers import launcher_here
 from busbw.launch.observers import in_words, timing_in_words
-from busbw.launch.run_session import place_here, refuse_crowd, refuse_impossible, way_here
 from busbw.measure.unsupported import anywhere, unsuited
 from busbw.ops.traffic import read_weights
 from busbw.runs import cases, plan, resume, store
@@ -149,13 +149,13 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     cores = max(1, environment.cores_of_launcher() // ranks)
     # Of a world of several hosts, which of its ranks make files here is not known before they are there.
     here = launcher_here(os.environ).name == "local"
-    way = way_here(wanted, ranks) if here else "direct"
+    way = run_session.way_here(wanted, ranks) if here else "direct"
     with plan.told_as_options():
         if here:
-            refuse_crowd(ranks)
-        refuse_impossible(wanted, ranks, on_one_host=here)
+            run_session.refuse_crowd(ranks)
+        run_session.refuse_impossible(wanted, ranks, on_one_host=here)
     planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
-    place = place_here(ranks) if here else anywhere()
+    place = run_session.place_here(ranks) if here else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
     to_come = [case for case in planned.cases if case not in skipped]
     seconds = cases.estimated_seconds(wanted, to_come)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from types import FrameType
 
 from busbw import errors
 from busbw.backends.base import BackendRow, World
@@ -27,6 +26,7 @@ from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
 from busbw.launch.observers import Listener, Relay, in_words
 from busbw.launch.run_session import RunSession, open_run
+from busbw.launch.signals import raise_interrupt
 from busbw.launch.worker import Job, Outcome, run
 from busbw.ops import OPS
 from busbw.runs.plan import Plan
@@ -91,8 +91,9 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSess
     began = time.monotonic()
     measured, failures, launch, watch = 0, here.failed, 0, Watch()
     written: int | None = here.size_bytes
+    # They end a run as Ctrl-C does; the last one is what Slurm sends before the time limit.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, _raise_interrupt)
+        signal.signal(number, raise_interrupt)
     try:
         for launch, remaining in here.launches:
             watch = Watch()
@@ -109,11 +110,6 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSess
         raise
     finish_well(here.folder, failures, written)
     return Result(here.folder, measured, failures, speaks=True)
-
-
-def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
-    """SIGTERM, SIGHUP and SIGUSR1, which Slurm sends before the time limit, end a run as Ctrl-C does."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0, *, quiet: bool = False) -> Outcome:

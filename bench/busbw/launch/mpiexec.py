@@ -139,7 +139,9 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
             for number in range(size):
                 if not _somebody_comes(listener, process):
                     said.seek(0)
-                    words = _last_words(said.read().decode(errors="replace"))
+                    # What mpiexec said, without its lines of dashes, in one line.
+                    text = said.read().decode(errors="replace")
+                    words = " ".join(word for word in text.split() if word.strip("-"))[:600]
                     raise LaunchError(
                         f"{mpiexec} started {number} of {size} ranks" + (f"; it says: {words}" if words else "")
                     )
@@ -262,8 +264,3 @@ def _close(guards: list[socket.socket], process: subprocess.Popen[bytes]) -> Non
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _last_words(text: str) -> str:
-    """What mpiexec said, without its lines of dashes, in one line."""
-    return " ".join(word for word in text.split() if word.strip("-"))[:600]

@@ -32,13 +32,8 @@ if TYPE_CHECKING:
 _LEAST_PORT, _PORTS = 10_000, 20_000
 """Where a port is taken from that nobody has stated: below those that kernels give to outgoing connections."""
 
-_PRESENT, _ASKED, _ORDER, _HEARD, _ELSEWHERE = (
-    "present/{rank}",
-    "asked/{rank}",
-    "order/{rank}",
-    "heard/{rank}",
-    "elsewhere",
-)
+_PRESENT, _ASKED, _ORDER, _HEARD = "present/{rank}", "asked/{rank}", "order/{rank}", "heard/{rank}"
+_ELSEWHERE = "elsewhere"
 _SLACK_SECONDS = 2.0
 """How much later than the store's own timeout a wait for it is ended: without a network the store does not notice."""
 
@@ -74,13 +69,8 @@ class Rendezvous(Protocol):
     told.
     """
 
-    @property
-    def store(self) -> tuple[str, int] | None:
-        """The store, once the others have been told."""
-
-    @property
-    def key(self) -> bytes:
-        """The key, once the others have been told."""
+    store: tuple[str, int] | None
+    key: bytes
 
     def publish(self, order: LaunchOrder) -> None:
         """Rank 0, once: the order is there for all others. Raises LaunchError when it cannot be said."""

@@ -117,14 +117,13 @@ def place_here(ranks: int) -> Place:
     """What decides whether a case can run with ``ranks`` ranks of this host alone, before any of them is there."""
     facts = environment.host_facts()
     host, cores = str(facts["host"]), environment.cores_of_launcher()
-    free = (facts.get("memory") or {}).get("available_bytes")
     return Place(
         oversubscribed=ranks > cores,
         comparable=True,
         cores=max(1, cores // ranks),
         numa_nodes=environment.common_numa_nodes([facts]),
         hosts=(host,) * ranks,
-        memory={host: free} if isinstance(free, int) else {},
+        memory={host: facts["memory"]["available_bytes"]},
     )
 
 

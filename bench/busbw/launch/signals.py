@@ -72,11 +72,11 @@ class ShutdownHandler:
         watching = threading.Thread(target=self._watch, args=(hears, over, abort), name="busbw-shutdown", daemon=True)
         watching.start()
         signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
-        signal.signal(signal.SIGALRM, _raise_interrupt)
+        signal.signal(signal.SIGALRM, raise_interrupt)
         for number in self.policy.at_end_of_block:
             signal.signal(number, self._remember)
         for number in self.policy.at_once:
-            signal.signal(number, _raise_interrupt if self.info.lead else signal.SIG_IGN)
+            signal.signal(number, raise_interrupt if self.info.lead else signal.SIG_IGN)
         try:
             yield
         finally:
@@ -128,6 +128,6 @@ class ShutdownHandler:
             abort()
 
 
-def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
+def raise_interrupt(number: int, _frame: FrameType | None) -> None:
     """End as on Ctrl-C, with the run folder closed."""
     raise KeyboardInterrupt(signal.Signals(number).name)

@@ -15,8 +15,6 @@ some, and what a job has left when it is told is all it has."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+")
 """What sbatch takes as it stands: no blanks, no quotes, and no # (the rest would be a comment)."""
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 _WORDS_SECONDS = 60
 """What the ranks that are left have to say who is lost, and to write it down, once their patience is at its end."""
 
@@ -55,8 +53,8 @@ class Job:
     another. What is None is left to the cluster. ``mpi`` is what srun is told of the MPI library (pmi2, pmix).
     ``silence_seconds`` is how long the plan's ranks wait for one that says nothing: srun ends the others no sooner.
     ``before`` are lines of shell before the run (``module load …``), ``after`` lines that follow it and find its folder
-    in ``$run``; they decide the exit status. ``about`` are the comments at the top. Raises UsageError for a value that
-    a batch script cannot hold.
+    in ``$run``; they decide the exit status. ``about`` are the comments at the top. Numbers are taken as they come
+    from ``submit``, which checks them. Raises UsageError for a text that a batch script cannot hold.
     """
 
     run: tuple[Word, ...]
@@ -87,22 +85,6 @@ class Job:
     after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        counts = {
-            "nodes": self.nodes,
-            "ranks a node": self.ranks_per_node,
-            "GPUs a node": self.gpus_per_node,
-            "CPUs a task": self.cpus_per_task,
-            **{f"node count {count}": count for count in self.node_counts},
-        }
-        for what, count in counts.items():
-            if count is not None and count < 1:
-                raise UsageError(f"{what}: want at least 1; given {count}")
-        if self.node_counts and max(self.node_counts) > self.nodes:
-            raise UsageError(f"a task of the array uses {max(self.node_counts)} nodes, but the job has {self.nodes}")
-        if self.signal_seconds < 0:
-            raise UsageError(
-                f"the signal before the time limit: want 0 (none) or more seconds; given {self.signal_seconds}"
-            )
         for what, text in _texts(self):
             if not text.strip() and what not in _MAY_BE_EMPTY:
                 raise UsageError(f"{what} {text!r}: want a word; leave it out where there is nothing to say")
@@ -110,9 +92,6 @@ class Job:
                 raise UsageError(
                     f"{what} {text!r}: a batch script cannot hold line breaks or other control characters there"
                 )
-        for setting in self.settings:
-            if not _VARIABLE.fullmatch(setting.name):
-                raise UsageError(f"{setting.name!r} is no name of a variable; allowed are letters, digits and _")
 
 
 def render(job: Job) -> str:

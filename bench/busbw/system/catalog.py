@@ -75,10 +75,7 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
             refuse("over", self.over, f"it with a practical value of {', '.join(_NETWORKS)}")
         if self.ports is not None and (self.kind != "efa" or self.ports < 1):
             refuse("ports", self.ports, "1 or more ports, in rows of kind efa")
-        _believe("bytes_per_second", self.bytes_per_second, PLAUSIBLE[self.kind], "B/s")
-        _check_practical(
-            "practical_bytes_per_second", self.practical_bytes_per_second, self.bytes_per_second, self.practical_source
-        )
+        _check_rate(self, "bytes_per_second", PLAUSIBLE[self.kind])
 
     @property
     def practical_of(self) -> str | None:
@@ -128,13 +125,7 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
             refuse("names", self.names, "at least one name or PCI identity, or the row can never be found")
         if strange := [one for one in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", one)]:
             refuse("pci", strange, "vendor:device in lower case, as in 10de:2335")
-        _believe("memory_bytes_per_second", self.memory_bytes_per_second, _PLAUSIBLE_MEMORY, "B/s")
-        _check_practical(
-            "practical_memory_bytes_per_second",
-            self.practical_memory_bytes_per_second,
-            self.memory_bytes_per_second,
-            self.practical_source,
-        )
+        _check_rate(self, "memory_bytes_per_second", _PLAUSIBLE_MEMORY)
         if strangers := sorted(set(self.flops) - set(DTYPES)):
             refuse("flops", ", ".join(strangers), f"the data types {', '.join(DTYPES)}")
         for dtype, value in self.flops.items():
@@ -152,13 +143,16 @@ def _believe(key: str, value: float, limits: tuple[float, float], unit: str) -> 
         refuse(key, value, f"{limits[0]:g} to {limits[1]:g} {unit} (plain {unit}, no prefix; one direction)")
 
 
-def _check_practical(key: str, practical: float | None, nominal: float, source: str | None) -> None:
+def _check_rate(row: Rate | Gpu, key: str, limits: tuple[float, float]) -> None:
+    """The nominal rate ``key`` of a row, and what of it is reached in practice, by a source of its own."""
+    nominal, practical, source = getattr(row, key), getattr(row, f"practical_{key}"), row.practical_source
+    _believe(key, nominal, limits, "B/s")
     if practical is None:
         if source is not None:
-            refuse("practical_source", source, f"it together with {key}")
+            refuse("practical_source", source, f"it together with practical_{key}")
         return
     if not (math.isfinite(practical) and 0 < practical <= nominal):
-        refuse(key, practical, f"above 0 and at most the nominal {nominal:g}")
+        refuse(f"practical_{key}", practical, f"above 0 and at most the nominal {nominal:g}")
     if source is None or not URL.fullmatch(source):
         refuse("practical_source", source, "a URL, as there is a practical value")
 

@@ -23,20 +23,16 @@ def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = N
     speed = float(nic.get("speed_bytes_per_second") or 0)
     if not speed:
         return "the system does not tell its speed"
-    over = over or ("rdma" if is_slingshot(nic) else "tcp")
-    return _stated(speed, _slingshot(nic, rows) or _ethernet(speed, rows), over)
-
-
-def _slingshot(nic: Mapping[str, JSON], rows: Catalogue) -> Rate | None:
-    """The row of the same rate, where the driver is that of a Cassini card (cxi_ss1, cxi_eth)."""
-    if not is_slingshot(nic):
-        return None
-    speed = float(nic.get("speed_bytes_per_second") or 0)
-    return next((row for row in rows.rates if row.kind == "slingshot" and _same(row, speed)), None)
+    row = _ethernet(speed, rows)
+    if is_slingshot(nic):
+        row = next((one for one in rows.rates if one.kind == "slingshot" and _same(one, speed)), row)
+    return _stated(speed, row, over or ("rdma" if is_slingshot(nic) else "tcp"))
 
 
 def is_slingshot(nic: Mapping[str, JSON]) -> bool:
-    """Whether an interface belongs to a card of Slingshot, which carries messages past TCP as RDMA cards do."""
+    """Whether an interface belongs to a Cassini card of Slingshot (driver cxi_ss1, cxi_eth), which carries messages
+    past TCP as RDMA cards do.
+    """
     return str(nic.get("driver") or "").startswith("cxi")
 
 
