@@ -60,7 +60,7 @@ def level_rows(seen: Picture) -> list[Row]:
     ]
 
 
-def in_practice(rate: float | None, of: str | None) -> str | None:
+def in_practice(rate: float | None, of: str | None = None) -> str | None:
     """What is reached in practice, as ``6.5 GB/s of reads``; None where it is not known."""
     return None if rate is None else f"{format_rate(rate)} of {of}" if of else format_rate(rate)
 

@@ -61,7 +61,7 @@ def _print_catalogue(rows: Catalogue) -> None:
         {
             "GPU": gpu.name,
             "memory": format_rate(gpu.memory_bytes_per_second),
-            "in practice": _rate(gpu.practical_memory_bytes_per_second),
+            "in practice": examine.in_practice(gpu.practical_memory_bytes_per_second),
             "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:g} TFLOP/s" if "bfloat16" in gpu.flops else None,
             "links": None if gpu.link is None else f"{gpu.links} × {gpu.link}",
             "host": gpu.host_link or (gpu.pcie and f"{gpu.pcie} x{gpu.lanes}"),
@@ -97,7 +97,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
         {
             "level": row["level"],
             "of": row["of"],
-            "nominal": _rate(row["nominal_bytes_per_second"]),
+            "nominal": examine.in_practice(row["nominal_bytes_per_second"]),
             "in practice": examine.in_practice(row["practical_bytes_per_second"], row["practical_of"]),
             "direction": row["direction"],
             "because": row["why"],
@@ -115,7 +115,3 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
 
 def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:
     return [{**msgspec.to_builtins(row), "origin": rows.origin(row)} for row in of]
-
-
-def _rate(bytes_per_second: float | None) -> str | None:
-    return None if bytes_per_second is None else format_rate(bytes_per_second)

@@ -75,9 +75,6 @@ class Watch:
     ranks: list[_Rank] = field(default_factory=list)
     now: CaseBlock | None = None
     during: str = "the start of the launch"
-    trouble_since: float | None = None
-    stopped_since: float | None = None
-    done_since: float | None = None
 
 
 def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
@@ -164,25 +161,22 @@ def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0,
 
 def _watch(watch: Watch, timeout_seconds: float) -> Outcome:
     """Wait until every rank has ended well; raise what broke them once it is clear that they will not."""
+    since: dict[str, float] = {}
     while not all(rank.gone or rank.outcome is not None for rank in watch.ranks):
         _listen(watch)
         now = time.monotonic()
-        if any(rank.broke or (rank.gone and rank.outcome is None) for rank in watch.ranks):
-            watch.trouble_since = watch.trouble_since or now
         dead = any((rank.process.exitcode or 0) < 0 for rank in watch.ranks)
         # What the others were at is what they say of a step, which is many calls.
         whole = dead and not (watch.now is not None and OPS[watch.now[0].op].splits)
         patience = _POLL_SECONDS if whole or not any(_may_speak(rank) for rank in watch.ranks) else _LAST_WORDS_SECONDS
-        if watch.trouble_since is not None and now - watch.trouble_since > patience:
-            break
-        everyone_stopped = all(rank.gone or rank.state() == "T" for rank in watch.ranks)
-        watch.stopped_since = (watch.stopped_since or now) if everyone_stopped else None
-        if watch.stopped_since is not None and now - watch.stopped_since > timeout_seconds:
-            break
-        # One rank has finished, so all have measured everything; another one may still hang on its way out.
-        if any(rank.outcome is not None for rank in watch.ranks):
-            watch.done_since = watch.done_since or now
-        if watch.done_since is not None and now - watch.done_since > timeout_seconds:
+        states = {
+            "trouble": (any(rank.broke or (rank.gone and rank.outcome is None) for rank in watch.ranks), patience),
+            "stopped": (all(rank.gone or rank.state() == "T" for rank in watch.ranks), timeout_seconds),
+            # One rank has finished, so all have measured everything; another one may still hang on its way out.
+            "done": (any(rank.outcome is not None for rank in watch.ranks), timeout_seconds),
+        }
+        since = {name: since.get(name, now) for name, (holds, _) in states.items() if holds}
+        if any(now - began > states[name][1] for name, began in since.items()):
             break
     _listen(watch)
     if all(rank.outcome is not None for rank in watch.ranks):

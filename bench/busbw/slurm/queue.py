@@ -112,16 +112,8 @@ def mine() -> tuple[QueuedJob, ...]:
 def _jobs(said: str) -> tuple[QueuedJob, ...]:
     rows = [line.split("|", _FIELDS) for line in said.splitlines() if line.count("|") >= _FIELDS]
     return tuple(
-        QueuedJob(
-            number,
-            shown,
-            state,
-            None if reason == "None" else reason,
-            "" if nodes == "(null)" else nodes,
-            comment,
-            name,
-        )
-        for number, shown, state, reason, nodes, comment, name in rows
+        QueuedJob(number, shown, state, None if why == "None" else why, nodes.replace("(null)", ""), comment, name)
+        for number, shown, state, why, nodes, comment, name in rows
     )
 
 
