@@ -13,6 +13,7 @@ from busbw.runs.records import Row
 from busbw.slurm import queue
 from busbw.slurm.follow import Follower
 from busbw.slurm.queue import QueuedJob
+from busbw.slurm.runs import JobRuns
 
 VARIABLES = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 STORED = synthetic_run(
@@ -66,7 +67,7 @@ def followed(
     """Exit status, what was said on the way, and the sentences of the verdict."""
     monkeypatch.setattr(queue, "job", cluster)
     said: list[str] = []
-    verdict = Follower("12", results, said.append, log, None, cluster.pause, cluster.now, tasks).follow()
+    verdict = Follower("12", JobRuns(results), said.append, log, None, cluster.pause, cluster.now, tasks).follow()
     return verdict.status, said, list(verdict.sentences)
 
 
@@ -209,7 +210,7 @@ def test_the_run_that_a_job_resumes_is_the_one_that_is_watched(tmp_path: Path, m
     folder = write_synthetic(tmp_path, store.StoredRun(STORED.path, other, STORED.rows, ()))
     cluster = Cluster(None, [job("COMPLETED")])
     monkeypatch.setattr(queue, "job", cluster)
-    verdict = Follower("12", tmp_path, lambda _: None, None, folder, cluster.pause, cluster.now).follow()
+    verdict = Follower("12", JobRuns(tmp_path), lambda _: None, None, folder, cluster.pause, cluster.now).follow()
     assert verdict.sentences[1].startswith(f"run {folder.name}: 2 of 2 blocks")
 
 

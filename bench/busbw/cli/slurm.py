@@ -17,6 +17,7 @@ from busbw.runs import cases, store
 from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
+from busbw.slurm.runs import JobRuns
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 
@@ -131,7 +132,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     )
     if wait:
         tasks = order.shape.node_counts
-        _wait(Follower(number, results_dir, _say, log, order.resumed, tasks=tasks))
+        _wait(Follower(number, JobRuns(results_dir), _say, log, order.resumed, tasks=tasks))
 
 
 def _order(

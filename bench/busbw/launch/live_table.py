@@ -22,8 +22,9 @@ from busbw.runs.resume import Remaining
 from busbw.statistics import spread
 from busbw.units import about_size, format_rate, format_size, format_span, format_time
 
-_COLUMNS = (("op", 18), ("size", 9), ("time", 8), ("rate", 9), ("check", 6), ("spread", 7), ("launch", 6))
-_WIDTHS = dict(_COLUMNS)
+_SIZE_WIDTH = 9
+_FIRST, _REST = f"{{:18}} {{:>{_SIZE_WIDTH}}}", " {:>8} {:>9} {:>6} {:>7} {:>6}"
+"""The columns of the table: operation and size, and what was measured."""
 
 
 class LiveTable(Listener):
@@ -136,9 +137,7 @@ class LiveTable(Listener):
 
 def header() -> str:
     """The header line of the live table."""
-    return "# " + " ".join(
-        name.rjust(width) if index else name.ljust(width) for index, (name, width) in enumerate(_COLUMNS)
-    )
+    return "# " + f"{_FIRST}{_REST}".format("op", "size", "time", "rate", "check", "spread", "launch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +202,10 @@ def _line(blocks: list[Measurement], parts: list[_Part], launches: int) -> str:
     busbw = _busbw(block, parts)
     # Part of an overlapped sample is computation: its time is no rate of anything.
     sized = block.case.size_bytes > 0 and block.case.mode != "overlap"
-    cells = {
-        "time": format_time(median),
-        "rate": format_rate(block.case.size_bytes / median * 1e9 if busbw is None and sized else busbw),
-        "check": {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state],
-        "spread": f"±{spread(times):.0%}",
-        "launch": f"{block.launch + 1}/{launches}",
-    }
-    return f"{_first_columns(block.case)} {' '.join(cell.rjust(_WIDTHS[name]) for name, cell in cells.items())}"
+    rate = format_rate(block.case.size_bytes / median * 1e9 if busbw is None and sized else busbw)
+    check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
+    launch = f"{block.launch + 1}/{launches}"
+    return _first_columns(block.case) + _REST.format(format_time(median), rate, check, f"±{spread(times):.0%}", launch)
 
 
 def _timing(case: Case, told: Container[str]) -> str:
@@ -225,5 +220,5 @@ def _timing(case: Case, told: Container[str]) -> str:
 def _first_columns(case: Case) -> str:
     name = f"{case.op}{'*' if case.in_place and len(OPS[case.op].in_place) > 1 else ''}"
     size = format_size(case.size_bytes) if case.size_bytes else "–"
-    size = size if len(size) <= _WIDTHS["size"] else about_size(case.size_bytes)
-    return f"  {name.ljust(_WIDTHS['op'])} {size.rjust(_WIDTHS['size'])}"
+    size = size if len(size) <= _SIZE_WIDTH else about_size(case.size_bytes)
+    return f"  {_FIRST.format(name, size)}"

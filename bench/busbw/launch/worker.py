@@ -255,7 +255,9 @@ def _measure_all(
             continue
         place.words = in_words(case)
         listener.block_begins(case, job.launch, block)
-        if _asked_to_end(bench.backend, job):
+        # All of them learn whether any rank was asked to end.
+        asked = job.asked_to_end
+        if asked is not None and bench.backend.reduce(np.asarray([asked()], dtype=np.int64), "max")[0]:
             return Outcome(measured, len(void), stopped=True)
         row: Measurement | Failed
         if case in hindered:
@@ -269,13 +271,6 @@ def _measure_all(
         else:
             measured += 1
     return Outcome(measured, len(void))
-
-
-def _asked_to_end(backend: Backend, job: Job) -> bool:
-    """Whether any rank was asked to end, which all of them learn."""
-    if job.asked_to_end is None:
-        return False
-    return bool(backend.reduce(np.asarray([job.asked_to_end()], dtype=np.int64), "max")[0])
 
 
 def _appender(

@@ -34,24 +34,20 @@ class Verdict:
 @dataclass(slots=True)
 class Follower:
     """Asks how job ``number`` stands, and ``say``s what has changed. ``log`` is where the job writes (None: an array),
-    ``resumed`` the run that it goes on with (None: one of its own, in ``results_dir``), ``tasks`` are the numbers of an
+    ``resumed`` the run that it goes on with (None: one of its own, among ``runs``), ``tasks`` are the numbers of an
     array's tasks (none: no array).
     """
 
     number: str
-    results_dir: Path
+    runs: JobRuns
     say: Callable[[str], None]
     log: Path | None = None
     resumed: Path | None = None
     pause: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
     tasks: tuple[int, ...] = ()
-    _runs: JobRuns = field(init=False)
     _said: dict[str, str] = field(default_factory=dict)
     _read: dict[Path, tuple[int, RunProgress]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._runs = JobRuns(self.results_dir)
 
     def follow(self) -> Verdict:
         """Until every task of the job has ended. Raises LaunchError when Slurm does not answer for ten minutes."""
@@ -86,7 +82,7 @@ class Follower:
             self.say(text)
 
     def _folders(self, number: str) -> Sequence[Path]:
-        return [self.resumed] if self.resumed else list(self._runs.of(number))[:1]
+        return [self.resumed] if self.resumed else list(self.runs.of(number))[:1]
 
     def _progress(self, folder: Path, words: Callable[[RunProgress], str] = RunProgress.in_words) -> str:
         """How far the run is, in these words; read again only when it has grown."""
@@ -117,7 +113,7 @@ class Follower:
             folders = self._folders(task.id)
             sentences += [f"run {folder.name}: {self._progress(folder)}" for folder in folders]
             if not folders:
-                sentences.append(f"no run of job {task.shown} can be seen in {self.results_dir}")
+                sentences.append(f"no run of job {task.shown} can be seen in {self.runs.results_dir}")
         never_seen = self._never_seen(tasks)
         sentences += [f"Slurm has forgotten job {shown}, which was never seen to run" for shown in never_seen]
         bad = bool(never_seen) or any(task.state != queue.ENDED_WELL for task in tasks)

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -107,13 +107,9 @@ def _resumed(options: Sequence[str], results_dir: Path) -> Path | None:
     return None
 
 
-def _begun(runs: JobRuns, variables: Mapping[str, str], old: "set[Path] | None" = None) -> Path | None:
+def _begun(runs: JobRuns, variables: Mapping[str, str], old: Collection[Path] = ()) -> Path | None:
     """The newest run of this job on these nodes, or None; ``old`` are folders that were there before."""
-    job = variables.get(JOB)
-    if job is None:
-        return None
-    found: Iterator[Path] = runs.of(job, variables.get(NODES))
-    return next((folder for folder in found if folder not in (old or ())), None)
+    return next((one for one in runs.of(variables[JOB], variables.get(NODES)) if one not in old), None)
 
 
 def _without_run(status: int, results_dir: Path) -> tuple[Path, int]:
