@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     order = _order(plan, nodes, ranks_per_node, resume, results_dir, busbw, changes)
     job = Job(
         run=order.options,
-        nodes=order.shape.nodes,
-        ranks_per_node=order.shape.ranks_per_node,
-        node_counts=order.shape.node_counts,
+        **asdict(order.shape),
         name=order.name,
         settings=job_plan.settings_of(results_dir, busbw),
         mpi=job_plan.mpi_for(order.plan, mpi),
