@@ -87,7 +87,7 @@ def test_gpus_stand_with_the_cards_next_to_them_once_for_hosts_that_are_alike() 
 
 def test_hostile_facts_are_shown_as_text_or_not_at_all() -> None:
     facts: dict[str, JSON] = {
-        "pci": {"gpus": [{"address": "<script>", "closest_nics": "all"}, 7]},
+        "pci": {"gpus": [{"address": "<script>", "closest_nics": "all"}]},
         "node": {"name": "<b>x</b>", "switches": "none"},
         "ranks": [{"rank": 0, "variables": {"A": "<i>"}}],
     }
