@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from drawable import DRAWABLE
-from schedule_counts import through_a_link
+from schedule_counts import cost, through_a_link
 
 from busbw.errors import AnalysisError
-from busbw.ops.algorithms.base import NOTHING, Schedule, cost
+from busbw.ops.algorithms.base import NOTHING, Schedule
 
 MOST_RANKS, MOST_ARROWS = 16, 400
 """Beyond these nobody can read it."""

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from drawable import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce
 from drawing_tool import documented, main
 from drawing_tool import draw as command
+from schedule_counts import cost, execute
 from schedule_svg import MOST_ARROWS, draw
 
 from busbw.errors import AnalysisError
-from busbw.ops.algorithms.base import Schedule, cost, execute
+from busbw.ops.algorithms.base import Schedule
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import model_for
 

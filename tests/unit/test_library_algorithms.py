@@ -12,8 +12,8 @@ from library_schedules import (
     binomial_children,
     four_nomial_children,
 )
+from schedule_counts import Contribution, cost, execute
 
-from busbw.ops.algorithms.base import Contribution, cost, execute
 from busbw_analysis.models.library_algorithms import OF_LIBRARIES, formula_of, library_row
 from busbw_analysis.models.textbook import TEXTBOOK
 

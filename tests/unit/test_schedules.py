@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 from exhaustive import EXHAUSTIVE, RANKS
-from schedule_counts import by_level, through_a_link
+from schedule_counts import Contribution, by_level, cost, execute, through_a_link
 from switched_schedules import SWITCHED
 
 from busbw.errors import AnalysisError
 from busbw.ops.algorithms import ALGORITHMS, rings
 from busbw.ops.algorithms.all_reduce import double_tree
-from busbw.ops.algorithms.base import Contribution, Schedule, Transfer, cost, execute
+from busbw.ops.algorithms.base import Schedule, Transfer
 from busbw.ops.algorithms.trees import twins
 from busbw_analysis.models import textbook
 from busbw_analysis.models.costs import CostModel, Parameters

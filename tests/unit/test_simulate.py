@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedule_counts import cost
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.base import Schedule, Transfer, cost, same
+from busbw.ops.algorithms.base import Schedule, Transfer, same
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.network_specs import change_links, read_network
 from busbw_analysis.models.networks import (

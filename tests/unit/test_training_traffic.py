@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from schedule_counts import cost
 
 from busbw.errors import UsageError
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.base import cost
 from busbw.workloads.model_rows import Model, models, parameters
 from busbw_analysis.training.layout import Layout, Step, divisors, layouts
 from busbw_analysis.training.statements import statements

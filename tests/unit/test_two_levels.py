@@ -11,13 +11,12 @@ import gloo_programs as gloo
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from schedule_counts import by_level
+from schedule_counts import by_level, cost
 from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.algorithms.base import cost
 from busbw.units import format_time
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
