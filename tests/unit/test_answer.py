@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
 
-from busbw.runs.records import Case, HostConditions, Measurement
+from busbw.runs.records import BackendTraits, Case, HostConditions, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.load import load, pool
@@ -106,6 +106,15 @@ def test_a_cause_explains_what_is_slower(stored: StoredRun, code: str) -> None:
     assert code not in {one.code for one in found.findings}
     # Where ranks run is no fault of the machine, and said first; that it was busy leaves that open.
     assert ("faulty" in found.answer.partition(":")[0]) == (code != "disturbed")
+
+
+@pytest.mark.parametrize(("factor", "status"), [(2.0, "explained"), (5.0, "slower")])
+def test_copies_of_an_mpi_library_explain_what_sound_hosts_lose_to_them(factor: float, status: str) -> None:
+    stored = run_of(factor)
+    of_mpi = replace(stored, run=msgspec.structs.replace(stored.run, backend=BackendTraits(cost_models="mpi")))
+    found = answer_of(replace(judge(pool((stored,))), dataset=pool((of_mpi,))))
+    assert found.status == status
+    assert ("library-copies" in codes(found), "faulty" in found.answer) == (factor == 2.0, factor == 2.0)
 
 
 def test_a_machine_is_not_acquitted_where_more_speaks_against_it() -> None:

@@ -36,10 +36,10 @@ _BANDS: Final = {
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """So many operations of a band are named with their numbers."""
-_OF_PLACEMENT: Final = frozenset({"oversubscribed", "no-spare-core"})
+_OF_SOUND: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from where the ranks run, and that a sound machine has, too."""
-_MOST_BY_PLACEMENT: Final = 10.0
-"""So many times the model's time they may take: sound machines were seen at up to 7."""
+_MOST_OF_SOUND: Final = 15.0
+"""So many times the model's time they may take: sound machines were seen at up to 12."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ def _acquitted(judgement: Judgement, status: Status, causes: Sequence[Cause]) ->
     found = {cause.code for cause in causes}
     doubts = {one.code for one in judgement.findings if one.severity != "note"} - found - {"disturbed", "self-test"}
     ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
-    alone = status == "explained" and found <= _OF_PLACEMENT and not doubts
-    return ("no sign of a faulty machine",) if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ()
+    alone = status == "explained" and found <= _OF_SOUND and not doubts
+    return ("no sign of a faulty machine",) if alone and max(ratios, default=1.0) <= _MOST_OF_SOUND else ()
 
 
 def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:

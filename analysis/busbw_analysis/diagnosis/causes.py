@@ -9,7 +9,7 @@ from busbw.ops import SYNCHRONISING
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.trust import more_launches, percent, scatter_of
 from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
-from busbw_analysis.models.families import GLOO
+from busbw_analysis.models.families import GLOO, MPI
 
 BEATEN: Final = 0.5
 """A model of which an operation takes less than that share of the time is beaten by far."""
@@ -18,6 +18,8 @@ FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-e
 _MOST_CAUSES: Final = 2
 """So many causes are named; further ones stay findings."""
 _LEAST_RATIOS: Final = 3
+_MOST_BY_COPIES: Final = 3.0
+"""Times the model's time, or the inverse share of the peak: MPICH on sound machines was seen at up to 2.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,19 @@ def _no_spare_core(judgement: Judgement) -> str:
     return f"every core of {where} has a rank, and Gloo's own threads need one too"
 
 
+def _library_copies(judgement: Judgement) -> str:
+    dataset = judgement.dataset
+    if dataset.backend.cost_models != MPI or dataset.host_count(range(len(dataset.placements))) != 1:
+        return ""
+    return "on one host the MPI library copies messages through buffers of its own, which no model counts"
+
+
+def _by_copies(_judgement: Judgement, verdict: Verdict) -> bool:
+    """Whether ``verdict`` is slower by no more than copies on sound machines make it."""
+    ratio = verdict.model_ratio or (1 / verdict.peak_share if verdict.peak_share else 1.0)
+    return verdict.status == "slower" and ratio <= _MOST_BY_COPIES
+
+
 def _moved(judgement: Judgement) -> str:
     factors = {curve.series.key.op: factor for curve in judgement.curves if (factor := curve.series.moved_factor) > 1}
     return ", ".join(f"{op} moves {factor:g} times the bytes it needs" for op, factor in factors.items())
@@ -166,6 +181,13 @@ _RULES: Final = (
         "measure with a core to spare, or compare with a run of a healthy host like this one (busbw compare)",
         lambda _, verdict: verdict.status == "slower",
         _no_spare_core,
+        always=False,
+    ),
+    _Rule(
+        "library-copies",
+        "compare with a run of a healthy host like this one (busbw compare)",
+        _by_copies,
+        _library_copies,
         always=False,
     ),
     _Rule(
