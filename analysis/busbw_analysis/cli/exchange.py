@@ -25,13 +25,11 @@ def import_(*, logs: tuple[Path, ...], results_dir: Path) -> None:
     All logs are read before anything is written.
     """
     if STANDARD_INPUT in logs:
-        message = "standard input is read once and cannot be kept beside the run; give a file"
-        raise UsageError(message)
+        raise UsageError("standard input is read once and cannot be kept beside the run; give a file")
     runs = [find(results_dir, str(path)).read(log_facts()) for path in logs]
     unfit = next((path for path, run in zip(logs, runs, strict=True) if run.run.imported is None), None)
     if unfit is not None:
-        message = f"{unfit} is a run already"
-        raise UsageError(message)
+        raise UsageError(f"{unfit} is a run already")
     for path, run in zip(logs, runs, strict=True):
         echo(str(_keep(path, run, results_dir)))
 
@@ -42,8 +40,7 @@ def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
     try:
         shutil.copyfile(path, folder / f"original-{path.name}")
     except OSError as error:
-        message = f"cannot copy {path} into {folder}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot copy {path} into {folder}: {error.strerror}") from error
     store.write_run(folder, msgspec.structs.replace(stored.run, id=folder.name))
     with store.Appender(folder) as appender:
         for row in stored.rows:
@@ -80,18 +77,15 @@ def export(
     if form is None:
         written = log_facts().reader
         instead = "" if written is None else f"; --format {written} says how a log is read"
-        message = f"say with --to what is written: {', '.join(EXPORTERS)}{instead}"
-        raise UsageError(message)
+        raise UsageError(f"say with --to what is written: {', '.join(EXPORTERS)}{instead}")
     if form not in EXPORTERS:
         refuse_unknown("format", form, EXPORTERS)
     exporter = EXPORTERS[form]
     if exporter.binary and output is None:
-        message = f"{form} is no text; say with --output which file it goes to"
-        raise UsageError(message, code="no-output")
+        raise UsageError(f"{form} is no text; say with --output which file it goes to", code="no-output")
     if samples and exporter.samples is None:
         having = ", ".join(name for name, one in EXPORTERS.items() if one.samples is not None)
-        message = f"{form} has no place for samples; {having} have"
-        raise UsageError(message)
+        raise UsageError(f"{form} has no place for samples; {having} have")
     if samples and exporter.samples is not None:
         content = exporter.samples(pool([read_run(results_dir, run) for run in runs], force=force))
     else:
@@ -104,5 +98,4 @@ def export(
         draft.write_bytes(content)
         draft.replace(output)
     except OSError as error:
-        message = f"cannot write {output}: {error.strerror}"
-        raise StoreError(message) from error
+        raise StoreError(f"cannot write {output}: {error.strerror}") from error

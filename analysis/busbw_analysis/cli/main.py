@@ -174,10 +174,9 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     Exit status: 0, or with --fail-on 1 when it holds and 2 when it could not have.
     """
     if second is None:
-        message = (
+        raise UsageError(
             f"one run is no comparison: B is missing (busbw compare {first} B; busbw list runs names what there is)"
         )
-        raise UsageError(message)
     margin = _share(within)
     sides = [pool([read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
@@ -206,8 +205,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
 def _several(side: str) -> list[str]:
     names = [name.strip() for name in side.split(",")]
     if not all(names):
-        message = f"{side!r} is no list of runs; want one run, or several with commas between"
-        raise UsageError(message)
+        raise UsageError(f"{side!r} is no list of runs; want one run, or several with commas between")
     return names
 
 
@@ -219,11 +217,10 @@ def _share(text: str) -> float:
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        message = (
+        raise UsageError(
             f"--within {text!r} is no share that two sides could be equal within; want a percentage such as 5% or a "
             "fraction such as 0.05, above 0 and below 1"
         )
-        raise UsageError(message)
     return share
 
 

@@ -100,8 +100,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
         raise UsageError(message)
     costs = flows.Costs(parse_time(overhead), 0.0 if sums is None else 1 / parse_rate(sums))
     if (specification is None) == (run is None):
-        message = "want a network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN"
-        raise UsageError(message)
+        raise UsageError("want a network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN")
     if specification is None:
         if order != "block":
             message = f"--order {order} changes nothing with --from: every rank of such a network is like the others"
@@ -147,28 +146,25 @@ def _print(rows: list[Simulated], what: str, refused: dict[str, str], *, as_json
 def _algorithms(op: str, algorithm: str) -> list[str]:
     there = ALGORITHMS.get(op)
     if there is None:
-        message = f"op {op!r} has no algorithm that could be simulated; want one of {', '.join(ALGORITHMS)}"
-        raise UsageError(message)
+        raise UsageError(f"op {op!r} has no algorithm that could be simulated; want one of {', '.join(ALGORITHMS)}")
     if algorithm == ALL_ALGORITHMS:
         return list(there)
     names = list(dict.fromkeys(name.strip() for name in algorithm.split(",")))
     _refuse_switches(op, names)
     unknown = [name for name in names if name not in there]
     if unknown:
-        message = f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}"
-        raise UsageError(message)
+        raise UsageError(f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}")
     return names
 
 
 def _refuse_switches(op: str, names: Sequence[str]) -> None:
     added = next((row.algorithm for row in SWITCHED if row.op == op and row.algorithm in names), None)
     if added is not None:
-        message = (
+        raise UsageError(
             f"{op} by {added} cannot be simulated: its switch adds up and hands out while bytes still come in, and "
             f"here a message is there as a whole before anything is made of it, which would take up to twice as long; "
             f"its formula is known to busbw predict --algorithm {added}; docs/drawings/{op}-{added}.svg has its rounds"
         )
-        raise UsageError(message)
 
 
 def _sizes(op: str, text: str | None) -> tuple[int, ...]:
@@ -176,31 +172,25 @@ def _sizes(op: str, text: str | None) -> tuple[int, ...]:
     wanted = () if text is None else parse_sizes(text)
     if op == _UNSIZED:
         if wanted:
-            message = f"{op} has no size; leave out --size"
-            raise UsageError(message)
+            raise UsageError(f"{op} has no size; leave out --size")
         return (0,)
     if not wanted or not all(wanted):
         given = "--size has 0" if wanted else "no size was given"
-        message = f"{given}; {op} takes --size with one or several above 0: 1GiB, or 8..1GiB*2"
-        raise UsageError(message)
+        raise UsageError(f"{given}; {op} takes --size with one or several above 0: 1GiB, or 8..1GiB*2")
     return wanted
 
 
 def _placement(specification: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:
     if ranks is None:
-        message = "how many ranks? --network says nothing of them; give --ranks"
-        raise UsageError(message)
+        raise UsageError("how many ranks? --network says nothing of them; give --ranks")
     if ranks > MOST_RANKS:
-        message = f"--ranks {ranks}: want at most {MOST_RANKS}; every message of an algorithm is kept"
-        raise UsageError(message)
+        raise UsageError(f"--ranks {ranks}: want at most {MOST_RANKS}; every message of an algorithm is kept")
     shared = specification.strip().startswith("shared")
     if shared and per_host not in {None, ranks}:
-        message = f"--ranks-per-host {per_host}: a shared host has all {ranks} ranks; leave it out"
-        raise UsageError(message)
+        raise UsageError(f"--ranks-per-host {per_host}: a shared host has all {ranks} ranks; leave it out")
     on_each = ranks if shared else 1 if per_host is None else per_host
     if order != "block" and on_each in {1, ranks}:
-        message = f"--order {order} changes nothing for {on_each} of {ranks} ranks on a host; leave it out"
-        raise UsageError(message)
+        raise UsageError(f"--order {order} changes nothing for {on_each} of {ranks} ranks on a host; leave it out")
     return Placement(ranks, on_each, order)
 
 
@@ -228,8 +218,7 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
         raise AnalysisError(message)
     found = parameters_for(dataset, like)
     if isinstance(found, Unavailable):
-        message = f"--from {run}: {found.reason}"
-        raise AnalysisError(message)
+        raise AnalysisError(f"--from {run}: {found.reason}")
     count = len(like.key.ranks) if ranks is None else ranks
     if per_host is None and ranks is None and like.key.hosts > 1 and count % like.key.hosts == 0:
         per_host = count // like.key.hosts

@@ -266,8 +266,7 @@ def roofline(
     """Say of each phase of a step what it computes for every byte, and what decides its time."""
     row, dtype = gpu_row(gpu), step.model.dtype
     if dtype not in row.flops:
-        message = f"{row.name} has no rate of {dtype}; it has {', '.join(row.flops)}"
-        raise UsageError(message, code="gpu")
+        raise UsageError(f"{row.name} has no rate of {dtype}; it has {', '.join(row.flops)}", code="gpu")
     per_node = step.ranks_per_host or 8
     nodes = max(2, -(-step.layout.gpus // per_node))
     rates = rates_given(network, run, results_dir, nodes, per_node)
@@ -427,8 +426,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         message = "want --achieved above 0 FLOP/s, --restart of 0 s or more and --mtbf above 0 hours, all finite"
         raise UsageError(message, code="storage")
     if mtbf is not None and write_rate is None and (run is None or model is None):
-        message = "--mtbf says how often to save: it wants --model, and --write-rate or --from"
-        raise UsageError(message, code="storage")
+        raise UsageError("--mtbf says how often to save: it wants --model, and --write-rate or --from", code="storage")
     if sample is not None:
         reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample), achieved, gpus)
     elif model is not None:

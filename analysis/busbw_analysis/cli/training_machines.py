@@ -32,8 +32,7 @@ def gpu_found(run: str | None, results_dir: Path) -> tuple[Gpu, str] | None:
         return None if row is None else (row, f"{row.name}, found here")
     row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
     if row is None:
-        message = f"{run} has no GPU that a row of busbw peaks names; want --gpu or --gpu-memory"
-        raise UsageError(message, code="gpu")
+        raise UsageError(f"{run} has no GPU that a row of busbw peaks names; want --gpu or --gpu-memory", code="gpu")
     return row, f"{row.name}, that of the run"
 
 
@@ -51,13 +50,12 @@ def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: 
     if run is None:
         return None if network is None else rates_of(network, nodes * per_node, per_node)
     if network is not None:
-        message = "--network and --from say the same twice; give one of them"
-        raise UsageError(message, code="network")
+        raise UsageError("--network and --from say the same twice; give one of them", code="network")
     measured = Measured(Questions(read_groups([find(results_dir, run).read()])))
     rates = measured.rates(max(len(set(one.runs[0].run.hosts)) for one in measured.questions.datasets))
     if rates is None:
-        message = (
-            f"{run} tells neither latency nor rate of messages; want one with ping_pong or all_reduce of many sizes"
+        raise AnalysisError(
+            f"{run} tells neither latency nor rate of messages; want one with ping_pong or all_reduce of many sizes",
+            code="no-price",
         )
-        raise AnalysisError(message, code="no-price")
     return rates

@@ -223,8 +223,7 @@ def _machine(
     """What the options say of it, with the bytes of a GPU, its FLOP/s by the datasheet, and what was assumed."""
     assumed: dict[str, str] = {}
     if given["network"] is not None and given["nic"] is not None:
-        message = "--network and --nic say the same twice; give one of them"
-        raise UsageError(message, code="network")
+        raise UsageError("--network and --nic say the same twice; give one of them", code="network")
     rows = catalogue()
     if given["gpu"] is None and measured is not None:
         gpu = gpu_of_runs(measured.datasets)
@@ -314,8 +313,7 @@ def _rate(
         message = f"the run has no matmul of {model.dtype}; want --achieved FLOP/s, or --gpu with --efficiency"
         raise UsageError(message, code="compute")
     if peak is None:
-        message = f"{gpu.name} has no rate of {model.dtype}; it has {', '.join(gpu.flops)}"
-        raise UsageError(message, code="gpu")
+        raise UsageError(f"{gpu.name} has no rate of {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
     share = given["efficiency"] or OF_DATASHEET
     how = "given" if given["efficiency"] else "assumed"
     return share * peak, peak, f"{share:.0%} of {format_flop(peak)} of {gpu.name} ({model.dtype}), the share is {how}"
@@ -324,8 +322,7 @@ def _rate(
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
     if given is not None:
         if not 0 <= given <= 1:
-            message = f"--overlap {given:g}: want 0 to 1"
-            raise UsageError(message, code="overlap")
+            raise UsageError(f"--overlap {given:g}: want 0 to 1", code="overlap")
         return given, f"{given:.0%} of a call, as given"
     found = None if run is None else run.overlap()
     if found is not None:
@@ -335,5 +332,4 @@ def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
 
 def _positive(name: str, value: float, most: float) -> None:
     if not 0 < value <= most:
-        message = f"{name} {value:g}: want above 0 and at most {most:g}"
-        raise UsageError(message, code="compute")
+        raise UsageError(f"{name} {value:g}: want above 0 and at most {most:g}", code="compute")

@@ -38,11 +38,11 @@ def refuse_times(name: str, size_bytes: int, seconds: Iterable[float]) -> None:
     """Raise AnalysisError unless all times that ``name`` has at a size are positive and finite."""
     broken = [time for time in seconds if not (math.isfinite(time) and time > 0)]
     if broken:
-        message = (
+        raise AnalysisError(
             f"{name} at {format_size(size_bytes)} has a time of {broken[0]:g} s, which is impossible; times are "
-            "positive and finite: measure it again"
+            "positive and finite: measure it again",
+            code="impossible-time",
         )
-        raise AnalysisError(message, code="impossible-time")
 
 
 def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]) -> None:
@@ -55,11 +55,9 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
     """
     twice = next((one for one, two in pairwise(sizes_bytes) if one == two), None)
     if twice is not None:
-        message = f"{name} has {format_size(twice)} twice; a fit needs each size once"
-        raise AnalysisError(message, code="size-twice")
+        raise AnalysisError(f"{name} has {format_size(twice)} twice; a fit needs each size once", code="size-twice")
     if any(one > two for one, two in pairwise(sizes_bytes)):
-        message = f"the sizes of {name} are not in order; a fit needs them ascending"
-        raise AnalysisError(message, code="not-in-order")
+        raise AnalysisError(f"the sizes of {name} are not in order; a fit needs them ascending", code="not-in-order")
     if sizes_bytes and sizes_bytes[0] <= 0:
         message = f"{name} has {format_size(sizes_bytes[0])} among its sizes; a fit needs sizes above 0"
         raise AnalysisError(message, code="no-size")
@@ -70,21 +68,21 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
     for size, time in zip(sizes_bytes, seconds, strict=True):
         refuse_times(name, size, [time])
     if _falls(np.asarray(sizes_bytes, dtype=np.float64), np.asarray(seconds)):
-        message = (
+        raise AnalysisError(
             f"the time of {name} falls with size, from {_at(sizes_bytes, seconds, 0)} to "
             f"{_at(sizes_bytes, seconds, -1)}: a negative slope is no cost of bytes; measure larger sizes, and look "
-            "for a slow mode or a disturbance at the smaller"
+            "for a slow mode or a disturbance at the smaller",
+            code="negative-slope",
         )
-        raise AnalysisError(message, code="negative-slope")
     high = 0
     for index, time in enumerate(seconds):
         if seconds[high] > _LARGEST_FALL * time:
-            message = (
+            raise AnalysisError(
                 f"the time of {name} falls from {_at(sizes_bytes, seconds, high)} to {_at(sizes_bytes, seconds, index)}"
                 f": a cost that falls to less than 1/{_LARGEST_FALL:g} as the message grows is not α + β·S; look for a "
-                "slow mode or a disturbance at the smaller size, and measure it again"
+                "slow mode or a disturbance at the smaller size, and measure it again",
+                code="falls",
             )
-            raise AnalysisError(message, code="falls")
         high = index if time > seconds[high] else high
 
 
@@ -107,8 +105,7 @@ def refuse_mixed(observations: Sequence[Observation]) -> None:
     backends = dict.fromkeys(one.backend for one in observations)
     if len(backends) > 1:
         names = " and for ".join(map(repr, backends))
-        message = f"one set of parameters cannot hold for {names}; fit each backend by itself"
-        raise AnalysisError(message)
+        raise AnalysisError(f"one set of parameters cannot hold for {names}; fit each backend by itself")
 
 
 def usable(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...], tuple[str, ...]]:

@@ -181,11 +181,9 @@ def fit_points(
 
 def _refuse(sizes: Sequence[int], times: Sequence[float]) -> None:
     if len(sizes) != len(times):
-        message = f"{len(sizes)} sizes and {len(times)} times do not belong together"
-        raise AnalysisError(message)
+        raise AnalysisError(f"{len(sizes)} sizes and {len(times)} times do not belong together")
     if not any(sizes):
-        message = "the op has no size, so there is nothing to fit a time over"
-        raise AnalysisError(message, code="no-size")
+        raise AnalysisError("the op has no size, so there is nothing to fit a time over", code="no-size")
     refuse_curve("the curve", sizes, [time / 1e9 for time in times])
 
 

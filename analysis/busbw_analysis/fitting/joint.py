@@ -145,10 +145,9 @@ class JointFit(_Solved):
         through one card and is not known of ``model``.
         """
         if not known_in(model, self.wanted, ranks, hosts, size_bytes):
-            message = (
+            raise AnalysisError(
                 f"{unknown_by_card(model)}, and these data say that they share one; ask for a ring or for two levels"
             )
-            raise AnalysisError(message)
         branched = np.asarray(branches(model, ranks, hosts, size_bytes))
         row, inside = branched[0], branched[-1]
         if not determined_by(row, self.unknown):
@@ -160,14 +159,13 @@ class JointFit(_Solved):
         if self.cards and model.of_hosts_known(ranks, hosts, size_bytes):
             own, one_card = (float((branched @ np.asarray(coefficients)).max()) for coefficients in self.cards)
             if abs(one_card - own) > _UNKNOWN_MATTERS * max(one_card, own):
-                message = (
+                raise AnalysisError(
                     f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data, which do not "
                     f"say whether the ranks of a host share a card: {about_size(round(size_bytes))} would take "
                     f"{format_time(own * 1e9)} with a card for each and {format_time(one_card * 1e9)} with one for all"
                     "; add all_reduce by a ring and by multi-ring, over send/recv on several hosts with "
                     f"{ranks // hosts} ranks each"
                 )
-                raise AnalysisError(message)
         if not determined_by(inside, self.unknown):
             self._refuse_more_inside(model, ranks, hosts, size_bytes)
         return float((branched @ np.asarray(self.coefficients)).max())
@@ -183,12 +181,11 @@ class JointFit(_Solved):
         row[PARAMETERS.index("beta")] *= max(1.0, ranks / hosts / seen)
         most = float(row @ np.asarray(self.coefficients))
         if most - least > _UNKNOWN_MATTERS * most:
-            message = (
+            raise AnalysisError(
                 f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data: "
                 f"{about_size(round(size_bytes))} would take {format_time(least * 1e9)} if it waits for the cards, and "
                 f"up to {format_time(most * 1e9)} if for what is inside a host; {_NOTHING_INSIDE}"
             )
-            raise AnalysisError(message)
 
     def interval(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tuple[float, float] | None:
         """Both ends of the 95 % interval of ``seconds``, from the resamples of launches; None without them."""

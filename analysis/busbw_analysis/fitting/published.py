@@ -142,17 +142,14 @@ def parse(text: str) -> tuple[Published, ...]:
     try:
         rows = msgspec.convert(tomllib.loads(text), _File).curve
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        message = f"published curves: {error}"
-        raise AnalysisError(message) from error
+        raise AnalysisError(f"published curves: {error}") from error
     for row in rows:
         values, sizes = row.times_us or row.busbw_gbs, row.sizes_bytes
         if bool(row.times_us) == bool(row.busbw_gbs):
-            message = f"published curve {row.name}: it needs times_us or busbw_gbs, and not both"
-            raise AnalysisError(message)
+            raise AnalysisError(f"published curve {row.name}: it needs times_us or busbw_gbs, and not both")
         if len(values) != len(sizes) or min(values) <= 0:
             message = f"published curve {row.name}: {len(sizes)} sizes need as many positive values, not {values}"
             raise AnalysisError(message)
         if bool(row.left_out) != bool(row.left_out_because):
-            message = f"published curve {row.name}: sizes that are left out and a reason belong together"
-            raise AnalysisError(message)
+            raise AnalysisError(f"published curve {row.name}: sizes that are left out and a reason belong together")
     return rows

@@ -235,8 +235,7 @@ def _options(curve: Curve, observations: Sequence[Observation], wanted: Sequence
     if not found:
         where = sorted({(one.ranks, one.hosts) for one in observations})
         told = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in where)
-        message = f"no known algorithm of {curve[0]} is possible on {told}"
-        raise AnalysisError(message)
+        raise AnalysisError(f"no known algorithm of {curve[0]} is possible on {told}")
     return tuple(found)
 
 

@@ -130,8 +130,7 @@ def curve_of(series: Series, seed: int = 0) -> FittedCurve:
     """Fit a curve, to be asked for other sizes. Raises AnalysisError for one that carries no fit."""
     fit = fit_series(series)
     if not isinstance(fit, Fit):
-        message = f"the curve of {series.key.label} carries no prediction: {fit.reason}"
-        raise AnalysisError(message, code=fit.code)
+        raise AnalysisError(f"the curve of {series.key.label} carries no prediction: {fit.reason}", code=fit.code)
     launches = launch_matrix(series.in_common)
     if len(launches) < LAUNCHES_FOR_A_BOOTSTRAP:
         return FittedCurve(series, fit, None)
@@ -145,12 +144,12 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
     first, last = fit.sizes_bytes[0], fit.sizes_bytes[-1]
     piece = fit.segments[bisect_right(fit.breaks_bytes, size_bytes)]
     if size_bytes > last and "beta" in piece.at_bound:
-        message = (
+        raise AnalysisError(
             f"{format_size(size_bytes)} is beyond the largest measured size, {format_size(last)}, and from "
             f"{format_size(piece.first_bytes)} on time does not grow with size, so no rate follows for larger ones; "
-            "measure larger sizes"
+            "measure larger sizes",
+            code="no-slope",
         )
-        raise AnalysisError(message, code="no-slope")
     seconds = curve.seconds(size_bytes)
     jump = curve.jump(size_bytes)
     held_out = _beyond(curve, size_bytes / last) if size_bytes > last else _between(fit)

@@ -53,18 +53,14 @@ def query(
     """
     op = data.op
     if ranks < 2:
-        message = f"--ranks {ranks}: one rank sends nothing; want at least 2"
-        raise UsageError(message, code="one-rank")
+        raise UsageError(f"--ranks {ranks}: one rank sends nothing; want at least 2", code="one-rank")
     if op in OF_TWO_RANKS and ranks != 2:
-        message = f"--ranks {ranks}: {op} is between 2 ranks, however many there are; want 2"
-        raise UsageError(message, code="two-ranks")
+        raise UsageError(f"--ranks {ranks}: {op} is between 2 ranks, however many there are; want 2", code="two-ranks")
     unsized = not any(point.size_bytes for one in data.of_op for point in one.points)
     if unsized and sizes_bytes:
-        message = f"{op} has no size; leave out --size"
-        raise UsageError(message, code="no-size")
+        raise UsageError(f"{op} has no size; leave out --size", code="no-size")
     if not unsized and not all(sizes_bytes):
-        message = f"size 0: {op} needs a size above 0 (--size 1MiB)"
-        raise UsageError(message, code="size")
+        raise UsageError(f"size 0: {op} needs a size above 0 (--size 1MiB)", code="size")
     found = _hosts(data, ranks, hosts, ranks_per_host)
     return PredictionQuery(op, ranks, found, tuple(sizes_bytes) or ((0,) if unsized else _some_sizes(data)))
 
@@ -80,34 +76,31 @@ def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: 
     shapes = [shape_of(one) for one in data.of_op]
     far = [shape for shape in shapes if shape[1] > 1]
     if hosts is not None and ranks_per_host is not None:
-        message = "--hosts and --ranks-per-host say the same twice; give one of them"
-        raise UsageError(message, code="said-twice")
+        raise UsageError("--hosts and --ranks-per-host say the same twice; give one of them", code="said-twice")
     if ranks_per_host is not None:
         if ranks_per_host < 1:
-            message = f"--ranks-per-host {ranks_per_host}: want at least 1"
-            raise UsageError(message, code="ranks-per-host")
+            raise UsageError(f"--ranks-per-host {ranks_per_host}: want at least 1", code="ranks-per-host")
         hosts = -(-ranks // ranks_per_host)
     if hosts is None:
         same = [shape[1] for shape in shapes if shape[0] == ranks]
         most = max((-(-count // over) for count, over in far), default=ranks)
         hosts = same[0] if same else -(-ranks // most)
     if not 1 <= hosts <= ranks:
-        message = f"--hosts {hosts}: want 1 to {ranks}, a rank on each at least"
-        raise UsageError(message, code="hosts")
+        raise UsageError(f"--hosts {hosts}: want 1 to {ranks}, a rank on each at least", code="hosts")
     if hosts > 1 and not far:
-        message = (
+        raise AnalysisError(
             f"{ranks} ranks on {hosts} hosts cross a node boundary, and nothing in these runs was measured between "
             "hosts: what a network takes does not follow from one host. Measure on two hosts or more, or ask for one "
-            "with --hosts 1"
+            "with --hosts 1",
+            code="between-hosts-not-measured",
         )
-        raise AnalysisError(message, code="between-hosts-not-measured")
     if hosts == 1 and not any(shape[1] == 1 for shape in shapes):
         least = min(shape[1] for shape in shapes)
-        message = (
+        raise AnalysisError(
             f"{ranks} ranks on 1 host: these runs have only measurements over {least} hosts or more, from which the "
-            "time inside a host does not follow; measure on one host, or ask for more with --hosts"
+            "time inside a host does not follow; measure on one host, or ask for more with --hosts",
+            code="within-host-not-measured",
         )
-        raise AnalysisError(message, code="within-host-not-measured")
     return hosts
 
 
@@ -213,8 +206,7 @@ def scaling(data: MeasuredCurves, asked: PredictionQuery) -> Scaling:
     as those that were asked for. Raises UsageError for several sizes, AnalysisError without any algorithm.
     """
     if len(asked.sizes_bytes) != 1:
-        message = "--plot draws one size over ranks: give one with --size 1MiB"
-        raise UsageError(message, code="several-sizes")
+        raise UsageError("--plot draws one size over ranks: give one with --size 1MiB", code="several-sizes")
     (size,) = asked.sizes_bytes
     each = -(-asked.ranks // asked.hosts)
 
@@ -230,8 +222,7 @@ def scaling(data: MeasuredCurves, asked: PredictionQuery) -> Scaling:
     lines = [line for model in models if len((line := _along(model, shapes, size)).points) > 1]
     if not lines:
         why = "; ".join([*notes, *([refused] if refused else [])]) or "no algorithm is known"
-        message = f"there is no model to draw {asked.op} over ranks by: {why}"
-        raise AnalysisError(message, code="nothing-to-draw")
+        raise AnalysisError(f"there is no model to draw {asked.op} over ranks by: {why}", code="nothing-to-draw")
     measured, fitted = [], []
     for one in curves:
         ranks = len(one.key.ranks)
@@ -282,8 +273,7 @@ def answer(data: MeasuredCurves, asked: PredictionQuery) -> Prediction:
     unanswered = {size: one.refused for size, one in found.items() if one.refused is not None}
     if len(unanswered) == len(found):
         why = "; ".join(dict.fromkeys([*notes, next(iter(unanswered.values()))]))
-        message = f"nothing follows for {data.op} on {asked.ranks} ranks: {why}"
-        raise AnalysisError(message, code="nothing-follows")
+        raise AnalysisError(f"nothing follows for {data.op} on {asked.ranks} ranks: {why}", code="nothing-follows")
     forecasts = [
         by_scaling_model(one.models, asked.ranks, asked.hosts, size, one.beyond(reaches(data, asked, size)), measured)
         for size, one in found.items()

@@ -173,8 +173,7 @@ def answering(
             name = other.cost.algorithm
             said = f"algorithm: {chosen.cost.algorithm} {where}; {name} answers, which the data cannot tell from it"
             return replace(other, held_out=other.held_out.asked_for(name)), said
-    message = f"{chosen.cost.op} by {chosen.cost.algorithm} {where}"
-    raise AnalysisError(message)
+    raise AnalysisError(f"{chosen.cost.op} by {chosen.cost.algorithm} {where}")
 
 
 def _scored(

@@ -158,17 +158,15 @@ def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tupl
     names = [stored.run.id for stored in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        message = f"run {twice} was given more than once; its launches would count twice"
-        raise AnalysisError(message, code="given-twice")
+        raise AnalysisError(f"run {twice} was given more than once; its launches would count twice", code="given-twice")
     shapes = grouped(runs, _shape_of_run)
     for stored in runs[1:]:
         found = _unlike(runs, stored)
         if found and not force:
-            message = (
+            raise UnlikeRuns(
                 f"these runs may not be used together: {found[0].text}; take runs of one machine and setting, "
                 "or overrule it with --force"
             )
-            raise UnlikeRuns(message)
     return tuple(pool(tuple(members), force=force) for _, members in sorted(shapes.items()))
 
 

@@ -75,8 +75,7 @@ class Constants:
             value = getattr(self, name)
             least, most = 0.0 if name in may_be_zero else _LEAST, _MOST.get(name, 1e30)
             if not least <= value <= most:
-                message = f"{name} {value!s:.30}: want a number from {least:g} to {most:g}"
-                raise UsageError(message, code="limits")
+                raise UsageError(f"{name} {value!s:.30}: want a number from {least:g} to {most:g}", code="limits")
 
     @property
     def layer_seconds(self) -> float:

@@ -282,11 +282,11 @@ def refuse_what_never_fits(step: Step, room: float, optimizer: Optimizer, kernel
     """The step of ``what_fits``. Raises AnalysisError (never-fits) with how many GPUs hold parameters alone."""
     found = what_fits(step, room, optimizer, kernels)
     if found is None:
-        message = (
+        raise AnalysisError(
             f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "
-            f"{least_gpus(step, room, optimizer)}"
+            f"{least_gpus(step, room, optimizer)}",
+            code="never-fits",
         )
-        raise AnalysisError(message, code="never-fits")
     return found
 
 

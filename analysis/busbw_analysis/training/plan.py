@@ -140,25 +140,25 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
     what = f"{wanted.model.name} on {wanted.gpus} GPUs"
     if search.least is None or search.smallest is None:
         fixed = ", ".join(f"{name} {value}" for name, value in wanted.fixed.items())
-        message = (
+        raise UsageError(
             f"no layout of {what}{f' with {fixed}' if fixed else ''} divides its layers, heads, and a batch of "
-            f"{wanted.batch} sequences of {wanted.sequence}; want {_what_divides(wanted)}"
+            f"{wanted.batch} sequences of {wanted.sequence}; want {_what_divides(wanted)}",
+            code="divides",
         )
-        raise UsageError(message, code="divides")
     if not search.best and search.refused:
-        message = (
-            f"no layout of {what} has a time: {next(iter(search.refused))}; --network or --nic says what runs do not"
+        raise AnalysisError(
+            f"no layout of {what} has a time: {next(iter(search.refused))}; --network or --nic says what runs do not",
+            code="no-price",
         )
-        raise AnalysisError(message, code="no-price")
     if not search.best:
         layout = search.smallest.layout
         degrees = ", ".join(f"{name} {getattr(layout, name)}" for name in ("dp", "tp", "pp", "cp", "ep"))
         room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (wanted.room or 0.0, search.least.total))
-        message = (
+        raise AnalysisError(
             f"no layout of {what} fits {room}; the least, {least}, has {degrees}; want more GPUs, or more memory: "
-            f"{least_gpus(search.smallest, wanted.room or 0.0)}"
+            f"{least_gpus(search.smallest, wanted.room or 0.0)}",
+            code="never-fits",
         )
-        raise AnalysisError(message, code="never-fits")
     order = sorted(search.best.values(), key=lambda one: one.time.total)
     return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
 

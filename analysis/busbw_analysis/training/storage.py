@@ -106,8 +106,7 @@ def lost(cost: float, interval: float, between_failures: float, restart: float) 
 def _positive(**numbers: float) -> None:
     for name, value in numbers.items():
         if not 0 < value < math.inf:
-            message = f"{name.rstrip('_')} {value:g}: want a finite number above 0"
-            raise UsageError(message, code="storage")
+            raise UsageError(f"{name.rstrip('_')} {value:g}: want a finite number above 0", code="storage")
 
 
 @dataclass(frozen=True, slots=True)
