@@ -1,9 +1,10 @@
 """What several commands of the analysis are given, and how they print JSON."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -16,8 +17,8 @@ from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.sources import find
 
-_Command = TypeVar("_Command", bound=Callable[..., None])
-
+Command = Callable[..., None]
+Option = Callable[[Command], Command]
 
 results_dir_option = click.option(
     "--results-dir",
@@ -35,6 +36,16 @@ def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: st
     return [
         name for name in ("latest", *(folder.name for folder in store.folders(results_dir))) if name.startswith(typed)
     ]
+
+
+def from_option(words: str, name: str = "run", **how: Any) -> Option:  # noqa: ANN401 - click's own
+    """``--from RUN``, for what ``words`` say."""
+    return click.option("--from", name, metavar="RUN", shell_complete=names_of_runs, help=words, **how)
+
+
+def with_options(command: Command, options: Sequence[Option]) -> Command:
+    """``command`` with these options, in the order of its help."""
+    return reduce(lambda made, option: option(made), reversed(options), command)
 
 
 _FACTS = "busbw.log-facts"
@@ -59,17 +70,14 @@ def _keep_fact(context: click.Context, parameter: click.Parameter, value: Any) -
     context.meta.setdefault(_FACTS, {})[parameter.name] = value
 
 
-def log_options(*wanted: str) -> Callable[[_Command], _Command]:
+def log_options(*wanted: str) -> Option:
     """What may be said of logs; each field of ``LogFacts`` unless some are ``wanted``. ``read_run`` takes it."""
-
-    def decorate(command: _Command) -> _Command:
-        for field, (name, how, words) in reversed(_LOG_OPTIONS.items()):
-            if not wanted or field in wanted:
-                option = click.option(name, field, expose_value=False, callback=_keep_fact, help=words, **how)
-                command = option(command)
-        return command
-
-    return decorate
+    options = [
+        click.option(name, field, expose_value=False, callback=_keep_fact, help=words, **how)
+        for field, (name, how, words) in _LOG_OPTIONS.items()
+        if not wanted or field in wanted
+    ]
+    return lambda command: with_options(command, options)
 
 
 def log_facts() -> LogFacts:
@@ -82,24 +90,19 @@ def read_run(results_dir: Path, run: str) -> store.StoredRun:
     return find(results_dir, run).read(log_facts())
 
 
-def run_options(command: _Command) -> _Command:
+def run_options(command: Command) -> Command:
     """What every command of the analysis is given: RUN…, where runs are kept, whether unlike ones may be pooled, and a
     file of own peaks.
     """
-    for decorate in (
-        log_options(),
-        click.option(
-            "--peaks",
-            "peaks_file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help=f"A TOML file of your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
-        ),
-        click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
-        results_dir_option,
+    words = f"A TOML file of your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]"
+    options: list[Option] = [
         click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=names_of_runs),
-    ):
-        command = decorate(command)
-    return command
+        results_dir_option,
+        click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
+        click.option("--peaks", "peaks_file", type=click.Path(path_type=Path, dir_okay=False), help=words),
+        log_options(),
+    ]
+    return with_options(command, options)
 
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

@@ -9,8 +9,8 @@ from busbw.units import parse_sizes
 from busbw_analysis import predict as predictions
 from busbw_analysis.cli.options import (
     as_json_option,
+    from_option,
     log_options,
-    names_of_runs,
     print_json,
     read_run,
     results_dir_option,
@@ -21,15 +21,7 @@ from busbw_analysis.report.to_terminal import render
 
 
 @click.command("predict")
-@click.option(
-    "--from",
-    "runs",
-    metavar="RUN",
-    multiple=True,
-    required=True,
-    shell_complete=names_of_runs,
-    help="What was measured; several for more ranks.",
-)
+@from_option("What was measured; several for more ranks.", "runs", multiple=True, required=True)
 @click.option("--op", required=True, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
 @click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.  [default: five of the measured]")

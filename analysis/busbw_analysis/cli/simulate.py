@@ -10,7 +10,7 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
 from busbw.units import parse_rate, parse_sizes, parse_time
-from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, read_run, results_dir_option
+from busbw_analysis.cli.options import as_json_option, from_option, print_json, read_run, results_dir_option
 from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
@@ -50,13 +50,7 @@ _UNSIZED: Final = "barrier"
     metavar="KIND:KEY=VALUE,…",
     help=f"One of {', '.join(NETWORKS)} and its rates in one direction: such as rail:nic=50GB/s,inner=450GB/s.",
 )
-@click.option(
-    "--from",
-    "run",
-    metavar="RUN",
-    shell_complete=names_of_runs,
-    help="In place of --network: α, β and R of a run's messages.",
-)
+@from_option("In place of --network: α, β and R of a run's messages.")
 @click.option(
     "--link",
     "changes",

@@ -1,48 +1,43 @@
 """``busbw training``: what a model that is spread over GPUs moves, keeps and waits for, by formula."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, get_args
 
 import click
 
 from busbw.errors import UsageError
 from busbw.escape import echo
-from busbw.runs.records import DTYPE_BYTES, JSON
+from busbw.runs.records import JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
-from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
+from busbw_analysis.cli.options import Command, as_json_option, from_option, results_dir_option, with_options
 from busbw_analysis.cli.training_machines import gpu_found, gpu_row, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
-from busbw_analysis.cli.training_plan import kernels_option, plan_
+from busbw_analysis.cli.training_plan import (
+    batch_option,
+    gradients_option,
+    kernels_option,
+    plan_,
+    sequence_option,
+    tell,
+)
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
-from busbw_analysis.report.document import Paragraph, Table
 from busbw_analysis.report.tables import training as tables
-from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.gpus import memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
-from busbw_analysis.training.memory import (
-    CHECKPOINT_BYTES,
-    Kernels,
-    Optimizer,
-    checkpoint_bytes,
-    per_parameter,
-    refuse_what_never_fits,
-)
+from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer, per_parameter, what_fits
 from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate_of_node
 from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
-_Command = TypeVar("_Command", bound=Callable[..., None])
-_from_run = click.option(
-    "--from", "run", metavar="RUN", shell_complete=names_of_runs, help="In place of --network: messages as measured."
-)
+_from_run = from_option("In place of --network: messages as measured.")
 _FLAGS = ("sequence_parallel", "scatter_gather", "uneven")
 _DEGREES = {
     "dp": "Replicas.",
@@ -55,7 +50,7 @@ _DEGREES = {
 }
 
 
-def _step_options(command: _Command) -> _Command:
+def _step_options(command: Command) -> Command:
     """The model, its layout and its batch; the command is given a Step."""
 
     @wraps(command)
@@ -68,20 +63,12 @@ def _step_options(command: _Command) -> _Command:
         layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
         model = named_one(given.pop("model"))
         del given["own"]
-        per_host, limit = given.pop("ranks_per_host"), given.pop("nodes_per_token")
-        step = Step(
-            model,
-            layout,
-            given.pop("batch") or model.batch,
-            given.pop("seq") or model.sequence,
-            given.pop("gradients"),
-            given.pop("imbalance"),
-            per_host,
-            model.nodes_per_token if limit is None else limit,
-        )
-        command(step=step, **given)
+        batch, sequence = given.pop("batch") or model.batch, given.pop("seq") or model.sequence
+        of_step = {name: given.pop(name) for name in ("gradients", "imbalance", "ranks_per_host", "nodes_per_token")}
+        if of_step["nodes_per_token"] is None:
+            of_step["nodes_per_token"] = model.nodes_per_token
+        command(step=Step(model, layout, batch, sequence, **of_step), **given)
 
-    made: Any = wrapped
     degrees = [
         click.option(f"--{name.replace('_', '-')}", type=int, default=1, show_default=True, help=words)
         for name, words in _DEGREES.items()
@@ -95,32 +82,25 @@ def _step_options(command: _Command) -> _Command:
             ("sync", Sync, None, "Micro-batches that reduce gradients.  [default: every with zero 3, else last]"),
         )
     ]
-    for option in reversed(
-        [
-            *degrees,
-            click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
-            click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
-            click.option(
-                "--batch", type=click.IntRange(1, MOST_GPUS), help="Sequences of a step.  [default: the row's]"
-            ),
-            click.option(
-                "--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]"
-            ),
-            *choices,
-            click.option("--uneven", is_flag=True, help="Stages may differ by a layer; the ends are the shorter ones."),
-            click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
-            click.option("--scatter-gather", is_flag=True, help="Boundaries of the pipeline crossed in tp parts."),
-            click.option("--no-reshard", is_flag=True, help="Zero 3 gathers weights once a step."),
-            click.option("--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']"),
-            click.option("--imbalance", type=float, default=1.0, show_default=True, help="Busiest experts over mean."),
-            click.option("--ranks-per-host", type=int, help="GPUs of a node; splits expert traffic that is limited."),
-            click.option(
-                "--nodes-per-token", type=click.IntRange(0), help="Limit on nodes of a token.  [default: the row's]"
-            ),
-        ]
-    ):
-        made = option(made)
-    return cast("_Command", model_options(made))
+    options = [
+        *degrees,
+        click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
+        click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
+        batch_option,
+        sequence_option,
+        *choices,
+        click.option("--uneven", is_flag=True, help="Stages may differ by a layer; the ends are the shorter ones."),
+        click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
+        click.option("--scatter-gather", is_flag=True, help="Boundaries of the pipeline crossed in tp parts."),
+        click.option("--no-reshard", is_flag=True, help="Zero 3 gathers weights once a step."),
+        gradients_option,
+        click.option("--imbalance", type=float, default=1.0, show_default=True, help="Busiest experts over mean."),
+        click.option("--ranks-per-host", type=int, help="GPUs of a node; splits expert traffic that is limited."),
+        click.option(
+            "--nodes-per-token", type=click.IntRange(0), help="Limit on nodes of a token.  [default: the row's]"
+        ),
+    ]
+    return model_options(with_options(wrapped, options))
 
 
 @click.group()
@@ -129,14 +109,6 @@ def training() -> None:
 
 
 training.add_command(plan_)
-
-
-def _print(headline: str, document: dict[str, JSON], shown: Iterable[Table], *, as_json: bool) -> None:
-    """The answer first, in JSON and on the terminal."""
-    if as_json:
-        print_json({"headline": headline, **document})
-    else:
-        echo(render([Paragraph(headline), *shown]))
 
 
 def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of the records of the analysis
@@ -174,7 +146,7 @@ def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -
     listed = model_rows.models(own).values() if model is None else [model]
     rows = [_model_row(row, row.sequence) for row in listed]
     headline = f"{len(rows)} models; --layers and --hidden make one of your own"
-    _print(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
+    tell(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
 
 
 @training.command()
@@ -196,7 +168,7 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "statements": [asdict(one) for one in said],
     }
     headline = tables.traffic_headline(step, rows)
-    _print(headline, document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
+    tell(headline, document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
 
 
 @training.command()
@@ -207,7 +179,7 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
     "--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.  [default: this machine's, if any]"
 )
 @click.option("--gpu-memory", help="In place of --gpu: its memory, such as 80GiB.")
-@click.option("--from", "run", metavar="RUN", shell_complete=names_of_runs, help="In place of --gpu: that of a run.")
+@from_option("In place of --gpu: that of a run.")
 @results_dir_option
 @as_json_option
 def memory(
@@ -225,10 +197,10 @@ def memory(
     found = memory_of(step, optimizer, kernels)
     room, what = _room(gpu, gpu_memory, run, results_dir)
     fits = None if room is None else found.total <= room
-    other = None if fits is not False or room is None else refuse_what_never_fits(step, room, optimizer, kernels)
+    other = None if fits is not False or room is None else what_fits(step, room, optimizer, kernels)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
     by_zero = [per_parameter(step.model.width_bytes, gradient, optimizer, zero, group).total for zero in range(4)]
-    saved = {per: checkpoint_bytes(step, per) for per in CHECKPOINT_BYTES}
+    saved = {per: per * model_rows.parameters(step.model) for per in CHECKPOINT_BYTES}
     headline = tables.memory_headline(found, room, what, None if other is None else other.layout)
     document = {
         **_head(step),
@@ -239,7 +211,7 @@ def memory(
         "would_fit": None if other is None else asdict(other.layout),
         "checkpoint_bytes": saved,
     }
-    _print(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
+    tell(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
 
 
 def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> tuple[float | None, str]:
@@ -271,7 +243,7 @@ def roofline(
     nodes = max(2, -(-step.layout.gpus // per_node))
     rates = rates_given(network, run, results_dir, nodes, per_node)
     found, peak, memory_rate = phases(step, causal=causal), row.flops[dtype], row.memory_bytes_per_second
-    times = [one.seconds(peak, memory_rate, rates, step.layout) for one in found]
+    timed = [(one, one.seconds(peak, memory_rate, rates, step.layout)) for one in found]
     notes = [f"of one rank in a step; balance of memory: {peak / memory_rate:.4g} FLOP/B"]
     tokens = by_node = None
     own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
@@ -293,14 +265,10 @@ def roofline(
         "rates": None if rates is None else asdict(rates),
         "least_tokens": tokens,
         "least_tokens_by_node": by_node,
-        "phases": [
-            {**_with(one, "memory_intensity", "network_intensity"), "seconds": least}
-            for one, least in zip(found, times, strict=True)
-        ],
+        "phases": [{**_with(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed],
     }
-    timed = list(zip(found, times, strict=True))
     headline = tables.roofline_headline(timed, tokens, own)
-    _print(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
+    tell(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
 
 
 _MEANING = {
@@ -324,16 +292,16 @@ _MEANING = {
 }
 
 
-def _constants(command: _Command) -> _Command:
-    for field in reversed(fields(walls.Constants)):
-        kind = int if field.name == "per_host" else float
-        option = click.option(
+def _constants(command: Command) -> Command:
+    options = [
+        click.option(
             f"--{field.name.replace('_', '-')}",
-            type=kind,
+            type=int if field.name == "per_host" else float,
             help=_MEANING[field.name] + f"  [default: {field.default:g}]",
         )
-        command = option(command)
-    return command
+        for field in fields(walls.Constants)
+    ]
+    return with_options(command, options)
 
 
 @training.command("limits")
@@ -380,7 +348,7 @@ def limits_(
         "limits": [{**asdict(one), "wall": one.wall if one.wall < float("inf") else None} for one in found],
         "utilisation": [asdict(one) for one in walls.curve(constants)],
     }
-    _print(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
+    tell(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
 
 
 @training.command()
@@ -388,8 +356,8 @@ def limits_(
 @click.option("--sample", help="A row of busbw/workloads/samples.toml: what is read in place of tokens.")
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many read, and save.")
 @click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
-@click.option("--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]")
-@click.option("--from", "run", metavar="RUN", shell_complete=names_of_runs, help="What was measured on this storage.")
+@sequence_option
+@from_option("What was measured on this storage.")
 @click.option("--read-rate", help="Of the storage, such as 1TB/s.  [default: as measured]")
 @click.option("--write-rate", help="Of the storage: checkpoints are described.  [default: as measured]")
 @click.option("--writer-rate", help="Of one GPU's writer.  [default: the storage decides]")
@@ -445,10 +413,8 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     shown = [tables.reading_table(reading, read, unknown)]
     if write is not None and model is not None:
         writer = None if writer_rate is None else parse_rate(writer_rate)
-        copied, written = (
-            disks.copy_seconds(bytes_, gpus),
-            disks.write_seconds(bytes_, gpus, writer, write.bytes_per_second),
-        )
+        copied = disks.copy_seconds(bytes_, gpus)
+        written = disks.write_seconds(bytes_, gpus, writer, write.bytes_per_second)
         between = None if mtbf is None else 3600 * mtbf
         found = [
             disks.checkpoints(copied + written, copied + written, between, restart, how="synchronous"),
@@ -463,7 +429,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": [asdict(one) for one in found],
     }
-    _print(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
+    tell(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
 
 
 def _rate(given: str | None, files: Sequence[Stored], op: str) -> disks.Rate | None:

@@ -1,9 +1,9 @@
 """The model that a command of training is about: a row, a row with some keys changed, or one's own by options."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import click
 import msgspec
@@ -12,8 +12,7 @@ from busbw.errors import UsageError
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
-
-_Command = TypeVar("_Command", bound=Callable[..., None])
+from busbw_analysis.cli.options import Command, with_options
 
 OWN: Final = "own model"
 _KEYS: Final = {
@@ -33,7 +32,7 @@ _HEAD: Final = 128
 _SEQUENCE, _BATCH = 4096, 512
 
 
-def model_options(command: _Command) -> _Command:
+def model_options(command: Command) -> Command:
     """``--model`` of the shipped rows or of ``--models``, and its keys one by one; the command is given the file and a
     Model, or None where nothing is named.
     """
@@ -44,22 +43,15 @@ def model_options(command: _Command) -> _Command:
         rows, name = model_rows.models(given["own"]), given.pop("model")
         command(model=_model(None if name is None else model_rows.named(rows, name), keys), **given)
 
-    made: Any = wrapped
-    for option in reversed(
-        [
-            click.option("--model", help="One of busbw training models, such as 'Llama 3 70B'."),
-            click.option(
-                "--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows."
-            ),
-            *(click.option(f"--{name.replace('_', '-')}", type=int, help=words) for name, words in _KEYS.items()),
-            click.option(
-                "--gated/--not-gated", default=None, help="Three matrices in a network, or two.  [default: two]"
-            ),
-            click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Of weights.  [default: bfloat16]"),
-        ]
-    ):
-        made = option(made)
-    return cast("_Command", made)
+    file = click.Path(path_type=Path, dir_okay=False)
+    options = [
+        click.option("--model", help="One of busbw training models, such as 'Llama 3 70B'."),
+        click.option("--models", "own", type=file, help="A TOML file of your own rows."),
+        *(click.option(f"--{name.replace('_', '-')}", type=int, help=words) for name, words in _KEYS.items()),
+        click.option("--gated/--not-gated", default=None, help="Three matrices in a network, or two.  [default: two]"),
+        click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Of weights.  [default: bfloat16]"),
+    ]
+    return with_options(wrapped, options)
 
 
 def named_one(model: Model | None) -> Model:

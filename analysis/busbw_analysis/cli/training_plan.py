@@ -1,9 +1,9 @@
 """``busbw training plan``: layouts of a model on this network, by the time of a step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast, get_args
+from typing import Any, Final, cast, get_args
 
 import click
 
@@ -13,7 +13,14 @@ from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.system.catalog import Catalogue, Gpu, catalogue
 from busbw.units import format_flop, format_rate, parse_size
 from busbw.workloads import model_rows
-from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
+from busbw_analysis.cli.options import (
+    Command,
+    as_json_option,
+    from_option,
+    print_json,
+    results_dir_option,
+    with_options,
+)
 from busbw_analysis.cli.training_machines import gpu_row
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.sources import find
@@ -38,7 +45,6 @@ from busbw_analysis.training.prices import Described, Measured, Prices, slowdown
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.step_time import Machine
 
-_Command = TypeVar("_Command", bound=Callable[..., None])
 _FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
 DELAYS: Final = 2e-6, 5e-6
 """Seconds inside a host and between hosts where a row of the catalogue says the rate alone."""
@@ -48,16 +54,21 @@ a call which computation beside it hides."""
 _PER_HOST: Final = 8
 
 
-def _degree_options(command: _Command) -> _Command:
-    made: Any = command
-    for name in reversed(_FIXED):
+def _degree_options(command: Command) -> Command:
+    options = []
+    for name in _FIXED:
         words = "Sequences of a micro-batch." if name == "micro_batch" else f"Only layouts with this {name}."
-        made = click.option(f"--{name.replace('_', '-')}", type=click.IntRange(0 if name == "zero" else 1), help=words)(
-            made
-        )
-    return cast("_Command", made)
+        least = click.IntRange(0 if name == "zero" else 1)
+        options.append(click.option(f"--{name.replace('_', '-')}", type=least, help=words))
+    return with_options(command, options)
 
 
+_many = click.IntRange(1, MOST_GPUS)
+batch_option = click.option("--batch", type=_many, help="Sequences of a step.  [default: the row's]")
+sequence_option = click.option("--seq", type=_many, help="Tokens of a sequence.  [default: the row's]")
+gradients_option = click.option(
+    "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']"
+)
 kernels_option = click.option(
     "--kernels",
     type=click.Choice(get_args(Kernels)),
@@ -68,14 +79,7 @@ kernels_option = click.option(
 @click.command("plan")
 @model_options
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many.")
-@click.option(
-    "--from",
-    "runs",
-    metavar="RUN",
-    multiple=True,
-    shell_complete=names_of_runs,
-    help="What was measured; several for more ranks.",
-)
+@from_option("What was measured; several for more ranks.", "runs", multiple=True)
 @click.option(
     "--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; with --from, for what the run does not tell."
 )
@@ -86,11 +90,9 @@ kernels_option = click.option(
 @click.option("--efficiency", type=float, help="Of measured products, or of --gpu.  [default: 1, or 0.6]")
 @click.option("--overlap", type=float, help="Share of a call that is hidden.  [default: as measured, else 0.8]")
 @click.option("--cards", type=click.Choice(["shared", "own"]), help="Of ranks of a host.  [default: shared on CPUs]")
-@click.option(
-    "--ranks-per-host", type=click.IntRange(1, MOST_GPUS), help="GPUs of a node.  [default: the run's, else 8]"
-)
-@click.option("--batch", type=click.IntRange(1, MOST_GPUS), help="Sequences of a step.  [default: the row's]")
-@click.option("--seq", type=click.IntRange(1, MOST_GPUS), help="Tokens of a sequence.  [default: the row's]")
+@click.option("--ranks-per-host", type=_many, help="GPUs of a node.  [default: the run's, else 8]")
+@batch_option
+@sequence_option
 @_degree_options
 @click.option(
     "--recompute",
@@ -103,7 +105,7 @@ kernels_option = click.option(
 @click.option("--context", type=click.Choice(get_args(Context)), default="ring", show_default=True)
 @click.option("--sequence-parallel/--no-sequence-parallel", default=True, show_default=True)
 @kernels_option
-@click.option("--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']")
+@gradients_option
 @click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
 @click.option("--top", type=click.IntRange(1, MOST_GPUS), default=10, show_default=True, help="Layouts that are shown.")
 @click.option("--compare-rules", "rules", is_flag=True, help="Say for what TP > CP > PP > DP holds here.")
@@ -151,34 +153,39 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         save_plan(plot, kept, grown)
         echo(f"plot: {plot}", err=True)
     peaks = peak or machine.flop_per_second
-    headline = tables.plan_headline(found, machine, peaks)
-    if as_json:
-        document: dict[str, JSON] = {
-            "headline": headline,
-            "model": row.name,
-            "gpus": gpus,
-            "batch": wanted.batch,
-            "sequence": wanted.sequence,
-            "assumed": assumed,
-            "flop_per_second": machine.flop_per_second,
-            "peak_flop_per_second": peak,
-            "overlap": machine.overlap,
-            "slowdown": machine.slowdown,
-            "gpu_memory_bytes": room,
-            "tried": found.tried,
-            "too_large": found.too_large,
-            "refused": dict(found.refused),
-            "layouts": [_document(one, machine, peak) for one in kept],
-            "sensitivity": changes,
-            "rules": _rules(compared, orders) if rules else None,
-            "scaling": {one.kind: _scaled(one) for one in grown},
-        }
-        print_json(document)
-        return
-    shown: list[Block] = [Paragraph(headline), *tables.plan_tables(wanted, found, kept, machine, peaks, assumed)]
-    shown += tables.change_tables(changes, grown, best)
+    document: dict[str, JSON] = {
+        "model": row.name,
+        "gpus": gpus,
+        "batch": wanted.batch,
+        "sequence": wanted.sequence,
+        "assumed": assumed,
+        "flop_per_second": machine.flop_per_second,
+        "peak_flop_per_second": peak,
+        "overlap": machine.overlap,
+        "slowdown": machine.slowdown,
+        "gpu_memory_bytes": room,
+        "tried": found.tried,
+        "too_large": found.too_large,
+        "refused": dict(found.refused),
+        "layouts": [_document(one, machine, peak) for one in kept],
+        "sensitivity": changes,
+        "rules": _rules(compared, orders) if rules else None,
+        "scaling": {one.kind: _scaled(one) for one in grown},
+    }
+    shown = [
+        *tables.plan_tables(wanted, found, kept, machine, peaks, assumed),
+        *tables.change_tables(changes, grown, best),
+    ]
     shown += tables.rules_tables(compared, orders) if rules else []
-    echo(render(shown))
+    tell(tables.plan_headline(found, machine, peaks), document, shown, as_json=as_json)
+
+
+def tell(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
+    """The answer first, in JSON and on the terminal."""
+    if as_json:
+        print_json({"headline": headline, **document})
+    else:
+        echo(render([Paragraph(headline), *shown]))
 
 
 def _document(one: Planned, machine: Machine, peak: float | None) -> dict[str, JSON]:

@@ -4,7 +4,7 @@ needed instead.
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy.stats import kendalltau
 
 from busbw.errors import AnalysisError
 from busbw.units import format_size, format_time
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.fitting.design import Observation
 from busbw_analysis.models.select import candidates
 
@@ -112,12 +113,8 @@ def usable(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...]
     """Those of ``observations`` whose curve can take part in a fit, and why the others cannot."""
     kept: list[Observation] = []
     why: dict[str, None] = {}
-    for _, members in groupby(sorted(observations, key=_curve), key=_curve):
-        curve = list(members)
+    for curve in grouped(sorted(observations, key=_curve), _curve).values():
         try:
-            candidates(curve[0].op, curve[0].cost_models, curve[0].algorithm)
-            for one in curve:
-                _refuse_time(one)
             _refuse_curve_of(curve)
         except AnalysisError as error:
             why[str(error)] = None
@@ -130,22 +127,19 @@ def _curve(one: Observation) -> tuple[str, str, int, int]:
     return one.op, one.algorithm or "", one.ranks, one.hosts
 
 
-def _name(one: Observation) -> str:
-    by = f" by {one.algorithm}" if one.algorithm else ""
-    return f"{one.op}{by} on {one.ranks} ranks"
-
-
-def _refuse_time(one: Observation) -> None:
-    refuse_alone(one.op, one.ranks)
-    refuse_times(_name(one), one.size_bytes, (one.seconds, *one.launches))
-    if not one.launches:
-        message = f"{_name(one)} at {format_size(one.size_bytes)} has no launch behind it; it needs at least one"
-        raise AnalysisError(message)
-
-
-def _refuse_curve_of(members: Sequence[Observation]) -> None:
+def _refuse_curve_of(curve: Sequence[Observation]) -> None:
     """Raise AnalysisError unless one op on one number of ranks, of any sizes or of none, can take part in a fit."""
-    members = sorted(members, key=lambda one: one.size_bytes)
+    first = curve[0]
+    candidates(first.op, first.cost_models, first.algorithm)
+    refuse_alone(first.op, first.ranks)
+    name = f"{first.op}{f' by {first.algorithm}' if first.algorithm else ''} on {first.ranks} ranks"
+    for one in curve:
+        refuse_times(name, one.size_bytes, (one.seconds, *one.launches))
+        if not one.launches:
+            raise AnalysisError(
+                f"{name} at {format_size(one.size_bytes)} has no launch behind it; it needs at least one"
+            )
+    members = sorted(curve, key=lambda one: one.size_bytes)
     sizes = [one.size_bytes for one in members]
     if sizes != [0]:
-        refuse_curve(_name(members[0]), sizes, [one.seconds for one in members])
+        refuse_curve(name, sizes, [one.seconds for one in members])

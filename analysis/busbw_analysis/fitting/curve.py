@@ -39,6 +39,8 @@ _STRONG = 6.0
 _NEGLIGIBLE = 1e-4
 """A difference of 0.01 % in the error is no reason for another segment."""
 
+Coefficient = Literal["alpha", "beta"]
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -51,7 +53,7 @@ class Segment:
     beta_seconds_per_byte: float
     first_bytes: int
     last_bytes: int
-    at_bound: tuple[Literal["alpha", "beta"], ...]
+    at_bound: tuple[Coefficient, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +146,17 @@ def fit_points(
     without them, or with fewer than 5, there is no interval. ``seed`` seeds their resampling. Raises AnalysisError for
     data that cannot carry a fit.
     """
-    _refuse(sizes_bytes, times_ns)
+    if len(sizes_bytes) != len(times_ns):
+        raise AnalysisError(f"{len(sizes_bytes)} sizes and {len(times_ns)} times do not belong together")
+    if not any(sizes_bytes):
+        raise AnalysisError("the op has no size, so there is nothing to fit a time over", code="no-size")
+    refuse_curve("the curve", sizes_bytes, [time / 1e9 for time in times_ns])
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
     times = np.asarray(times_ns, dtype=np.float64) / 1e9
     launches = launch_matrix(launch_medians_ns)
     noise = _noise(launches)
     core = _fit_core(sizes, times, noise)
-    predicted = core.by_segments(sizes)
-    residuals = np.abs(predicted / times - 1)
+    residuals = np.abs(core.by_segments(sizes) / times - 1)
     first, last = core.segments[0], core.segments[-1]
     algbw = 1 / last.beta_seconds_per_byte if last.beta_seconds_per_byte > 0 else None
     intervals, note = _intervals(sizes, launches, len(core.segments), seed)
@@ -177,14 +182,6 @@ def fit_points(
         validated=validated,
         validation_note=validation_note,
     )
-
-
-def _refuse(sizes: Sequence[int], times: Sequence[float]) -> None:
-    if len(sizes) != len(times):
-        raise AnalysisError(f"{len(sizes)} sizes and {len(times)} times do not belong together")
-    if not any(sizes):
-        raise AnalysisError("the op has no size, so there is nothing to fit a time over", code="no-size")
-    refuse_curve("the curve", sizes, [time / 1e9 for time in times])
 
 
 def launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
@@ -215,8 +212,7 @@ class _Core:
         piece = np.searchsorted(np.asarray(self.breaks_bytes), wanted, side="right")
         alpha = np.asarray([segment.alpha_seconds for segment in self.segments])
         beta = np.asarray([segment.beta_seconds_per_byte for segment in self.segments])
-        predicted: Floats = alpha[piece] + beta[piece] * wanted
-        return predicted
+        return np.asarray(alpha[piece] + beta[piece] * wanted)
 
 
 def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
@@ -274,12 +270,9 @@ def _segment(sizes: Floats, times: Floats) -> Segment:
     scale = rows.max(axis=0)
     coefficients, _ = nnls(rows / scale, np.ones(len(sizes)))
     alpha, beta = (float(value) for value in coefficients / scale)
-    at_bound: list[Literal["alpha", "beta"]] = []
-    if alpha == 0:
-        at_bound.append("alpha")
-    if beta == 0:
-        at_bound.append("beta")
-    return Segment(alpha, beta, int(sizes[0]), int(sizes[-1]), tuple(at_bound))
+    named: dict[Coefficient, float] = {"alpha": alpha, "beta": beta}
+    at_bound = tuple(name for name, value in named.items() if value == 0)
+    return Segment(alpha, beta, int(sizes[0]), int(sizes[-1]), at_bound)
 
 
 def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
@@ -288,8 +281,7 @@ def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
     others = np.asarray([[other for other in range(count) if other != left] for left in range(count)])
     folds = best_cuts(sizes[others], times[others], pieces, LEAST_IN_A_PIECE - 1)
     predicted = np.maximum(folds.predict(sizes[others], sizes), _TINY)
-    error: Floats = np.abs(np.log(predicted / times))
-    return error
+    return np.asarray(np.abs(np.log(predicted / times)))
 
 
 def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple[FitIntervals | None, str]:
@@ -317,8 +309,7 @@ def resampled_cuts(sizes: Floats, launches: Floats, pieces: int, seed: int) -> C
 
 
 def _bounds(values: Floats, tail: float) -> Bounds:
-    low, high = np.quantile(values, (tail, 1 - tail))
-    return Bounds(float(low), float(high))
+    return Bounds(*np.quantile(values, (tail, 1 - tail)).tolist())
 
 
 def _held_out_sizes(sizes: Floats, times: Floats, noise: float) -> Validation:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from busbw.ops import MESSAGES
-from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Calls
 from busbw_analysis.models.costs import CostModel
@@ -207,8 +207,7 @@ def solve(rows: Floats, times: Floats, columns: Sequence[int]) -> Floats:
 
 def relative_errors(rows: Floats, times: Floats, coefficients: Floats) -> Floats:
     """|T̂ − T| / T of every row."""
-    errors: Floats = np.abs(rows @ coefficients / times - 1)
-    return errors
+    return np.asarray(np.abs(rows @ coefficients / times - 1))
 
 
 def resampled_times(observations: Sequence[Observation], count: int, seed: int) -> Floats:
@@ -216,11 +215,7 @@ def resampled_times(observations: Sequence[Observation], count: int, seed: int) 
     launch has in common stays together. A launch that is drawn and did not measure an observation has no part in it.
     """
     generator = np.random.default_rng(seed)
-    sets: dict[object, dict[object, int]] = {}
-    for one in observations:
-        known = sets.setdefault(launch_set_of(one), {})
-        for key in launch_keys_of(one):
-            known.setdefault(key, len(known))
+    sets = {name: {key: place for place, key in enumerate(keys)} for name, keys in launch_sets(observations).items()}
     draws = {name: generator.integers(0, len(keys), size=(count, len(keys))) for name, keys in sets.items()}
     times = np.empty((count, len(observations)))
     for column, one in enumerate(observations):
@@ -234,6 +229,12 @@ def resampled_times(observations: Sequence[Observation], count: int, seed: int) 
             drawn[none] = launches
         times[:, column] = middle(drawn)
     return times
+
+
+def launch_sets(observations: Sequence[Observation]) -> dict[object, list[object]]:
+    """All launches of every launch set, in the order in which they first came."""
+    every = by_key((launch_set_of(one), key) for one in observations for key in launch_keys_of(one))
+    return {name: list(dict.fromkeys(keys)) for name, keys in every.items()}
 
 
 def launch_set_of(one: Observation) -> object:

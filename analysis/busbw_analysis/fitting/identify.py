@@ -5,7 +5,7 @@ Whether a fit is possible is decided before it: by the rank and the condition of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final
 
 import numpy as np
@@ -134,23 +134,22 @@ def identify(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separa
     absent = [column for column in range(len(wanted)) if column not in present]
     dropped = [column for column in present if column not in kept]
     shares = {column: _shares(scaled, scale, kept, column) for column in dropped}
-    mixed = [
-        Mixed(
-            (wanted[one], *(wanted[column] for column in dropped if shares[column][number])),
-            (1.0, *(shares[column][number] for column in dropped if shares[column][number])),
-        )
-        for number, one in enumerate(kept)
-        if any(shares[column][number] for column in dropped)
-    ]
+    mixed = []
+    for number, one in enumerate(kept):
+        if parts := {wanted[column]: shares[column][number] for column in dropped if shares[column][number]}:
+            mixed.append(Mixed((wanted[one], *parts), (1.0, *parts.values())))
     taken = {parameter for one in mixed for parameter in one.parameters}
     return Separation(
         kept=tuple(wanted[column] for column in kept),
         separable=tuple(wanted[column] for column in kept if wanted[column] not in taken),
         mixed=(*mixed, *(Mixed((wanted[column],), ()) for column in absent)),
         unknown=(
-            *(_direction(places, {column: 1.0}) for column in absent),
+            *directions_of([wanted[column] for column in absent]),
             *(
-                _direction(places, {column: 1.0, **dict(zip(kept, (-share for share in shares[column]), strict=True))})
+                _direction(
+                    {wanted[column]: 1.0}
+                    | {wanted[one]: -share for one, share in zip(kept, shares[column], strict=True)}
+                )
                 for column in dropped
             ),
         ),
@@ -190,27 +189,21 @@ def _shares(scaled: Floats, scale: Floats, kept: Sequence[int], column: int) -> 
     return tuple(float(share) for share in found * scale[column] / scale[list(kept)])
 
 
-def _direction(places: Sequence[int], parts: Mapping[int, float]) -> tuple[float, ...]:
-    direction = np.zeros(len(PARAMETERS))
-    for column, part in parts.items():
-        direction[places[column]] = part
-    return tuple(float(part) for part in direction)
+def _direction(parts: Mapping[Parameter, float]) -> tuple[float, ...]:
+    return tuple(parts.get(name, 0.0) for name in PARAMETERS)
 
 
 def directions_of(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:
     """One direction (in the order of PARAMETERS) for each of ``parameters``, of which nothing is known."""
-    return tuple(_direction(columns_of(PARAMETERS), {column: 1.0}) for column in columns_of(parameters))
+    return tuple(_direction({name: 1.0}) for name in parameters)
 
 
 def determined_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
     """Whether ``row`` (PARAMETERS) stays where it is when coefficients move in the ``unknown`` directions, as every
     observation does; else its time depends on what is not known.
     """
-    for direction in unknown:
-        change = row * np.asarray(direction)
-        if abs(change.sum()) > 2 / LARGEST_CONDITION * np.abs(change).max():
-            return False
-    return True
+    changes = [row * np.asarray(direction) for direction in unknown]
+    return not any(abs(one.sum()) > 2 / LARGEST_CONDITION * np.abs(one).max() for one in changes)
 
 
 def needs(rows: Floats, times: Floats, wanted: Sequence[Parameter], one: Mixed, remedies: Sequence[Remedy]) -> str:
@@ -224,8 +217,7 @@ def needs(rows: Floats, times: Floats, wanted: Sequence[Parameter], one: Mixed, 
     single = [remedy.words for remedy in remedies if helps([remedy])]
     if single:
         return f"add {' or '.join(single)}"
-    for count in (2, 3):
-        for parts in combinations(remedies, count):
-            if helps(parts):
-                return f"add {', '.join(part.words for part in parts[:-1])} and {parts[-1].words}"
+    for parts in chain(combinations(remedies, 2), combinations(remedies, 3)):
+        if helps(parts):
+            return f"add {', '.join(part.words for part in parts[:-1])} and {parts[-1].words}"
     return "add ops whose rounds and bytes are in other proportions, and other numbers of ranks"

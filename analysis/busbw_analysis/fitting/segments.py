@@ -35,8 +35,7 @@ class Cuts:
         for column in range(1, self.starts.shape[1]):
             start = self.starts[:, column]
             piece += wanted >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
-        predicted: Floats = self.alpha[rows, piece] + self.beta[rows, piece] * wanted
-        return predicted
+        return np.asarray(self.alpha[rows, piece] + self.beta[rows, piece] * wanted)
 
 
 def best_cuts(sizes: Floats, times: Floats, pieces: int, least: int) -> Cuts:
@@ -47,7 +46,8 @@ def best_cuts(sizes: Floats, times: Floats, pieces: int, least: int) -> Cuts:
     """
     curves, count = times.shape
     intervals = [(low, high) for low in range(count) for high in range(low + least, count + 1)]
-    column = {interval: number for number, interval in enumerate(intervals)}
+    column = np.zeros((count + 1, count + 1), dtype=np.int64)
+    column[tuple(zip(*intervals, strict=True))] = np.arange(len(intervals))
     alpha, beta, cost = _every_interval(sizes, times, intervals)
     rows = np.arange(curves)
     best = np.full((pieces + 1, count + 1, curves), np.inf)
@@ -56,20 +56,17 @@ def best_cuts(sizes: Floats, times: Floats, pieces: int, least: int) -> Cuts:
     for used in range(1, pieces + 1):
         for high in range(used * least, count + 1):
             lows = np.arange((used - 1) * least, high - least + 1)
-            options = best[used - 1, lows] + np.stack([cost[:, column[int(low), high]] for low in lows])
+            options = best[used - 1, lows] + cost[:, column[lows, high]].T
             choice = np.argmin(options, axis=0)
             best[used, high] = options[choice, rows]
             cut[used, high] = lows[choice]
     starts = np.zeros((curves, pieces), dtype=np.int64)
     number = np.zeros((curves, pieces), dtype=np.int64)
-    lookup = np.zeros((count + 1, count + 1), dtype=np.int64)
-    for (low, high), index in column.items():
-        lookup[low, high] = index
     end = np.full(curves, count)
     for used in range(pieces, 0, -1):
         start = cut[used, end, rows]
         starts[:, used - 1] = start
-        number[:, used - 1] = lookup[start, end]
+        number[:, used - 1] = column[start, end]
         end = start
     return Cuts(starts, alpha[rows[:, None], number], beta[rows[:, None], number], best[pieces, count])
 

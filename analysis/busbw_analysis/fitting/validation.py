@@ -14,6 +14,7 @@ from busbw_analysis.fitting.design import (
     branches_of,
     launch_keys_of,
     launch_set_of,
+    launch_sets,
     longer_of,
     possible_for,
     relative_errors,
@@ -129,12 +130,10 @@ def _left_out_launches(
     """Errors on each launch of a fit to the others; None where there is but one. Runs have launches of their own: the
     first of each are left out together, then the second.
     """
-    sets: dict[object, dict[object, None]] = {}
-    for one in observations:
-        sets.setdefault(launch_set_of(one), {}).update(dict.fromkeys(launch_keys_of(one)))
+    sets = launch_sets(observations)
     found: list[Floats] = []
     for left in range(max(len(keys) for keys in sets.values())):
-        out = {name: list(keys)[left] for name, keys in sets.items() if 1 < len(keys) > left}
+        out = {name: keys[left] for name, keys in sets.items() if 1 < len(keys) > left}
         apart = [_without_launch(one, out.get(launch_set_of(one))) for one in observations]
         alone = [tested for _, tested in apart if tested is not None]
         errors = _errors([seen for seen, _ in apart if seen is not None], alone, models, wanted) if alone else None

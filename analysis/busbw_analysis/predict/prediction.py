@@ -113,16 +113,12 @@ def reaches(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int) -> tu
     shapes = [shape_of(one) for one in curves]
     if data.curve(asked.ranks, asked.hosts) is not None or not shapes:
         return tuple(said)
-    counts = sorted({ranks for ranks, _ in shapes})
-    if asked.ranks > counts[-1]:
-        said.append(f"ranks: {asked.ranks} are {asked.ranks / counts[-1]:.3g} × the most measured, {counts[-1]}")
-    elif asked.ranks < counts[0]:
-        said.append(f"ranks: {asked.ranks} are fewer than the fewest measured, {counts[0]}")
-    over = sorted({hosts for _, hosts in shapes})
-    if asked.hosts > over[-1]:
-        said.append(f"hosts: {asked.hosts} are {asked.hosts / over[-1]:.3g} × the most measured, {over[-1]}")
-    elif asked.hosts < over[0]:
-        said.append(f"hosts: {asked.hosts} are fewer than the fewest measured, {over[0]}")
+    amounts = ("ranks", asked.ranks), ("hosts", asked.hosts)
+    for (what, amount), measured in zip(amounts, zip(*shapes, strict=True), strict=True):
+        if amount > max(measured):
+            said.append(f"{what}: {amount} are {amount / max(measured):.3g} × the most measured, {max(measured)}")
+        elif amount < min(measured):
+            said.append(f"{what}: {amount} are fewer than the fewest measured, {min(measured)}")
     return (*said, *_on_a_host(data, asked, shapes))
 
 
@@ -209,16 +205,12 @@ def scaling(data: MeasuredCurves, asked: PredictionQuery) -> Scaling:
         raise UsageError("--plot draws one size over ranks: give one with --size 1MiB", code="several-sizes")
     (size,) = asked.sizes_bytes
     each = -(-asked.ranks // asked.hosts)
-
-    def hosts(ranks: int) -> int:
-        return 1 if asked.hosts == 1 else -(-ranks // each)
-
     far = asked.hosts > 1
     curves = [one for one in data.curves if (one.key.hosts > 1) == far]
     counts = sorted({*(2**power for power in range(1, 17)), asked.ranks, *(len(one.key.ranks) for one in curves)})
     found, notes = scaling_models_for(data, asked)
     models, refused = found[size].models, found[size].refused
-    shapes = [(count, hosts(count)) for count in counts]
+    shapes = [(count, -(-count // each) if far else 1) for count in counts]
     lines = [line for model in models if len((line := _along(model, shapes, size)).points) > 1]
     if not lines:
         why = "; ".join([*notes, *([refused] if refused else [])]) or "no algorithm is known"
@@ -266,8 +258,7 @@ def answer(data: MeasuredCurves, asked: PredictionQuery) -> Prediction:
             curve = curve_of(measured)
             return Prediction(asked, data, tuple(by_curve(curve, size) for size in asked.sizes_bytes), tuple(notes))
         except AnalysisError as error:
-            refused = str(error)
-            notes.append(refused)
+            notes.append(str(error))
     found, about = scaling_models_for(data, asked)
     notes += about
     unanswered = {size: one.refused for size, one in found.items() if one.refused is not None}
@@ -312,14 +303,14 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     if data.op in UNMODELLED:
         why = f"{data.op}: {UNMODELLED[data.op]}, so nothing follows for other numbers of ranks"
         return {size: Answering((), refused=why) for size in sizes}, ()
-    joint = _by_joint_fit(_Joinable.of(data, asked), asked)
+    by_joint, no_joint, left_out, too_few = _by_joint_fit(_Joinable.of(data, asked), asked)
     messages, untold = _by_messages(data, asked)
     found: dict[int, Answering] = {}
     instead: dict[int, str] = {}
     left: dict[int, str] = {}
     for size in sizes:
         why_not = untold or _refusal(messages, asked, size)
-        fitted, refused = joint.found.get(size), joint.refused.get(size)
+        fitted, refused = by_joint.get(size), no_joint.get(size)
         if fitted is None:
             reasons = dict.fromkeys(reason for reason in (refused, why_not) if reason)
             found[size] = Answering(messages, refused="; ".join(reasons) if why_not else None)
@@ -331,10 +322,9 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
             found[size] = Answering(messages) if by_messages else fitted
     # Reasons differ by the times that they name: of several sizes, that of the last one stands for all.
     instead = dict.fromkeys(instead, next(reversed(instead.values()), ""))
-    none = [f"no joint fit: {joint.too_few}"] if joint.too_few else []
     return found, (
-        *joint.left_out,
-        *none,
+        *left_out,
+        *([f"no joint fit: {too_few}"] if too_few else []),
         *sized("no joint fit", instead.items(), sizes),
         *sized("not used", left.items(), sizes),
     )
@@ -347,28 +337,6 @@ def _refusal(models: Sequence[ScalingModel], asked: PredictionQuery, size_bytes:
     except AnalysisError as error:
         return str(error)
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Joint:
-    """What joint fits say: of each size the first that answers it, else why those that there are do not. ``too_few`` is
-    why there is none at all, ``left_out`` what could not take part in those that answer.
-    """
-
-    found: dict[int, Answering] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
-    too_few: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """The models of one joint fit, and what was left out of it; or why there are none."""
-
-    regime: Regime
-    models: tuple[ScalingModel, ...] = ()
-    left_out: tuple[str, ...] = ()
-    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +367,9 @@ class _Joinable:
         """Whether it is of the op, by the algorithm that is asked for where that was measured."""
         return one.op == self.op and (not self.measured or one.algorithm == self.by_hand)
 
-    def fits(self) -> Iterator[_Tried]:
+    def fits(self) -> Iterator[tuple[Regime, Answering, tuple[str, ...]]]:
         """In each regime from the op's own curves and messages, then from all ops, for where those do not tell all
-        parameters apart; none in a regime that has the op on too few numbers of ranks.
+        parameters apart; none in a regime that has the op on too few numbers of ranks. With each what was left out.
         """
         for regime, members in self.apart.items():
             known = [one for one in members if one.op not in UNMODELLED]
@@ -413,9 +381,9 @@ class _Joinable:
                 try:
                     models = from_joint(fit_jointly(kept), self.op, self.by_hand)
                 except AnalysisError as error:
-                    yield _Tried(regime, refused=str(error))
+                    yield regime, Answering((), refused=str(error)), ()
                     continue
-                yield _Tried(regime, models, left_out)
+                yield regime, self.carried_over(regime, models), left_out
 
     def too_few(self) -> str:
         """Why there is no fit in any regime."""
@@ -426,9 +394,9 @@ class _Joinable:
         why = f"it takes {self.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
         return "; ".join(dict.fromkeys([why, *(reason for members in own.values() for reason in usable(members)[1])]))
 
-    def carried_over(self, tried: _Tried) -> Answering:
+    def carried_over(self, regime: Regime, models: tuple[ScalingModel, ...]) -> Answering:
         """The models of a fit, for the regime that is wanted."""
-        regime, wanted, models = tried.regime, self.wanted, tried.models
+        wanted = self.wanted
         where: list[str] = [] if regime.placement == wanted.placement else [wanted.placement]
         if regime.oversubscribed != wanted.oversubscribed:
             cores = "ranks that share cores" if wanted.oversubscribed else "ranks with a core each"
@@ -437,25 +405,30 @@ class _Joinable:
         return Answering(models, f"the parameters are of {regime}, not of {' and '.join(where)}" if where else None)
 
 
-def _by_joint_fit(data: _Joinable, asked: PredictionQuery) -> _Joint:
+def _by_joint_fit(
+    data: _Joinable, asked: PredictionQuery
+) -> tuple[dict[int, Answering], dict[int, str], tuple[str, ...], str]:
+    """What joint fits say: of each size the first that answers it, else why those that there are do not; what could not
+    take part in those that answer, and why there is none at all.
+    """
     found: dict[int, Answering] = {}
     # Of each regime the last reason: that of a fit to all ops, which lacks less than one to the op and messages.
     refused: dict[int, dict[Regime, str]] = {size: {} for size in asked.sizes_bytes}
     left_out: dict[str, None] = {}
-    for tried in data.fits():
+    for regime, tried, without in data.fits():
         for size in [size for size in refused if size not in found]:
             why = tried.refused or _refusal(tried.models, asked, size)
             if why:
-                refused[size][tried.regime] = why
+                refused[size][regime] = why
             else:
-                found[size] = data.carried_over(tried)
-                left_out |= dict.fromkeys(f"left out of the joint fit: {reason}" for reason in tried.left_out)
+                found[size] = tried
+                left_out |= dict.fromkeys(f"left out of the joint fit: {reason}" for reason in without)
         if len(found) == len(refused):
             break
     reasons = {size: "; ".join(dict.fromkeys(said.values())) for size, said in refused.items() if size not in found}
     # Laws that exist and do not tell are the reason, whatever other regimes lack.
     too_few = data.too_few() if reasons and not any(reasons.values()) else ""
-    return _Joint(found, {} if too_few else reasons, tuple(left_out), too_few)
+    return found, {} if too_few else reasons, tuple(left_out), too_few
 
 
 def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[ScalingModel, ...], str]:

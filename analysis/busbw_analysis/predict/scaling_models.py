@@ -74,14 +74,11 @@ class ValidationRange:
 
     def beyond(self, ranks: int, hosts: int, size_bytes: int) -> tuple[str, ...]:
         """What of a question lies outside, in words."""
-        said: list[str] = []
-        if not _inside(ranks, self.ranks):
-            said.append(f"{ranks} ranks")
-        if not _inside(hosts, self.hosts):
-            said.append(f"{hosts} hosts")
         each = _on_a_host((ranks, hosts))
-        if hosts > 1 and not _inside(each, self.on_a_host):
-            said.append("one rank on each host" if each == 1 else f"{each} ranks on a host")
+        rows = [(ranks, self.ranks, f"{ranks} ranks"), (hosts, self.hosts, f"{hosts} hosts")]
+        if hosts > 1:
+            rows.append((each, self.on_a_host, "one rank on each host" if each == 1 else f"{each} ranks on a host"))
+        said = [words for amount, (least, most), words in rows if not least <= amount <= most]
         least, most = (end(size for size, _ in self.errors) for end in (min, max))
         if size_bytes > most * ROUNDED:
             said.append(f"sizes beyond {format_size(most)}")
@@ -92,10 +89,6 @@ class ValidationRange:
 
 def _on_a_host(shape: Shape) -> int:
     return -(-shape[0] // shape[1])
-
-
-def _inside(amount: int, span: tuple[float, float]) -> bool:
-    return span[0] <= amount <= span[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ nothing else of their machines and settings differs.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from types import SimpleNamespace
+from dataclasses import dataclass, fields, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.runs import store
@@ -47,8 +46,7 @@ _USUAL = {
     "imbalance": 0.5,
 }
 _NO_WAY = frozenset({"op", "ranks", "group", "hosts", "algorithm"})
-_UNTOLD = frozenset({"cost_models", "transport", "pre_enqueue", "device", *SETTINGS})
-_WAY = tuple(field.name for field in fields(SeriesKey) if field.name not in _NO_WAY)
+_UNTOLD = frozenset({"cost_models", "transport", "pre_enqueue", "device", *SETTINGS, *_NO_WAY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +206,8 @@ def measured_curves(
     if not fitting:
         there = {name: sorted({_said(getattr(one.key, name)) for one in of_op}) for name in asked}
         has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
-        message = f"{op} was not measured with {_pairs(asked)}; these runs have {has}"
-        raise AnalysisError(message, code="way-not-measured")
+        pairs = " and ".join(f"{name} {_said(value)}" for name, value in asked.items())
+        raise AnalysisError(f"{op} was not measured with {pairs}; these runs have {has}", code="way-not-measured")
     usual = min((_way(one.key) for one in fitting), key=_unusual)
     curves: dict[tuple[int, int], Series] = {}
     for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
@@ -274,28 +272,25 @@ def _known(of_op: Iterable[Series], op: str) -> list[str]:
     return list(dict.fromkeys([LIBRARY, *named, *(algorithm_of(one.key) for one in of_op)]))
 
 
-def _way(key: SeriesKey) -> tuple[object, ...]:
-    """How a curve was measured. Which algorithm was run over send/recv is no part of it, any other setting is."""
-    return tuple(getattr(key, name) for name in _WAY)
+def _way(key: SeriesKey) -> SeriesKey:
+    """How a curve was measured: its key without what it is of. Which algorithm was run over send/recv is no part of it,
+    any other setting is.
+    """
+    return replace(key, op="", ranks=(), group="", hosts=0, algorithm=None)
 
 
-def _beside(
-    alone: Iterable[Series], op: str, usual: tuple[object, ...]
-) -> tuple[dict[str, tuple[object, ...]], list[str]]:
+def _beside(alone: Iterable[Series], op: str, usual: SeriesKey) -> tuple[dict[str, SeriesKey], list[str]]:
     """The way of each op that may stand beside ``op`` in its ``usual`` one, and what differs: all are timed alike, and
     each in one way on all ranks. Bytes are bytes; but what adds them up takes as long as its data type does.
     """
-    wanted = dict(zip(_WAY, usual, strict=True))
     others = [one.key for one in alone if one.key.op != op]
-    timed_alike = [
-        key for key in others if all(getattr(key, name) == wanted[name] for name in ("mode", "sync", "cache"))
-    ]
-    found = grouped(timed_alike, lambda key: key.op)
+    timed = usual.mode, usual.sync, usual.cache
+    timed_alike = [key for key in others if (key.mode, key.sync, key.cache) == timed]
     ways, notes = {op: usual}, []
-    for other, keys in found.items():
-        best = min(keys, key=lambda key: (key.dtype != wanted["dtype"], _unusual(_way(key))))
-        if None not in {best.dtype, wanted["dtype"]} and best.dtype != wanted["dtype"] and other not in UNMODELLED:
-            adds = best.redop is not None and wanted["redop"] is not None
+    for other, keys in grouped(timed_alike, lambda key: key.op).items():
+        best = min(keys, key=lambda key: (key.dtype != usual.dtype, _unusual(_way(key))))
+        if None not in {best.dtype, usual.dtype} and best.dtype != usual.dtype and other not in UNMODELLED:
+            adds = best.redop is not None and usual.redop is not None
             notes.append(f"{'left out: ' * adds}{other}{', which' * adds} was measured with {best.dtype} alone")
             if adds:
                 continue
@@ -303,21 +298,15 @@ def _beside(
     return ways, notes
 
 
-def _unusual(way: tuple[object, ...]) -> tuple[tuple[bool, ...], str]:
-    named = dict(zip(_WAY, way, strict=True))
-    return tuple(named[name] not in {usual, None} for name, usual in _USUAL.items() if name in named), str(way)
+def _unusual(way: SeriesKey) -> tuple[tuple[bool, ...], str]:
+    return tuple(getattr(way, name, None) not in {usual, None} for name, usual in _USUAL.items()), str(way)
 
 
-def _named(way: tuple[object, ...]) -> str:
-    named = dict(zip(_WAY, way, strict=True))
-    named["in_place"] = "in place" if named["in_place"] else "out of place"
-    settings = settings_in_words(SimpleNamespace(**named))
-    told = [str(value) for name, value in named.items() if value is not None and name not in _UNTOLD]
-    return ", ".join(told + settings)
-
-
-def _pairs(asked: dict[str, str | float]) -> str:
-    return " and ".join(f"{name} {_said(value)}" for name, value in asked.items())
+def _named(way: SeriesKey) -> str:
+    named = {field.name: getattr(way, field.name) for field in fields(way) if field.name not in _UNTOLD}
+    named["in_place"] = "in place" if way.in_place else "out of place"
+    told = [str(value) for value in named.values() if value is not None]
+    return ", ".join(told + settings_in_words(way))
 
 
 def _said(value: object) -> str:

@@ -4,8 +4,8 @@ A step that was measured is taken apart (docs/formats.md#step): what it computes
 pipeline, (p−1)/(m v) of that; and the rest, which is exposed communication.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.ops.training import Workload, workload_in_words
 from busbw.runs.records import Case
 from busbw.workloads.shapes import StepShape
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.predict import Questions
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Measured
@@ -111,16 +112,14 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
     """Every step that was measured, beside the plan's for a machine with these speeds; those whose computation alone
     was not are left out.
     """
-    return tuple(_steps(questions, scenario))
-
-
-def _steps(questions: Questions, scenario: Scenario) -> Iterator[Held]:
-    prices = Measured(questions)
+    prices, found = Measured(questions), []
     for dataset, summaries in zip(questions.datasets, questions.summaries, strict=True):
-        apart: dict[int, list[int]] = {}
-        for block in dataset.blocks:
-            if block.measurement.step is not None:
-                apart.setdefault(block.case, []).extend(block.measurement.step.compute_ns)
+        apart = by_key(
+            (block.case, time)
+            for block in dataset.blocks
+            if block.measurement.step is not None
+            for time in block.measurement.step.compute_ns
+        )
         for summary in summaries:
             case = summary.case
             if case.workload is None or case.workload.slow_ns or case.op not in _LAYOUTS or summary.state != "measured":
@@ -128,13 +127,12 @@ def _steps(questions: Questions, scenario: Scenario) -> Iterator[Held]:
             if not (alone := apart.get(summary.index)):
                 continue
             compute = median(alone) / 1e9
-            seconds = summary.groups[0].time_ns / 1e9
+            one = Held(summary.index, case.op, case.workload, summary.groups[0].time_ns / 1e9, compute)
             try:
-                predicted = _predicted(case, prices, compute, scenario)
+                found.append(replace(one, predicted=_predicted(case, prices, compute, scenario)))
             except (AnalysisError, UsageError) as error:
-                yield Held(summary.index, case.op, case.workload, seconds, compute, refused=str(error))
-                continue
-            yield Held(summary.index, case.op, case.workload, seconds, compute, predicted)
+                found.append(replace(one, refused=str(error)))
+    return tuple(found)
 
 
 def _predicted(case: Case, prices: Measured, compute: float, scenario: Scenario) -> StepTime:

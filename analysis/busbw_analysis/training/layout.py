@@ -8,6 +8,7 @@ parallelism within data parallelism: Rajbhandari et al. 2022, https://arxiv.org/
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -288,12 +289,6 @@ class Step:
             _refuse(f"stage {stage}: want 0 to {self.layout.pp - 1}")
         return stage
 
-    def part(self, number: int) -> tuple[int, int]:
-        """The first layer of a part of the pipeline, and how many it has. What is left when all have as many goes to
-        the second and those behind it, one each, then to the first and at the end to the last.
-        """
-        return _part(self.model.layers, self.layout.pp * self.layout.interleave, number)
-
     def layers_of(self, stage: int) -> tuple[int, int]:
         """Layers of a stage without and with experts; interleaved, part j of stage r is number j p + r in a row."""
         layout, model = self.layout, self.model
@@ -328,7 +323,10 @@ class Step:
 
 
 @lru_cache(maxsize=1 << 14)
-def _part(layers: int, parts: int, number: int) -> tuple[int, int]:
+def part(layers: int, parts: int, number: int) -> tuple[int, int]:
+    """The first layer of a part of the pipeline, and how many it has. What is left when all have as many goes to the
+    second and those behind it, one each, then to the first and at the end to the last.
+    """
     length, more = divmod(layers, parts)
     with_first = more == parts - 1 and parts > 1
     before = max(0, min(number - 1, more - with_first)) + (with_first and number > 0)
@@ -338,7 +336,7 @@ def _part(layers: int, parts: int, number: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=1 << 14)
 def _layers_of(layers: int, dense_layers: int, pp: int, interleave: int, stage: int) -> tuple[int, int]:
-    parts = [_part(layers, pp * interleave, number * pp + stage) for number in range(interleave)]
+    parts = [part(layers, pp * interleave, number * pp + stage) for number in range(interleave)]
     dense = sum(max(0, min(length, dense_layers - first)) for first, length in parts)
     return dense, sum(length for _, length in parts) - dense
 
@@ -355,28 +353,22 @@ def _kinds(layers: int, dense_layers: int, pp: int, interleave: int) -> Mapping[
 def _units(
     model: Model, tp: int, ep: int, same: int, layers: tuple[int, int], ends: tuple[bool, bool]
 ) -> tuple[Unit, ...]:
-    return tuple(unit for unit in _all_units(model, tp, ep, same, layers, ends) if unit.total)
-
-
-def _all_units(
-    model: Model, tp: int, ep: int, same: int, layers: tuple[int, int], ends: tuple[bool, bool]
-) -> Iterator[Unit]:
     def on_rank(*counts: model_rows.Count) -> int:
         return sum(count.split // tp + count.whole for count in counts)
 
     dense, expert = layers
     attention = model_rows.attention(model)
-    yield Unit("layers", on_rank(attention, model_rows.dense_ffn(model)), dense, same)
-    yield Unit("layers around experts", on_rank(attention, model_rows.around_experts(model)), expert, same)
-    if expert:
-        own = model.experts // ep * model_rows.one_expert(model) // tp
-        yield Unit("experts", own, expert, same // ep)
+    own = model.experts // ep * model_rows.one_expert(model) // tp
     rows = -(-model.vocabulary // tp) * model.hidden
-    if ends[0]:
-        yield Unit("embedding", rows + model.positions * model.hidden, 1, same)
-    if ends[1]:
-        own_head = 0 if model.tied and all(ends) else rows
-        yield Unit("head", own_head + model_rows.head(model).whole, 1, same)
+    own_head = 0 if model.tied and all(ends) else rows
+    units = (
+        Unit("layers", on_rank(attention, model_rows.dense_ffn(model)), dense, same),
+        Unit("layers around experts", on_rank(attention, model_rows.around_experts(model)), expert, same),
+        Unit("experts", own, expert, same // ep),
+        Unit("embedding", rows + model.positions * model.hidden, int(ends[0]), same),
+        Unit("head", own_head + model_rows.head(model).whole, int(ends[1]), same),
+    )
+    return tuple(unit for unit in units if unit.total)
 
 
 def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | None = None) -> Iterator[Layout]:
@@ -390,9 +382,15 @@ def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | 
         _refuse(f"{gpus} GPUs have more than {_MOST_WAYS} products of tp, pp, cp and dp; want a number with fewer")
     for tp, pp, cp in ways:
         dp = gpus // tp // pp // cp
+        split, parts = base.sequence_parallel and tp > 1, base.scatter_gather and tp > 1 < pp
         for ep in divisors(dp * cp) if model.experts else [1]:
-            if max(tp, pp, cp, ep) <= most and (layout := _fitting(model, base, (dp, tp, pp, cp, ep))):
-                yield layout
+            if max(tp, pp, cp, ep) <= most:
+                with suppress(UsageError):
+                    made = replace(
+                        base, dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, sequence_parallel=split, scatter_gather=parts
+                    )
+                    Step(model, made, dp * made.micro_batches, model.sequence)
+                    yield made
 
 
 def _ways(gpus: int) -> Iterator[tuple[int, int, int]]:
@@ -400,22 +398,3 @@ def _ways(gpus: int) -> Iterator[tuple[int, int, int]]:
     for tp in divisors(gpus):
         for pp in divisors(gpus // tp):
             yield from ((tp, pp, cp) for cp in divisors(gpus // tp // pp))
-
-
-def _fitting(model: Model, base: Layout, degrees: tuple[int, int, int, int, int]) -> Layout | None:
-    dp, tp, pp, cp, ep = degrees
-    try:
-        made = replace(
-            base,
-            dp=dp,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            ep=ep,
-            sequence_parallel=base.sequence_parallel and tp > 1,
-            scatter_gather=base.scatter_gather and tp > 1 < pp,
-        )
-        Step(model, made, dp * made.micro_batches, model.sequence)
-    except UsageError:
-        return None
-    return made

@@ -140,7 +140,8 @@ def utilisation(flop: float, constants: Constants) -> Utilisation:
     gpus, pp, outer_degree, inner_degree, dp, m = grid
     wide = (parameters / (2 * c.widening * layers)) ** 0.5
     q, own, tp = batch / (dp * m), parameters / (layers * outer_degree * inner_degree), outer_degree * inner_degree
-    rounds = 4 * (c.kernel_seconds + (tp > 1) * (c.reduce_seconds + 2 * c.hop_seconds * _doublings(tp / c.per_host)))
+    doublings = np.log2(np.maximum(1.0, tp / c.per_host))
+    rounds = 4 * (c.kernel_seconds + (tp > 1) * (c.reduce_seconds + 2 * c.hop_seconds * doublings))
     busy = np.maximum(6 * own * q / c.flop_per_second, 4 * own * c.element_bytes / c.memory)
     words = (
         (c.widening * wide / inner_degree * q, outer_degree, 2.0),
@@ -164,10 +165,6 @@ def utilisation(flop: float, constants: Constants) -> Utilisation:
         return Utilisation(flop, 0.0)
     chosen = (float(one[best]) for one in (share, gpus, pp, tp, dp, m))
     return Utilisation(flop, *chosen)
-
-
-def _doublings(ratio: Real) -> Real:
-    return np.log2(np.maximum(1.0, ratio))
 
 
 def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:

@@ -82,19 +82,18 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
     gradients, they are whole until then.
     """
     layout, width = step.layout, step.model.width_bytes
-    sums = [0.0, 0.0, 0.0]
+    weights = gradients = states = 0.0
     for unit in step.units(stage):
         each = per_parameter(width, step.gradient_bytes, optimizer, layout.zero, step.shards(unit))
-        weights = each.weights + width * (layout.zero == 3 and not layout.reshard)
-        gradients = float(step.gradient_bytes) if _late(layout) else each.gradients
-        for index, bytes_ in enumerate((weights, gradients, each.optimizer)):
-            sums[index] += bytes_ * unit.total
+        weights += (each.weights + width * (layout.zero == 3 and not layout.reshard)) * unit.total
+        gradients += (float(step.gradient_bytes) if _late(layout) else each.gradients) * unit.total
+        states += each.optimizer * unit.total
     count = under_way(layout, stage)
     kept = count * sum(_kept_layers(step, stage, kernels)) + _ends(step, stage, count, kernels)
     if kernels == "eager" and layout.pp > 1:
         given = _given(step, stage, count)
         kept = max(kept + given, 2 * given)  # behind a step the last stage joins what it gave
-    return Memory(stage, sums[0], sums[1], sums[2], kept, _buffers(step, stage, kernels), count)
+    return Memory(stage, weights, gradients, states, kept, _buffers(step, stage, kernels), count)
 
 
 def _late(layout: Layout) -> bool:
@@ -243,22 +242,22 @@ def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
     ]
 
 
-def checkpoint_bytes(step: Step, per: int = CHECKPOINT_BYTES[0]) -> int:
-    """Bytes of a whole checkpoint, of so many a parameter."""
-    return per * parameters(step.model)
-
-
 # --- what fits -----------------------------------------------------------------------------------------------------
 
 
-def what_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step | None:
+def what_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step:
     """The same step in another layout on as many GPUs that needs at most ``room`` bytes; the least change first: zero,
-    then recomputation, then degrees up to 64 with sequence parallelism. None: no layout on so many GPUs.
+    then recomputation, then degrees up to 64 with sequence parallelism. Raises AnalysisError (never-fits) where there
+    is none, with how many GPUs hold parameters alone.
     """
     for changed in _changes(step):
         if memory(changed, optimizer, kernels).total <= room:
             return changed
-    return None
+    raise AnalysisError(
+        f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "
+        f"{least_gpus(step, room, optimizer)}",
+        code="never-fits",
+    )
 
 
 def _changes(step: Step) -> Iterator[Step]:
@@ -276,18 +275,6 @@ def _changes(step: Step) -> Iterator[Step]:
         made = replace(layout, sequence_parallel=layout.tp > 1, micro_batches=step.batch // layout.dp)
         with suppress(UsageError):  # a sequence that cp does not divide
             yield replace(step, layout=made, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
-
-
-def refuse_what_never_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step:
-    """The step of ``what_fits``. Raises AnalysisError (never-fits) with how many GPUs hold parameters alone."""
-    found = what_fits(step, room, optimizer, kernels)
-    if found is None:
-        raise AnalysisError(
-            f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; "
-            f"{least_gpus(step, room, optimizer)}",
-            code="never-fits",
-        )
-    return found
 
 
 def least_gpus(step: Step, room: float, optimizer: Optimizer = "adam") -> str:

@@ -2,18 +2,19 @@
 it scales.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Final
 
 import msgspec
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.workloads.model_rows import Model, flop_per_token
-from busbw_analysis.training.layout import Layout, Step, divisors, layouts
+from busbw_analysis.training.layout import Layout, Recompute, Step, divisors, layouts
 from busbw_analysis.training.memory import Kernels, Memory, least_gpus, memory
 from busbw_analysis.training.step_time import Machine, Scenario, StepTime, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
@@ -72,9 +73,8 @@ class Planned:
     @property
     def extrapolated(self) -> tuple[str, ...]:
         """What of its calls lies outside of what was measured, the most frequent first."""
-        return tuple(
-            words for words, _ in Counter(said for one in self.time.prices for said in one.extrapolated).most_common()
-        )
+        said = Counter(words for one in self.time.prices for words in one.extrapolated)
+        return tuple(words for words, _ in said.most_common())
 
     @property
     def not_validated(self) -> int:
@@ -108,14 +108,15 @@ class _Search:
     def among(self, choices: Sequence[Step]) -> None:
         """Time steps that need less and less memory, and more and more time: nearly always the first that fits."""
         least = memory(choices[-1], kernels=self.wanted.kernels)
+        room = math.inf if self.wanted.room is None else self.wanted.room
         if self.least is None or least.total < self.least.total:
             self.least, self.smallest = least, choices[-1]
-        if self.wanted.room is not None and least.total - least.buffers > self.wanted.room:
+        if least.total - least.buffers > room:
             self.too_large += len(choices)
             return
         for step in choices:
             needs = memory(step, kernels=self.wanted.kernels)
-            if self.wanted.room is not None and needs.total > self.wanted.room:
+            if needs.total > room:
                 self.too_large += 1
                 continue
             self.tried += 1
@@ -125,7 +126,7 @@ class _Search:
                 self.refused[str(error)] += 1
                 return
             layout = step.layout
-            key = layout.dp, layout.tp, layout.pp, layout.cp, layout.ep
+            key = tuple(getattr(layout, name) for name in DIMENSIONS)
             if key not in self.best or found.time.total < self.best[key].time.total:
                 self.best[key] = found
             if layout.zero == 1 or (layout.zero == 0 and layout.replicas == 1):
@@ -151,8 +152,7 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
             code="no-price",
         )
     if not search.best:
-        layout = search.smallest.layout
-        degrees = ", ".join(f"{name} {getattr(layout, name)}" for name in ("dp", "tp", "pp", "cp", "ep"))
+        degrees = ", ".join(f"{name} {getattr(search.smallest.layout, name)}" for name in DIMENSIONS)
         room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (wanted.room or 0.0, search.least.total))
         raise AnalysisError(
             f"no layout of {what} fits {room}; the least, {least}, has {degrees}; want more GPUs, or more memory: "
@@ -165,7 +165,7 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
 
 def _what_divides(wanted: Wanted) -> str:
     """The degrees that there are in place of one that is fixed and that no layout has, else another batch."""
-    made = [one for one in layouts(_with_sequence(wanted), wanted.gpus, _base(wanted)) if wanted.batch % one.dp == 0]
+    made = list(_dividing(wanted))
     for name in DIMENSIONS:
         there = {getattr(one, name) for one in made}
         if there and wanted.fixed.get(name, min(there)) not in there:
@@ -177,8 +177,11 @@ def _what_divides(wanted: Wanted) -> str:
     return f"another --batch ({wanted.gpus}), or other degrees, whose product is {wanted.gpus}"
 
 
-def _base(wanted: Wanted) -> Layout:
-    return replace(wanted.like, uneven=True, zero=0, micro_batches=1, interleave=1)
+def _dividing(wanted: Wanted) -> Iterator[Layout]:
+    """All layouts whose replicas share the batch evenly."""
+    model = msgspec.structs.replace(wanted.model, sequence=wanted.sequence)
+    base = replace(wanted.like, uneven=True, zero=0, micro_batches=1, interleave=1)
+    return (one for one in layouts(model, wanted.gpus, base) if wanted.batch % one.dp == 0)
 
 
 def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
@@ -186,8 +189,8 @@ def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
     zero, which need less and less memory.
     """
     fixed = {name: value for name, value in wanted.fixed.items() if name in DIMENSIONS}
-    for layout in layouts(_with_sequence(wanted), wanted.gpus, _base(wanted)):
-        if any(getattr(layout, name) != value for name, value in fixed.items()) or wanted.batch % layout.dp:
+    for layout in _dividing(wanted):
+        if any(getattr(layout, name) != value for name, value in fixed.items()):
             continue
         whole = wanted.batch // layout.dp
         for sequences in _given(wanted.fixed.get("micro_batch"), _SEQUENCES):
@@ -199,10 +202,6 @@ def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
                             break
 
 
-def _with_sequence(wanted: Wanted) -> Model:
-    return msgspec.structs.replace(wanted.model, sequence=wanted.sequence)
-
-
 def _given(value: int | None, otherwise: Sequence[int]) -> Sequence[int]:
     return otherwise if value is None else (value,)
 
@@ -211,32 +210,16 @@ def _steps(wanted: Wanted, layout: Layout, per_host: int, micro_batches: int, pa
     model, pp = wanted.model, layout.pp
     if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers or layout.schedule == "gpipe"):
         return
-    stages = ("none", "full") if wanted.like.recompute == "none" else (wanted.like.recompute,)
+    stages: tuple[Recompute, ...] = ("none", "full") if wanted.like.recompute == "none" else (wanted.like.recompute,)
     split = wanted.sequence_parallel and layout.tp > 1 and wanted.sequence % (layout.tp * layout.cp) == 0
     limited = layout.ep % max(1, per_host // layout.tp) == 0  # else hosts have parts of groups
-    zeros = _given(wanted.fixed.get("zero"), (0, 1, 2, 3))
-    for recompute in stages:
-        for zero in zeros:
-            made = replace(
-                layout,
-                micro_batches=micro_batches,
-                interleave=parts,
-                sequence_parallel=split,
-                zero=zero,
-                sync="every" if zero == 2 else wanted.like.sync,  # or gradients are whole until the last micro-batch
-                recompute=recompute,  # type: ignore[arg-type] # one of its values
-                uneven=model.layers % (pp * parts) > 0,
-            )
-            with suppress(UsageError):
-                yield Step(
-                    model,
-                    made,
-                    wanted.batch,
-                    wanted.sequence,
-                    wanted.gradients,
-                    ranks_per_host=per_host if limited else None,
-                    nodes_per_token=model.nodes_per_token,
-                )
+    uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None
+    made = replace(layout, micro_batches=micro_batches, interleave=parts, sequence_parallel=split, uneven=uneven)
+    for recompute, zero in product(stages, _given(wanted.fixed.get("zero"), (0, 1, 2, 3))):
+        sync = "every" if zero == 2 else wanted.like.sync  # or gradients are whole until the last micro-batch
+        with suppress(UsageError):
+            one = replace(made, zero=zero, sync=sync, recompute=recompute)
+            yield Step(model, one, wanted.batch, wanted.sequence, wanted.gradients, 1.0, hosts, model.nodes_per_token)
 
 
 # --- what would change it ------------------------------------------------------------------------------------------
@@ -284,14 +267,13 @@ def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
     step = planned.step
     rows = traffic(step)
     used = [one for one in _SAID_ORDER if sent(rows, one)]
-    longer = {
-        one: step_time(step, machine, Scenario(latency=2.0, latency_of=one)).total - planned.time.total for one in used
-    }
     measures: dict[str, Callable[[Dimension], float]] = {
         "bytes": lambda one: sent(rows, one),
         "messages": lambda one: sum(row.messages for row in rows if row.dimension == one),
         "exposed time": lambda one: planned.time.exposed.get(one, 0.0),
-        "twice the latency": lambda one: longer[one],
+        "twice the latency": lambda one: (
+            step_time(step, machine, Scenario(latency=2.0, latency_of=one)).total - planned.time.total
+        ),
     }
     return tuple(Order(name, {one: measure(one) for one in used}) for name, measure in measures.items())
 

@@ -106,28 +106,20 @@ class Described:
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
         """Of one call; no interval."""
         rates, far = self.rates, group.hosts > 1
-        hops_out, hops_in = group.hosts - 1, group.ranks - group.hosts
-        by_ring = hops_out * rates.outer_delay + hops_in * rates.inner_delay
-        doublings = _doublings(group.hosts) * rates.outer_delay + _doublings(group.each) * rates.inner_delay
-        card = min(rates.inner, rates.outer * group.each) if far else rates.inner
-        factor = bus_factor(op, group.ranks) or 0.0
         if op == "send_recv":
-            return Price(
-                rates.outer_delay if far else rates.inner_delay,
-                size_bytes / (rates.outer if far else rates.inner),
-                far,
-                self.origin,
-            )
+            delay, rate = (rates.outer_delay, rates.outer) if far else (rates.inner_delay, rates.inner)
+            return Price(delay, size_bytes / rate, far, self.origin)
+        by_ring = (group.hosts - 1) * rates.outer_delay + (group.ranks - group.hosts) * rates.inner_delay
         if op.startswith("all_to_all"):
             away, near = (group.ranks - group.each) / group.ranks, (group.each - 1) / group.ranks
             moving = size_bytes * max(away / rates.outer, near / rates.inner)
             return Price(by_ring, moving, far, self.origin)
         times = 2 if op == "all_reduce" else 1
-        return Price(times * min(by_ring, doublings), factor * size_bytes / card, far, self.origin)
-
-
-def _doublings(count: int) -> int:
-    return (count - 1).bit_length()
+        out, inside = (group.hosts - 1).bit_length(), (group.each - 1).bit_length()
+        doublings = out * rates.outer_delay + inside * rates.inner_delay
+        card = min(rates.inner, rates.outer * group.each) if far else rates.inner
+        moving = (bus_factor(op, group.ranks) or 0.0) * size_bytes / card
+        return Price(times * min(by_ring, doublings), moving, far, self.origin)
 
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
@@ -157,23 +149,14 @@ class Measured:
             if self.otherwise is None:
                 raise found
             return self.otherwise.price(op, size_bytes, group)
-        points, first = found, found[0]
         place = min(max(1, bisect_left(_SIZES, size)), len(_SIZES) - 1)
-        below, above = points[place - 1], points[place]
+        below, above = found[place - 1], found[place]
         share = max(0.0, (size - _SIZES[place - 1]) / (_SIZES[place] - _SIZES[place - 1]))
-
-        def between(one: float, other: float) -> float:
-            return one + share * (other - one)
-
-        seconds = between(below.seconds, above.seconds)
-        told = None not in {below.low, below.high, above.low, above.high}
-        ends = (
-            (between(below.low or 0, above.low or 0), between(below.high or 0, above.high or 0))
-            if told
-            else (None,) * 2
-        )
-        latency = min(first.seconds, seconds)
-        return replace(above, latency=latency, moving=seconds - latency, low=ends[0], high=ends[1])
+        seconds = below.seconds + share * (above.seconds - below.seconds)
+        ends = (below.low, above.low), (below.high, above.high)
+        low, high = (None if one is None or other is None else one + share * (other - one) for one, other in ends)
+        latency = min(found[0].seconds, seconds)
+        return replace(above, latency=latency, moving=seconds - latency, low=low, high=high)
 
     def _ask(self, op: str, ranks: int, hosts: int) -> "list[Price] | AnalysisError":
         failed: AnalysisError | None = None
@@ -183,13 +166,15 @@ class Measured:
             except (AnalysisError, UsageError) as error:
                 failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
                 continue
-            if found.unanswered:
-                why = next(iter(found.unanswered.values()))
-                failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
-                continue
-            half = 0.5 if name == "ping_pong" else 1.0
-            return [_price(one, half) for one in found.forecasts]
-        return self._by_messages(op, ranks, hosts) or failed or AnalysisError(op, code="no-price")
+            if not found.unanswered:
+                return [_price(one, 0.5 if name == "ping_pong" else 1.0) for one in found.forecasts]
+            why = next(iter(found.unanswered.values()))
+            failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
+        rates = self.rates(hosts)
+        if rates is None:
+            return failed or AnalysisError(op, code="no-price")
+        ways = Described(rates, f"{op} by a ring of messages: it was not measured")
+        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
 
     def _asks(self, op: str, ranks: int, hosts: int) -> Iterator[tuple[str, int, int]]:
         """What may tell of a call, the nearest first: operation, ranks, hosts. A message between two is half of a
@@ -210,14 +195,6 @@ class Measured:
             for group in one.groups
         }
         yield from ((op, count, on) for count, on in sorted(sent) if count > 2 and (on > 1) == (hosts > 1))
-
-    def _by_messages(self, op: str, ranks: int, hosts: int) -> list[Price] | None:
-        """In a ring of messages, for an op that was not measured on anything."""
-        rates = self.rates(hosts)
-        if rates is None:
-            return None
-        ways = Described(rates, f"{op} by a ring of messages: it was not measured")
-        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
 
     def rates(self, hosts: int) -> Rates | None:
         """By α and β of messages inside a host, and between ``hosts`` of them; None where nothing tells. What there is
@@ -286,16 +263,6 @@ def slowdown_of(run: Measured | None) -> tuple[float, str]:
 
 
 def _price(one: Forecast, share: float) -> Price:
-    def part(value: float | None) -> float | None:
-        return None if value is None else value * share
-
-    return Price(
-        latency=0.0,
-        moving=one.seconds.value * share,
-        far=one.hosts > 1,
-        origin=one.basis,
-        low=part(one.seconds.low),
-        high=part(one.seconds.high),
-        extrapolated=one.extrapolated,
-        validated=bool(one.held_out.passed),
-    )
+    low, high = (None if end is None else end * share for end in (one.seconds.low, one.seconds.high))
+    moving, passed = one.seconds.value * share, bool(one.held_out.passed)
+    return Price(0.0, moving, one.hosts > 1, one.basis, low, high, one.extrapolated, passed)

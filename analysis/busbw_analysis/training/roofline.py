@@ -49,17 +49,9 @@ def rate_of(rates: Rates, layout: Layout, dimension: Dimension) -> float:
     """B/s of a GPU in the groups of a dimension: of a node, if a group is within one. Ranks are numbered tp first, then
     cp, ep, dp and pp, as by Megatron (arXiv:2104.04473, section 3.2: tensor groups within a node).
     """
-    inside = (
-        layout.tp
-        * {
-            "tp": 1,
-            "cp": layout.cp,
-            "ep": layout.ep,
-            "dp": layout.replicas,
-            "pp": layout.replicas * layout.pp,
-        }[dimension]
-    )
-    return rates.inner if inside <= rates.per_host else rates.outer
+    copies = layout.replicas
+    ranks = {"tp": 1, "cp": layout.cp, "ep": layout.ep, "dp": copies, "pp": copies * layout.pp}[dimension]
+    return rates.inner if layout.tp * ranks <= rates.per_host else rates.outer
 
 
 def rate_of_node(rates: Rates, layout: Layout) -> float:
@@ -90,8 +82,6 @@ def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[
     touched = width * attending * (heads + keys)
     forward = 2 * products * m
     grads = 2 * step.gradient_bytes * weights * m
-    states = sum(unit.total / (step.shards(unit) if layout.zero else 1) for unit in step.units(stage))
-    each = per_parameter(width, step.gradient_bytes, optimizer, 0, 1)
     found = [
         Phase("products forward", forward, m * width * (weights + inputs)),
         Phase("products backward", 2 * forward, m * width * (weights + 2 * inputs) + grads),
@@ -99,8 +89,7 @@ def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[
     if model.heads:
         found.append(Phase("attention forward", scores, touched))
         found.append(Phase("attention backward", 2 * scores, 2 * touched))
-    bytes_ = states * (2 * (each.optimizer + each.weights) + each.gradients)
-    found.append(Phase("optimizer", _OPTIMIZER_FLOP * states, bytes_))
+    found.append(Phase("optimizer", *optimizer_work(step, stage, optimizer)))
     rows = traffic(step)
     whole = 3 * (forward + scores)
     found += [
@@ -113,6 +102,15 @@ def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[
 
 _OPTIMIZER_FLOP = 12
 """Of Adam for a parameter: two averages, two corrections, a root, a quotient, a step; it hardly matters."""
+
+
+def optimizer_work(step: Step, stage: int, optimizer: Optimizer = "adam") -> tuple[float, float]:
+    """FLOP of a rank for the parameters that zero leaves it, and the bytes that it reads and writes: states and weights
+    both, gradients once.
+    """
+    states = sum(unit.total / (step.shards(unit) if step.layout.zero else 1) for unit in step.units(stage))
+    each = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1)
+    return _OPTIMIZER_FLOP * states, states * (2 * (each.optimizer + each.weights) + each.gradients)
 
 
 def scores_of(step: Step, stage: int, *, causal: bool) -> float:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from busbw_analysis.training.layout import Step
-from busbw_analysis.training.memory import per_parameter
 from busbw_analysis.training.prices import Group, Price, Prices, group_of
-from busbw_analysis.training.roofline import products_of, scores_of
+from busbw_analysis.training.roofline import optimizer_work, products_of, scores_of
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, Traffic, traffic
 
 End = Literal["value", "low", "high"]
@@ -131,14 +130,11 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     layout, m = step.layout, step.layout.micro_batches
     told: dict[tuple[str, int, Group], Price] = {}
 
-    def price(row: Traffic) -> Price:
+    def seconds(row: Traffic) -> float:
         key = row.op, row.size_bytes, group_of(layout, row, machine.per_host)
         if key not in told:
             told[key] = machine.prices.price(*key)
-        return told[key]
-
-    def seconds(row: Traffic) -> float:
-        return scenario.seconds(price(row), row.dimension)
+        return scenario.seconds(told[key], row.dimension)
 
     rows = {stage: traffic(step, stage) for stage in step.kinds}
     stages = {stage: _stage(step, stage, machine, scenario, rows[stage], seconds) for stage in rows}
@@ -154,7 +150,9 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     for one, taken in late.items():
         exposed[one] = exposed.get(one, 0.0) + taken
     compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
-    return StepTime(compute, bubble, _optimizer(step, slowest, machine), exposed, hidden, tuple(told.values()))
+    memory = machine.memory_bytes_per_second
+    optimizer = 0.0 if memory is None else optimizer_work(step, slowest)[1] / memory
+    return StepTime(compute, bubble, optimizer, exposed, hidden, tuple(told.values()))
 
 
 def hops_in_a_row(step: Step) -> float:
@@ -215,12 +213,3 @@ def _beside(
         hidden[row.dimension] = hidden.get(row.dimension, 0.0) + covered
         exposed[row.dimension] = exposed.get(row.dimension, 0.0) + taken - covered
     return exposed, hidden
-
-
-def _optimizer(step: Step, stage: int, machine: Machine) -> float:
-    """Adam reads and writes its states and the weights, and reads gradients, of what zero leaves a rank."""
-    if machine.memory_bytes_per_second is None:
-        return 0.0
-    states = sum(unit.total / (step.shards(unit) if step.layout.zero else 1) for unit in step.units(stage))
-    each = per_parameter(step.model.width_bytes, step.gradient_bytes, "adam", 0, 1)
-    return states * (2 * (each.optimizer + each.weights) + each.gradients) / machine.memory_bytes_per_second

@@ -15,6 +15,7 @@ from typing import Final, Literal, get_args
 
 from busbw.ops import bus_factor
 from busbw.workloads import model_rows
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.training.layout import Step
 
 Dimension = Literal["dp", "tp", "pp", "cp", "ep"]
@@ -94,21 +95,17 @@ def _data(step: Step, stage: int) -> Iterator[Traffic]:
     if layout.zero == 3:
         yield from _sharded(step, stage)
         return
-    groups: dict[tuple[str, int], int] = {}
-    for unit in step.units(stage):
-        key = ("experts" if unit.name == "experts" else "dense", unit.ranks)
-        groups[key] = groups.get(key, 0) + unit.total
+    kinds = (("experts" if unit.name == "experts" else "dense", unit) for unit in step.units(stage))
+    groups = by_key(((name, unit.ranks), unit.total) for name, unit in kinds)
     times = layout.reduces
-    for (name, ranks), total in groups.items():
+    for (name, ranks), totals in groups.items():
+        total = sum(totals)
+        op, formula = ("reduce_scatter", "(n−1)/n Ψ w_g") if layout.zero else ("all_reduce", "2(n−1)/n Ψ w_g")
         what = f"gradients, {name}"
-        if layout.zero == 0:
-            formula = "2(n−1)/n Ψ w_g"
-            yield Traffic("dp", what, "all_reduce", ranks, total * gradient, times, "backward", True, formula, ZERO)
-            continue
-        formula = "(n−1)/n Ψ w_g"
-        yield Traffic("dp", what, "reduce_scatter", ranks, total * gradient, times, "backward", True, formula, ZERO)
-        what, formula = f"weights, {name}", "(n−1)/n Ψ w"
-        yield Traffic("dp", what, "all_gather", ranks, total * width, 1, "optimizer", True, formula, ZERO)
+        yield Traffic("dp", what, op, ranks, total * gradient, times, "backward", True, formula, ZERO)
+        if layout.zero:
+            what, formula = f"weights, {name}", "(n−1)/n Ψ w"
+            yield Traffic("dp", what, "all_gather", ranks, total * width, 1, "optimizer", True, formula, ZERO)
 
 
 def _sharded(step: Step, stage: int) -> Iterator[Traffic]:
@@ -116,20 +113,14 @@ def _sharded(step: Step, stage: int) -> Iterator[Traffic]:
     gradients among the copies of its group: 2(r−1)/r Ψ/n_s w_g for r copies.
     """
     layout, width, gradient = step.layout, step.model.width_bytes, step.gradient_bytes
-    gathers = layout.micro_batches if layout.reshard else 1
+    gathers: tuple[Phase, ...] = ("forward", "backward") if layout.reshard else ("forward",)
     for unit in step.units(stage):
-        ranks, calls = step.shards(unit), unit.count
-        size, formula = unit.parameters * width, "(n−1)/n Ψ w a pass"
-        name = unit.name
-        yield Traffic(
-            "dp", f"weights, {name}", "all_gather", ranks, size, calls * gathers, "forward", True, formula, FSDP
-        )
-        if layout.reshard:
-            yield Traffic(
-                "dp", f"weights, {name}", "all_gather", ranks, size, calls * gathers, "backward", True, formula, FSDP
-            )
-        size, times, what = unit.parameters * gradient, calls * layout.reduces, f"gradients, {name}"
-        formula = "(n−1)/n Ψ w_g"
+        ranks, name, times = step.shards(unit), unit.name, unit.count * layout.reduces
+        calls = unit.count * (layout.micro_batches if layout.reshard else 1)
+        what, size, formula = f"weights, {name}", unit.parameters * width, "(n−1)/n Ψ w a pass"
+        for phase in gathers:
+            yield Traffic("dp", what, "all_gather", ranks, size, calls, phase, True, formula, FSDP)
+        what, size, formula = f"gradients, {name}", unit.parameters * gradient, "(n−1)/n Ψ w_g"
         yield Traffic("dp", what, "reduce_scatter", ranks, size, times, "backward", True, formula, FSDP)
         copies = unit.ranks // ranks
         part, what, formula = -(-size // ranks), f"gradients of shards, {name}", "2(r−1)/r Ψ/n w_g"
@@ -155,22 +146,18 @@ def _tensor(step: Step, stage: int) -> Iterator[Traffic]:
         ("shared experts", shared, size, "b s h w"),
         ("experts", expert, round(size * model.top_k * step.imbalance), "k b s h w"),
     ]
-    again = 2 if layout.recompute == "full" else 1
-    for name, count, bytes_, formula in blocks:
-        calls = count * m
-        for phase, times in (("forward", 1), ("backward", again)):
-            passes = calls * times
-            side: Phase = "forward" if phase == "forward" else "backward"
-            if not layout.sequence_parallel:
-                shown = f"2(t−1)/t {formula}"
-                yield Traffic("tp", name, "all_reduce", t, bytes_, passes, side, False, shown, MEGATRON)
-                continue
-            shown = f"(t−1)/t {formula}"
-            for op in ("all_gather", "reduce_scatter"):
-                yield Traffic("tp", name, op, t, bytes_, passes, side, False, shown, SEQUENCE)
+    passes: tuple[tuple[Phase, int], ...] = (("forward", 1), ("backward", 2 if layout.recompute == "full" else 1))
+    ops, factor, source = ["all_reduce"], "2(t−1)/t", MEGATRON
+    if layout.sequence_parallel:
+        ops, factor, source = ["all_gather", "reduce_scatter"], "(t−1)/t", SEQUENCE
+    for name, count, bytes_, letters in blocks:
+        calls, formula = count * m, f"{factor} {letters}"
+        for phase, times in passes:
+            for op in ops:
+                yield Traffic("tp", name, op, t, bytes_, calls * times, phase, False, formula, source)
         if layout.sequence_parallel and name != "experts" and not layout.keep_inputs:
-            what, shown = f"{name}: input again", f"(t−1)/t {formula}"
-            yield Traffic("tp", what, "all_gather", t, bytes_, calls, "backward", True, shown, SEQUENCE)
+            what = f"{name}: input again"
+            yield Traffic("tp", what, "all_gather", t, bytes_, calls, "backward", True, formula, SEQUENCE)
 
 
 def _columns(step: Step, stage: int) -> Iterator[Traffic]:
@@ -219,17 +206,17 @@ def _vocabulary(step: Step, stage: int) -> Iterator[Traffic]:
         return
     t, m, last = layout.tp, layout.micro_batches, layout.pp - 1
     size = step.tokens * model.hidden * model.width_bytes
-    source = SEQUENCE if layout.sequence_parallel else MEGATRON
-    if stage == 0:
-        op = "reduce_scatter" if layout.sequence_parallel else "all_reduce"
-        yield Traffic("tp", "embedding", op, t, size, m, "forward", False, "b s h w", source)
-        if layout.sequence_parallel:
-            yield Traffic("tp", "embedding", "all_gather", t, size, m, "backward", False, "b s h w", source)
+    op, source = ("reduce_scatter", SEQUENCE) if layout.sequence_parallel else ("all_reduce", MEGATRON)
+    ends: tuple[tuple[str, int, Phase, Phase], ...] = (
+        ("embedding", 0, "forward", "backward"),
+        ("head", last, "backward", "forward"),
+    )
+    for name, place, phase, other in ends:
+        if stage == place:
+            yield Traffic("tp", name, op, t, size, m, phase, False, "b s h w", source)
+            if layout.sequence_parallel:
+                yield Traffic("tp", name, "all_gather", t, size, m, other, False, "b s h w", source)
     if stage == last:
-        op = "reduce_scatter" if layout.sequence_parallel else "all_reduce"
-        yield Traffic("tp", "head", op, t, size, m, "backward", False, "b s h w", source)
-        if layout.sequence_parallel:
-            yield Traffic("tp", "head", "all_gather", t, size, m, "forward", False, "b s h w", source)
         if layout.sequence_parallel and not layout.keep_inputs:
             yield Traffic("tp", "head: input again", "all_gather", t, size, m, "backward", True, "b s h w", source)
         yield Traffic("tp", "loss", "all_reduce", t, step.tokens * 4, 3 * m, "forward", False, "b s 4", MEGATRON)
@@ -249,17 +236,12 @@ def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
     formula = "b s h w/t" if split else "b s h w"
     m, v, last = layout.micro_batches, layout.interleave, layout.pp - 1
     ahead, back = m * (v - (stage == last)), m * (v - (stage == 0))
-    if layout.pp == 1:
-        return
     yield Traffic("pp", "outputs", "send_recv", 2, per_rank, ahead, "forward", True, formula, PIPELINE)
     yield Traffic("pp", "gradients of inputs", "send_recv", 2, per_rank, back, "backward", True, formula, PIPELINE)
     if layout.scatter_gather and not layout.sequence_parallel:
         t, shown = layout.tp, "(t−1)/t b s h w"
-        into, from_behind = m * (v - (stage == 0)), m * (v - (stage == last))
-        yield Traffic("tp", "inputs of the stage", "all_gather", t, size, into, "forward", False, shown, PIPELINE)
-        yield Traffic(
-            "tp", "gradients of outputs", "all_gather", t, size, from_behind, "backward", False, shown, PIPELINE
-        )
+        yield Traffic("tp", "inputs of the stage", "all_gather", t, size, back, "forward", False, shown, PIPELINE)
+        yield Traffic("tp", "gradients of outputs", "all_gather", t, size, ahead, "backward", False, shown, PIPELINE)
 
 
 def _context(step: Step, stage: int) -> Iterator[Traffic]:
@@ -269,8 +251,6 @@ def _context(step: Step, stage: int) -> Iterator[Traffic]:
     where keys and values have at least one head for each rank. Latent attention sends keys and values of all heads.
     """
     layout, model = step.layout, step.model
-    if layout.cp == 1:
-        return
     c, calls = layout.cp, sum(step.layers_of(stage)) * layout.micro_batches
     again = 2 if layout.recompute == "full" else 1
     token = step.tokens * model.width_bytes
@@ -305,16 +285,14 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
     again = 2 if layout.recompute == "full" else 1
     token = step.own_tokens * model.hidden * model.width_bytes * step.imbalance
     e, per_host = layout.ep, step.ep_per_host
-    parts: tuple[tuple[str, int, int, str, str], ...] = (
-        ("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS),
-    )
+    parts = [("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS)]
     if per_host is not None and step.nodes_per_token and per_host < e:
         nodes = e // per_host
         copies = min(step.nodes_per_token, model.top_k, nodes)
-        parts = (
+        parts = [
             (" between nodes", nodes, round(token * copies), "(N−1)/N min(k, M) b s h w", NODES),
             (" inside a node", per_host, round(token * model.top_k), "(g−1)/g k b s h w", NODES),
-        )
+        ]
     op = "all_to_all" if step.imbalance == 1 else "all_to_all_v"
     for where, ranks, size, formula, source in parts:
         for what in ("dispatch", "combine"):
