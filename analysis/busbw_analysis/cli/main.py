@@ -98,33 +98,25 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     datasets = read_groups([read_run(results_dir, run) for run in runs], force=force)
     judgements = with_joint_fits([judge_with_selftest(dataset, catalogued) for dataset in datasets])
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
-    compared_names = names_apart(judgements, lambda one: [comparison.key for comparison in one.comparisons])
-    choices = [(one, list(nccl_choices(one, names, catalogued))) for one, names in fitted]
-    every = [choice for _, found in choices for choice in found]
+    compared = names_apart(judgements, lambda one: [pair.key for pair in one.comparisons])
+    curves = [(one, names[curve.series.key], curve) for one, names in fitted for curve in one.curves]
+    pairs = [(one, names[pair.key], pair) for one, names in compared for pair in one.comparisons]
+    choices = [(one, choice) for one, names in fitted for choice in nccl_choices(one, names, catalogued)]
     regimes = judgements[0].regimes
     blocks: list[Block | Section] = [
-        fits_table([(names[curve.series.key], curve) for one, names in fitted for curve in one.curves]),
-        *([nccl_table(every)] if every else []),
-        *(
-            crossing_table(comparison, names[comparison.key])
-            for one, names in compared_names
-            for comparison in one.comparisons
-        ),
+        fits_table([(name, curve) for _, name, curve in curves]),
+        *([nccl_table([choice for _, choice in choices])] if choices else []),
+        *(crossing_table(pair, name) for _, name, pair in pairs),
         *joint_sections(regimes),
     ]
     document: dict[str, JSON] = {
-        "fits": [
-            {**to_json.fit_row(curve), "curve": names[curve.series.key], "runs": run_names(one)}
-            for one, names in fitted
-            for curve in one.curves
-        ],
-        "nccl": [{**plain(choice), "runs": run_names(one)} for one, found in choices for choice in found],
+        "fits": [{**to_json.fit_row(curve), "curve": name, "runs": run_names(one)} for one, name, curve in curves],
+        "nccl": [{**plain(choice), "runs": run_names(one)} for one, choice in choices],
         "joint": to_json.joint_rows(regimes),
         "crossings": [
-            {**row, "curve": names[comparison.key], "runs": run_names(one)}
-            for one, names in compared_names
-            for comparison in one.comparisons
-            for row in to_json.crossing_rows([comparison])
+            {**row, "curve": name, "runs": run_names(one)}
+            for one, name, pair in pairs
+            for row in to_json.crossing_rows([pair])
         ],
     }
     findings = ranked(dict.fromkeys(finding for judgement in judgements for finding in judgement.findings))

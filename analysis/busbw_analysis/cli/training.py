@@ -165,7 +165,7 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "traffic": [_with(row, "sent_bytes") for row in rows],
         "sent_bytes": {one: sent(rows, one) for one in DIMENSIONS},
         "waited_bytes": {one: sent(rows, one, hideable=False) for one in DIMENSIONS},
-        "statements": [asdict(one) for one in said],
+        "statements": said,
     }
     headline = tables.traffic_headline(step, rows)
     tell(headline, document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
@@ -208,7 +208,7 @@ def memory(
         "bytes_per_parameter": by_zero,
         "gpu_memory_bytes": room,
         "fits": fits,
-        "would_fit": None if other is None else asdict(other.layout),
+        "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
     tell(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
@@ -262,7 +262,7 @@ def roofline(
         "gpu": row.name,
         "flop_per_second": peak,
         "memory_bytes_per_second": memory_rate,
-        "rates": None if rates is None else asdict(rates),
+        "rates": rates,
         "least_tokens": tokens,
         "least_tokens_by_node": by_node,
         "phases": [{**_with(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed],
@@ -342,11 +342,11 @@ def limits_(
         save_limits(plot, networks, found)
         echo(f"plot: {plot}", err=True)
     document = {
-        "constants": asdict(constants),
+        "constants": constants,
         "least_tokens": constants.least_tokens,
         "stated": walls.HEADLINES,
-        "limits": [{**asdict(one), "wall": one.wall if one.wall < float("inf") else None} for one in found],
-        "utilisation": [asdict(one) for one in walls.curve(constants)],
+        "limits": found,
+        "utilisation": walls.curve(constants),
     }
     tell(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
 
@@ -423,11 +423,11 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         shown.append(tables.checkpoints_table(found, bytes_, write))
     document = {
         "reading": _with(reading, "per_gpu", "bytes_per_second"),
-        "read_rate": None if read is None else asdict(read),
-        "write_rate": None if write is None else asdict(write),
+        "read_rate": read,
+        "write_rate": write,
         "share_of_read_rate": None if read is None else reading.share_of(read.bytes_per_second),
         "checkpoint_bytes": bytes_ or None,
-        "checkpoints": [asdict(one) for one in found],
+        "checkpoints": found,
     }
     tell(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
 

@@ -28,19 +28,15 @@ def gpu_found(run: str | None, results_dir: Path) -> tuple[Gpu, str] | None:
     Raises UsageError for a run without one.
     """
     if run is None:
-        row = gpu_here()
+        # Of several kinds by NVML the one with least memory.
+        rows = catalogue()
+        here = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
+        row = min(here, key=memory_of_gpu, default=None)
         return None if row is None else (row, f"{row.name}, found here")
     row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
     if row is None:
         raise UsageError(f"{run} has no GPU that a row of busbw peaks names; want --gpu or --gpu-memory", code="gpu")
     return row, f"{row.name}, that of the run"
-
-
-def gpu_here() -> Gpu | None:
-    """That of this machine by NVML, of several kinds the one with least memory; None where there is none with a row."""
-    rows = catalogue()
-    found = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
-    return min(found, key=memory_of_gpu, default=None)
 
 
 def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: int, per_node: int) -> Rates | None:

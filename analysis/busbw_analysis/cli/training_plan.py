@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, get_args
 
 import click
 
 from busbw.errors import UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs.records import DTYPE_BYTES, JSON
-from busbw.system.catalog import Catalogue, Gpu, catalogue
+from busbw.system.catalog import Gpu, catalogue
 from busbw.units import format_flop, format_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import (
@@ -32,6 +32,7 @@ from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.plan import (
+    Order,
     Planned,
     Scaled,
     Wanted,
@@ -166,10 +167,10 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         "gpu_memory_bytes": room,
         "tried": found.tried,
         "too_large": found.too_large,
-        "refused": dict(found.refused),
+        "refused": found.refused,
         "layouts": [_document(one, machine, peak) for one in kept],
         "sensitivity": changes,
-        "rules": _rules(compared, orders) if rules else None,
+        "rules": {"layout": compared.step.layout, "orders": [_order(one) for one in orders]} if rules else None,
         "scaling": {one.kind: _scaled(one) for one in grown},
     }
     shown = [
@@ -196,32 +197,26 @@ def _document(one: Planned, machine: Machine, peak: float | None) -> dict[str, J
         "seconds": one.time.total,
         "low_seconds": ends and ends[0],
         "high_seconds": ends and ends[1],
-        "parts": cast("JSON", one.time.parts),
-        "hidden": cast("JSON", dict(one.time.hidden)),
+        "parts": one.time.parts,
+        "hidden": one.time.hidden,
         "binds": one.time.binds,
         "tokens_per_second": one.step.batch * one.step.sequence / one.time.total,
         "share_of_peak": None if peak is None else one.share_of_peak(peak, causal=machine.causal),
         "memory_bytes": one.memory.total,
         "calls": len(one.time.prices),
         "not_validated": one.not_validated,
-        "extrapolated": list(one.extrapolated),
+        "extrapolated": one.extrapolated,
         "origins": sorted({price.origin for price in one.time.prices}),
     }
 
 
-def _rules(compared: Planned, orders: tuple[Any, ...]) -> dict[str, JSON]:
-    return {
-        "layout": asdict(compared.step.layout),
-        "orders": [
-            {"by": one.by, "order": list(one.dimensions), "values": dict(one.values), "holds": one.holds}
-            for one in orders
-        ],
-    }
+def _order(one: Order) -> dict[str, JSON]:
+    return {"by": one.by, "order": one.dimensions, "values": one.values, "holds": one.holds}
 
 
 def _scaled(one: Scaled) -> dict[str, JSON]:
     points = [{"gpus": gpus, "seconds": time.total, "parts": time.parts} for gpus, time in one.points]
-    return {"points": cast("JSON", points), "takes_over": one.takes_over}
+    return {"points": points, "takes_over": one.takes_over}
 
 
 def _machine(
@@ -231,65 +226,54 @@ def _machine(
     assumed: dict[str, str] = {}
     if given["network"] is not None and given["nic"] is not None:
         raise UsageError("--network and --nic say the same twice; give one of them", code="network")
-    rows = catalogue()
     if given["gpu"] is None and measured is not None:
         gpu = gpu_of_runs(measured.datasets)
     else:
         gpu = gpu_row(given["gpu"] or "H100 SXM5")
-    per_host = given["ranks_per_host"] or _PER_HOST
-    run = None
+    run, per_host = None, given["ranks_per_host"] or _PER_HOST
     if measured is not None:
         run = Measured(measured, shared=None if given["cards"] is None else given["cards"] == "shared")
         per_host = given["ranks_per_host"] or run.per_host
         share = "groups at once share a host's card and memory" if run.shared else "each rank has a card of its own"
         assumed["cards"] = share
     per_host = min(per_host, gpus)
-    prices: Prices
-    if (described := _described(given, gpu, rows, gpus, per_host)) is not None:
+    if (described := _described(given, gpu, gpus, per_host)) is not None:
         assumed["network"] = described.origin
     if run is not None:
         run.otherwise = described
-        prices = run
-    elif described is not None:
-        prices = described
-    else:
+    prices: Prices | None = run or described
+    if prices is None:
         message = "want a network: --from RUN, --network (such as rail:nic=50GB/s,inner=450GB/s) or --nic '4X NDR'"
         raise UsageError(message, code="network")
-    rate, peak, words = _rate(model, gpu, run, given)
-    assumed["compute"] = words
-    overlap, words = _overlap(run, given["overlap"])
-    assumed["overlap"] = words
-    slowdown, words = slowdown_of(run)
-    assumed["slowdown"] = words
-    room = (
-        float(parse_size(given["gpu_memory"])) if given["gpu_memory"] else None if gpu is None else memory_of_gpu(gpu)
-    )
-    if room is None:
-        assumed["memory"] = "not looked at: --gpu or --gpu-memory says how much"
-    else:
-        of_run = (
-            f" of {gpu.name}, the run's" if gpu and not (given["gpu"] or given["gpu_memory"] or run is None) else ""
-        )
+    rate, peak, assumed["compute"] = _rate(model, gpu, run, given)
+    overlap, assumed["overlap"] = _overlap(run, given["overlap"])
+    slowdown, assumed["slowdown"] = slowdown_of(run)
+    room, of_run = None, ""
+    if given["gpu_memory"]:
+        room = float(parse_size(given["gpu_memory"]))
+    elif gpu is not None:
+        room = memory_of_gpu(gpu)
+        of_run = "" if given["gpu"] or run is None else f" of {gpu.name}, the run's"
+    assumed["memory"] = "not looked at: --gpu or --gpu-memory says how much"
+    if room is not None:
         assumed["memory"] = f"{room / 1e9:.4g} GB{of_run}"
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
     machine = Machine(rate, per_host, prices, overlap, memory_rate, given["causal"], slowdown)
     return machine, room, peak, assumed
 
 
-def _described(
-    given: Mapping[str, Any], gpu: Gpu | None, rows: Catalogue, gpus: int, per_host: int
-) -> Described | None:
+def _described(given: Mapping[str, Any], gpu: Gpu | None, gpus: int, per_host: int) -> Described | None:
     if given["network"] is not None:
         nodes = max(2, -(-gpus // per_host))
         return Described(rates_of(given["network"], nodes * per_host, per_host), given["network"])
     if given["nic"] is None:
         return None
-    wanted = given["nic"].casefold()
-    networks = [row for row in rows.rates if row.kind in {"infiniband", "ethernet", "efa", "slingshot"}]
+    wanted, rates = given["nic"].casefold(), catalogue().rates
+    networks = [row for row in rates if row.kind in {"infiniband", "ethernet", "efa", "slingshot"}]
     card = next((row for row in networks if row.name.casefold() == wanted), None)
     if card is None:
         refuse_unknown("--nic", given["nic"], (row.name for row in networks), code="network")
-    link = next((row for row in rows.rates if gpu and row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
+    link = next((row for row in rates if gpu and row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
     outer = card.practical_bytes_per_second or card.bytes_per_second
     if gpu is None or link is None or gpu.links is None:
         message = f"--nic wants --gpu with links to others in its row; {gpu.name if gpu else 'none'} has none"
@@ -327,14 +311,11 @@ def _rate(
 
 
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
-    if given is not None:
-        if not 0 <= given <= 1:
-            raise UsageError(f"--overlap {given:g}: want 0 to 1", code="overlap")
-        return given, f"{given:.0%} of a call, as given"
-    found = None if run is None else run.overlap()
-    if found is not None:
-        return found[0], f"{found[0]:.0%} of a call, {found[1]}"
-    return _OVERLAP, f"{_OVERLAP:.0%} of a call, assumed"
+    if given is not None and not 0 <= given <= 1:
+        raise UsageError(f"--overlap {given:g}: want 0 to 1", code="overlap")
+    measured = None if run is None else run.overlap()
+    share, words = measured or (_OVERLAP, "assumed") if given is None else (given, "as given")
+    return share, f"{share:.0%} of a call, {words}"
 
 
 def _positive(name: str, value: float, most: float) -> None:
