@@ -11,16 +11,7 @@ from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw.workloads import model_rows
-from busbw_analysis.cli.options import (
-    as_json_option,
-    log_facts,
-    log_options,
-    names_of_runs,
-    print_json,
-    read_run,
-    results_dir_option,
-    run_options,
-)
+from busbw_analysis.cli import options
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_alike
 from busbw_analysis.data.sources import find
@@ -42,14 +33,14 @@ from busbw_analysis.report.to_terminal import lines, render_lines
 
 
 @click.command()
-@run_options
-@as_json_option
+@options.run_options
+@options.as_json_option
 def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
     """Print the table of RUN...: every case with its rate, interval, skew and share of the peak.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
-    judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts())
+    judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=options.log_facts())
     answer = answer_of(judgement)
     if not as_json:
         echo(f"{render_lines(answer.lines, '# ')}\n")
@@ -86,8 +77,8 @@ def shown(folder: Path) -> JSON:
 
 
 @click.command()
-@run_options
-@as_json_option
+@options.run_options
+@options.as_json_option
 def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
     """Fit time over size for every curve of RUN..., and one set of parameters for all of them together.
 
@@ -95,7 +86,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     those of different numbers stand beside each other, which tells more of what the parameters are.
     """
     catalogued = catalogue(peaks_file)
-    datasets = read_groups([read_run(results_dir, run) for run in runs], force=force)
+    datasets = read_groups([options.read_run(results_dir, run) for run in runs], force=force)
     judgements = with_joint_fits([judge_with_selftest(dataset, catalogued) for dataset in datasets])
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
     compared = names_apart(judgements, lambda one: [pair.key for pair in one.comparisons])
@@ -124,8 +115,8 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 
 
 @click.command()
-@click.argument("first", metavar="A", shell_complete=names_of_runs)
-@click.argument("second", metavar="B", required=False, shell_complete=names_of_runs)
+@click.argument("first", metavar="A", shell_complete=options.names_of_runs)
+@click.argument("second", metavar="B", required=False, shell_complete=options.names_of_runs)
 @click.option("--within", default="5%", show_default=True, help="Differences inside ± this share are called equal.")
 @click.option("--paired", is_flag=True, help="Compare neighbouring launches, which were taken in turns (A B B A …).")
 @click.option(
@@ -136,7 +127,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     "are too few launches for that to happen.",
 )
 @click.option("--cases", is_flag=True, help="A line a size with its times, below each band.")
-@log_options()
+@options.log_options()
 @click.option(
     "--html",
     "page",
@@ -144,9 +135,9 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     metavar="FILE",
     help="Also write a page with the curves of both in the same figures.",
 )
-@results_dir_option
+@options.results_dir_option
 @click.option("--force", is_flag=True, help="Compare although machines or settings differ; say what differs.")
-@as_json_option
+@options.as_json_option
 def compare(  # noqa: PLR0913 - click hands every option over by name
     *,
     first: str,
@@ -170,7 +161,9 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             f"one run is no comparison: B is missing (busbw compare {first} B; busbw list runs names what there is)"
         )
     margin = _share(within)
-    sides = [pool([read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
+    sides = [
+        pool([options.read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)
+    ]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
     gate = gate_of(comparison, fail_on)
     if page is not None:
@@ -180,7 +173,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
         writer.write_text(page, writer.compared(comparison, *judged))
         echo(str(page), err=True)
     if as_json:
-        print_json(compare_tables.document(comparison, gate))
+        options.print_json(compare_tables.document(comparison, gate))
     else:
         for notice in (*comparison.notices, *compare_tables.incomplete_lines(comparison)):
             echo(f"caution: {notice}", err=True)
@@ -226,7 +219,7 @@ def _print(
 ) -> None:
     """Data to stdout, the first findings to stderr; as JSON all of them are data."""
     if as_json:
-        print_json(_document(judgements, document))
+        options.print_json(_document(judgements, document))
         return
     for finding in findings[:OPEN_FINDINGS]:
         echo(f"{finding.severity}: {finding.text}", err=True)
@@ -247,7 +240,7 @@ def run_names(judgement: Judgement) -> list[str]:
 
 
 @click.command()
-@run_options
+@options.run_options
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -258,7 +251,7 @@ def run_names(judgement: Judgement) -> list[str]:
     "references",
     multiple=True,
     metavar="RUN",
-    shell_complete=names_of_runs,
+    shell_complete=options.names_of_runs,
     help="Draw the curves of this run as thin lines; may be given again.",
 )
 @click.option(
@@ -291,7 +284,7 @@ def report(
 
     folder = writer.folder_for([find(results_dir, run).folder for run in runs], output, results_dir)
     rows = catalogue(peaks_file)
-    stored = [read_run(results_dir, run) for run in runs]
+    stored = [options.read_run(results_dir, run) for run in runs]
     datasets = (pool(stored, force=True),) if force else pool_alike(stored)
     wanted = [model_rows.named(model_rows.models(), name) for name in models]
     if len(datasets) > 1 and (references or wanted):
@@ -299,7 +292,7 @@ def report(
         message = f"{name} is for one kind of runs; these are {len(datasets)} that stand beside each other already"
         raise UsageError(message)
     judgements = [judge_with_selftest(dataset, rows) for dataset in datasets]
-    thin = [judge_with_selftest(pool([read_run(results_dir, run)]), rows) for run in references]
+    thin = [judge_with_selftest(pool([options.read_run(results_dir, run)]), rows) for run in references]
     written = writer.compose(judgements[0], thin, wanted) if len(judgements) == 1 else writer.compose_beside(judgements)
     path = writer.write(written, folder)
     for name, answer in written.answers.items():

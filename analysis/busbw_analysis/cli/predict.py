@@ -7,21 +7,14 @@ import click
 from busbw.escape import echo
 from busbw.units import parse_sizes
 from busbw_analysis import predict as predictions
-from busbw_analysis.cli.options import (
-    as_json_option,
-    from_option,
-    log_options,
-    print_json,
-    read_run,
-    results_dir_option,
-)
+from busbw_analysis.cli import options
 from busbw_analysis.report.document import Paragraph
 from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
 
 
 @click.command("predict")
-@from_option("What was measured; several for more ranks.", "runs", multiple=True, required=True)
+@options.from_option("What was measured; several for more ranks.", "runs", multiple=True, required=True)
 @click.option("--op", required=True, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
 @click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.  [default: five of the measured]")
@@ -41,10 +34,10 @@ from busbw_analysis.report.to_terminal import render
     type=click.Path(path_type=Path, dir_okay=False),
     help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg, .png or .pdf.",
 )
-@log_options("reader")
-@results_dir_option
+@options.log_options("reader")
+@options.results_dir_option
 @click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
-@as_json_option
+@options.as_json_option
 def predict(  # noqa: PLR0913 - click hands every option over by name
     *,
     runs: tuple[str, ...],
@@ -54,13 +47,11 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     hosts: int | None,
     ranks_per_host: int | None,
     algorithm: str | None,
-    dtype: str | None,
-    mode: str | None,
-    imbalance: float | None,
     plot: Path | None,
     results_dir: Path,
     force: bool,
     as_json: bool,
+    **way: str | float | None,
 ) -> None:
     """Say how long a call would take that was not measured: at another size, on more ranks, and how sure that is.
 
@@ -68,7 +59,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     beside each other; runs of the same are pooled.
     """
     wanted = () if sizes is None else parse_sizes(sizes)
-    stored = [read_run(results_dir, run) for run in runs]
+    stored = [options.read_run(results_dir, run) for run in runs]
     prediction = predictions.predict(
         predictions.read_groups(stored, force=force),
         op,
@@ -77,9 +68,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
         algorithm=algorithm,
         hosts=hosts,
         ranks_per_host=ranks_per_host,
-        dtype=dtype,
-        mode=mode,
-        imbalance=imbalance,
+        **way,
     )
     if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table
         # matplotlib takes as long to load as all the rest.
@@ -90,6 +79,6 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)
     if as_json:
-        print_json({"runs": [one.run.id for one in stored], **tables.document(prediction)})
+        options.print_json({"runs": [one.run.id for one in stored], **tables.document(prediction)})
     else:
         echo(render([Paragraph(tables.headline(prediction)), tables.predict_table(prediction)]))

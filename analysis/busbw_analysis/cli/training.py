@@ -13,17 +13,10 @@ from busbw.escape import echo
 from busbw.runs.records import JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
+from busbw_analysis.cli import training_plan as planning
 from busbw_analysis.cli.options import Command, as_json_option, from_option, results_dir_option, with_options
 from busbw_analysis.cli.training_machines import gpu_found, gpu_row, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
-from busbw_analysis.cli.training_plan import (
-    batch_option,
-    gradients_option,
-    kernels_option,
-    plan_,
-    sequence_option,
-    tell,
-)
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.tables import training as tables
@@ -86,14 +79,14 @@ def _step_options(command: Command) -> Command:
         *degrees,
         click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
         click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
-        batch_option,
-        sequence_option,
+        planning.batch_option,
+        planning.sequence_option,
         *choices,
         click.option("--uneven", is_flag=True, help="Stages may differ by a layer; the ends are the shorter ones."),
         click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
         click.option("--scatter-gather", is_flag=True, help="Boundaries of the pipeline crossed in tp parts."),
         click.option("--no-reshard", is_flag=True, help="Zero 3 gathers weights once a step."),
-        gradients_option,
+        planning.gradients_option,
         click.option("--imbalance", type=float, default=1.0, show_default=True, help="Busiest experts over mean."),
         click.option("--ranks-per-host", type=int, help="GPUs of a node; splits expert traffic that is limited."),
         click.option(
@@ -108,7 +101,7 @@ def training() -> None:
     """Say by formula what training a model in a layout moves, keeps, reads and waits for."""
 
 
-training.add_command(plan_)
+training.add_command(planning.plan_)
 
 
 def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of the records of the analysis
@@ -146,7 +139,7 @@ def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -
     listed = model_rows.models(own).values() if model is None else [model]
     rows = [_model_row(row, row.sequence) for row in listed]
     headline = f"{len(rows)} models; --layers and --hidden make one of your own"
-    tell(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
+    planning.tell(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
 
 
 @training.command()
@@ -168,13 +161,13 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "statements": said,
     }
     headline = tables.traffic_headline(step, rows)
-    tell(headline, document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
+    planning.tell(headline, document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
 
 
 @training.command()
 @_step_options
 @click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default="adam", show_default=True)
-@kernels_option
+@planning.kernels_option
 @click.option(
     "--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.  [default: this machine's, if any]"
 )
@@ -211,7 +204,7 @@ def memory(
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    tell(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
+    planning.tell(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
 
 
 def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> tuple[float | None, str]:
@@ -268,7 +261,7 @@ def roofline(
         "phases": [{**_with(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed],
     }
     headline = tables.roofline_headline(timed, tokens, own)
-    tell(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
+    planning.tell(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
 
 
 _MEANING = {
@@ -348,7 +341,7 @@ def limits_(
         "limits": found,
         "utilisation": walls.curve(constants),
     }
-    tell(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
+    planning.tell(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
 
 
 @training.command()
@@ -356,7 +349,7 @@ def limits_(
 @click.option("--sample", help="A row of busbw/workloads/samples.toml: what is read in place of tokens.")
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many read, and save.")
 @click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
-@sequence_option
+@planning.sequence_option
 @from_option("What was measured on this storage.")
 @click.option("--read-rate", help="Of the storage, such as 1TB/s.  [default: as measured]")
 @click.option("--write-rate", help="Of the storage: checkpoints are described.  [default: as measured]")
@@ -429,7 +422,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": found,
     }
-    tell(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
+    planning.tell(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
 
 
 def _rate(given: str | None, files: Sequence[Stored], op: str) -> disks.Rate | None:

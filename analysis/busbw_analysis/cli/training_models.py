@@ -14,7 +14,6 @@ from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
 from busbw_analysis.cli.options import Command, with_options
 
-OWN: Final = "own model"
 _KEYS: Final = {
     "layers": "Of one's own model, or in place of --model's.",
     "hidden": "Its width.",
@@ -84,7 +83,7 @@ def _defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
         message = f"heads {heads} do not divide hidden {hidden}; want --heads that do, or --head-dim"
         raise UsageError(message, code="model")
     return {
-        "name": OWN,
+        "name": "own model",
         "source": "https://arxiv.org/abs/2001.08361",
         "looked_up": "2026-11",
         "heads": heads,

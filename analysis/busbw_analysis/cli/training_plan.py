@@ -13,14 +13,7 @@ from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.system.catalog import Gpu, catalogue
 from busbw.units import format_flop, format_rate, parse_size
 from busbw.workloads import model_rows
-from busbw_analysis.cli.options import (
-    Command,
-    as_json_option,
-    from_option,
-    print_json,
-    results_dir_option,
-    with_options,
-)
+from busbw_analysis.cli import options
 from busbw_analysis.cli.training_machines import gpu_row
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.sources import find
@@ -28,20 +21,11 @@ from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.report.document import Block, Paragraph
 from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
+from busbw_analysis.training import plan as plans
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule
 from busbw_analysis.training.memory import Kernels
-from busbw_analysis.training.plan import (
-    Order,
-    Planned,
-    Scaled,
-    Wanted,
-    compare_rules,
-    plan,
-    scaling,
-    sensitivity,
-    with_most_dimensions,
-)
+from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.prices import Described, Measured, Prices, slowdown_of
 from busbw_analysis.training.rates import Rates, rates_of
 from busbw_analysis.training.step_time import Machine
@@ -55,13 +39,13 @@ a call which computation beside it hides."""
 _PER_HOST: Final = 8
 
 
-def _degree_options(command: Command) -> Command:
-    options = []
+def _degree_options(command: options.Command) -> options.Command:
+    made = []
     for name in _FIXED:
         words = "Sequences of a micro-batch." if name == "micro_batch" else f"Only layouts with this {name}."
         least = click.IntRange(0 if name == "zero" else 1)
-        options.append(click.option(f"--{name.replace('_', '-')}", type=least, help=words))
-    return with_options(command, options)
+        made.append(click.option(f"--{name.replace('_', '-')}", type=least, help=words))
+    return options.with_options(command, made)
 
 
 _many = click.IntRange(1, MOST_GPUS)
@@ -80,7 +64,7 @@ kernels_option = click.option(
 @click.command("plan")
 @model_options
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many.")
-@from_option("What was measured; several for more ranks.", "runs", multiple=True)
+@options.from_option("What was measured; several for more ranks.", "runs", multiple=True)
 @click.option(
     "--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; with --from, for what the run does not tell."
 )
@@ -111,9 +95,9 @@ kernels_option = click.option(
 @click.option("--top", type=click.IntRange(1, MOST_GPUS), default=10, show_default=True, help="Layouts that are shown.")
 @click.option("--compare-rules", "rules", is_flag=True, help="Say for what TP > CP > PP > DP holds here.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
-@results_dir_option
+@options.results_dir_option
 @click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
-@as_json_option
+@options.as_json_option
 def plan_(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: model_rows.Model | None,
@@ -143,11 +127,11 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         kernels=given["kernels"],
         gradients=given["gradients"],
     )
-    found = plan(wanted, machine)
+    found = plans.plan(wanted, machine)
     best, kept = found.layouts[0], found.layouts[:top]
-    grown = scaling(best, machine, room, given["kernels"])
-    orders = compare_rules(compared := with_most_dimensions(found), machine) if rules else ()
-    changes = sensitivity(best, machine)
+    grown = plans.scaling(best, machine, room, given["kernels"])
+    orders = plans.compare_rules(compared := plans.with_most_dimensions(found), machine) if rules else ()
+    changes = plans.sensitivity(best, machine)
     if plot is not None:
         from busbw_analysis.report.plots.training import save_plan  # noqa: PLC0415 - matplotlib, for --plot alone
 
@@ -184,7 +168,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
 def tell(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
     """The answer first, in JSON and on the terminal."""
     if as_json:
-        print_json({"headline": headline, **document})
+        options.print_json({"headline": headline, **document})
     else:
         echo(render([Paragraph(headline), *shown]))
 

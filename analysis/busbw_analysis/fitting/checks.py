@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 from busbw.errors import AnalysisError
 from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.fitting.design import Observation
+from busbw_analysis.fitting.design import Observation, Observed
 from busbw_analysis.models.select import candidates
 
 LEAST_SIZES: Final = 5
@@ -101,7 +101,7 @@ def _falls(sizes: np.ndarray, times: np.ndarray) -> bool:
     return bool(kendalltau(sizes, times, alternative="less").pvalue < _BY_CHANCE)
 
 
-def refuse_mixed(observations: Sequence[Observation]) -> None:
+def refuse_mixed(observations: Observed) -> None:
     """Raise AnalysisError unless ``observations`` are of one backend."""
     backends = dict.fromkeys(one.backend for one in observations)
     if len(backends) > 1:
@@ -109,7 +109,7 @@ def refuse_mixed(observations: Sequence[Observation]) -> None:
         raise AnalysisError(f"one set of parameters cannot hold for {names}; fit each backend by itself")
 
 
-def usable(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...], tuple[str, ...]]:
+def usable(observations: Observed) -> tuple[tuple[Observation, ...], tuple[str, ...]]:
     """Those of ``observations`` whose curve can take part in a fit, and why the others cannot."""
     kept: list[Observation] = []
     why: dict[str, None] = {}
@@ -127,7 +127,7 @@ def _curve(one: Observation) -> tuple[str, str, int, int]:
     return one.op, one.algorithm or "", one.ranks, one.hosts
 
 
-def _refuse_curve_of(curve: Sequence[Observation]) -> None:
+def _refuse_curve_of(curve: Observed) -> None:
     """Raise AnalysisError unless one op on one number of ranks, of any sizes or of none, can take part in a fit."""
     first = curve[0]
     candidates(first.op, first.cost_models, first.algorithm)

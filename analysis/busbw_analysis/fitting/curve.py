@@ -291,18 +291,29 @@ def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple
     (`make bench-fit`).
     """
     count = len(launches)
-    if count < LAUNCHES_FOR_A_BOOTSTRAP:
-        noun = "1 launch" if count == 1 else f"{count} launches" if count else "launches that differ from size to size"
-        return None, f"no interval: {noun}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
     cuts = resampled_cuts(sizes, launches, pieces, seed)
+    if cuts is None:
+        return None, interval_note(count)
     alpha = _bounds(cuts.alpha[:, 0], tail_of_medians(count))
     slopes = _bounds(cuts.beta[:, -1], tail_of_medians(count))
     algbw = Bounds(1 / slopes.high, 1 / slopes.low) if slopes.low > 0 else None
-    return FitIntervals(alpha, algbw, _RESAMPLES), f"95 % from resampling {count} launches"
+    return FitIntervals(alpha, algbw, _RESAMPLES), interval_note(count)
 
 
-def resampled_cuts(sizes: Floats, launches: Floats, pieces: int, seed: int) -> Cuts:
-    """The fits of resampled ``launches`` (seconds, launches × sizes), each with so many pieces, cut where it likes."""
+def interval_note(launches: int) -> str:
+    """What an interval from so many is by, or why there is none."""
+    if launches >= LAUNCHES_FOR_A_BOOTSTRAP:
+        return f"95 % from resampling {launches} launches"
+    several = f"{launches} launches" if launches else "launches that differ from size to size"
+    return f"no interval: {'1 launch' if launches == 1 else several}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
+
+
+def resampled_cuts(sizes: Floats, launches: Floats, pieces: int, seed: int) -> Cuts | None:
+    """The fits of resampled ``launches`` (seconds, launches × sizes), each with so many pieces, cut where it likes;
+    None for too few.
+    """
+    if len(launches) < LAUNCHES_FOR_A_BOOTSTRAP:
+        return None
     draws = np.random.default_rng(seed).integers(0, len(launches), size=(_RESAMPLES, len(launches)))
     times = np.median(launches[draws], axis=1)
     return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)

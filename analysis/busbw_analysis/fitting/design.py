@@ -30,6 +30,7 @@ that knows hosts; ``card`` is 1/C: seconds a byte of all that the ranks of a hos
 """
 
 PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)
+Wanted = Sequence[Parameter]
 
 Placement = Literal["one host", "one rank on each host", "several ranks on several hosts"]
 
@@ -81,22 +82,24 @@ class Observation:
         return Regime.of(self.ranks, self.hosts, oversubscribed=self.oversubscribed)
 
     @property
-    def curve(self) -> tuple[str, str | None]:
+    def curve(self) -> "Curve":
         """What has one algorithm: an op of the library, or an op by one algorithm over send/recv."""
         return self.op, self.algorithm
 
 
-Models = Mapping[tuple[str, str | None], CostModel]
+Observed = Sequence[Observation]
+Curve = tuple[str, str | None]
+Models = Mapping[Curve, CostModel]
 """The algorithm that is taken to be behind each curve."""
 
 
-def candidates_of(observations: Sequence[Observation]) -> tuple[CostModel, ...]:
+def candidates_of(observations: Observed) -> tuple[CostModel, ...]:
     """What may be behind ``observations``, which are of one curve, as of ``select.candidates``."""
     first = observations[0]
     return candidates(first.op, first.cost_models, first.algorithm, _calls_of(observations))
 
 
-def _calls_of(observations: Sequence[Observation]) -> Calls | None:
+def _calls_of(observations: Observed) -> Calls | None:
     every = {one.calls for one in observations}
     if len(every) > 1:
         return Calls(
@@ -107,7 +110,7 @@ def _calls_of(observations: Sequence[Observation]) -> Calls | None:
     return every.pop()
 
 
-def possible_for(model: CostModel, observations: Sequence[Observation], wanted: Sequence[Parameter]) -> bool:
+def possible_for(model: CostModel, observations: Observed, wanted: Wanted) -> bool:
     """Whether there is such a thing on all ranks and hosts and at all sizes of ``observations``, and whether what it
     costs is known in ``wanted`` parameters.
     """
@@ -117,7 +120,7 @@ def possible_for(model: CostModel, observations: Sequence[Observation], wanted: 
     )
 
 
-def known_in(model: CostModel, wanted: Sequence[Parameter], ranks: int, hosts: int, size_bytes: float) -> bool:
+def known_in(model: CostModel, wanted: Wanted, ranks: int, hosts: int, size_bytes: float) -> bool:
     """Whether what a call costs is known in ``wanted`` parameters: of few flat algorithms is it known what all ranks of
     a host send through one card.
     """
@@ -125,7 +128,7 @@ def known_in(model: CostModel, wanted: Sequence[Parameter], ranks: int, hosts: i
     return "card" not in wanted or model.of_hosts_known(*where) or not model.sent(*where) * size_bytes
 
 
-def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
+def unknown_choices(observations: Observed) -> tuple[str, ...]:
     """For each op that an MPI library ran by an algorithm of its own of which nothing is known, why that is so."""
     of_mpi = [one for one in observations if one.algorithm is None and one.calls and one.op not in MESSAGES]
     said: list[str] = []
@@ -160,7 +163,7 @@ def branches(model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tup
     )
 
 
-def branches_of(observations: Sequence[Observation], models: Models) -> Floats:
+def branches_of(observations: Observed, models: Models) -> Floats:
     """Observations × two branches × PARAMETERS, not yet divided by the times; both are alike where there is one."""
     found = [branches(models[one.curve], one.ranks, one.hosts, one.size_bytes) for one in observations]
     rows = [(one[0], one[-1]) for one in found]
@@ -173,7 +176,7 @@ def longer_of(branched: Floats, coefficients: Floats) -> Floats:
     return np.asarray(branched[np.arange(len(branched)), longer])
 
 
-def times_of(observations: Sequence[Observation]) -> Floats:
+def times_of(observations: Observed) -> Floats:
     """Seconds: the middle of each observation's launches."""
     return np.asarray([middle(np.asarray(one.launches)) for one in observations], dtype=np.float64)
 
@@ -210,7 +213,7 @@ def relative_errors(rows: Floats, times: Floats, coefficients: Floats) -> Floats
     return np.asarray(np.abs(rows @ coefficients / times - 1))
 
 
-def resampled_times(observations: Sequence[Observation], count: int, seed: int) -> Floats:
+def resampled_times(observations: Observed, count: int, seed: int) -> Floats:
     """Times (``count`` × observations) from whole launches drawn with replacement, each launch set by itself: what a
     launch has in common stays together. A launch that is drawn and did not measure an observation has no part in it.
     """
@@ -231,7 +234,7 @@ def resampled_times(observations: Sequence[Observation], count: int, seed: int) 
     return times
 
 
-def launch_sets(observations: Sequence[Observation]) -> dict[object, list[object]]:
+def launch_sets(observations: Observed) -> dict[object, list[object]]:
     """All launches of every launch set, in the order in which they first came."""
     every = by_key((launch_set_of(one), key) for one in observations for key in launch_keys_of(one))
     return {name: list(dict.fromkeys(keys)) for name, keys in every.items()}

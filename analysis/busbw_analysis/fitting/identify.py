@@ -4,14 +4,14 @@ Whether a fit is possible is decided before it: by the rank and the condition of
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Final
 
 import numpy as np
 
 from busbw.units import format_rate, format_time
-from busbw_analysis.fitting.design import PARAMETERS, Floats, Parameter, longer_of, solve
+from busbw_analysis.fitting.design import PARAMETERS, Floats, Parameter, Wanted, longer_of, solve
 
 LARGEST_CONDITION: Final = 100.0
 """Beyond it the weakest direction of the columns shows with less than 1 % of the strength of the best one, which the
@@ -28,6 +28,8 @@ SYMBOLS: Final[Mapping[Parameter, str]] = {
     "inner_beta": "β_i",
     "card": "1/C",
 }
+
+INNER: Final[tuple[Parameter, ...]] = ("inner_alpha", "inner_beta")
 
 A_CALL: Final = frozenset({"alpha", "inner_alpha", "per_call"})
 """Parameters that are seconds; the others are seconds for each byte."""
@@ -111,12 +113,12 @@ def written(parameter: Parameter, value: float) -> str:
     return f"{_AS_A_RATE[parameter]} {format_rate(1 / value) if value > 0 else 'without limit'}"
 
 
-def columns_of(parameters: Sequence[Parameter]) -> list[int]:
+def columns_of(parameters: Wanted) -> list[int]:
     """Where ``parameters`` stand in PARAMETERS."""
     return [PARAMETERS.index(parameter) for parameter in parameters]
 
 
-def identify(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separation:
+def identify(rows: Floats, times: Floats, wanted: Wanted) -> Separation:
     """What ``rows`` (observations × PARAMETERS) with ``times`` (seconds) can tell of ``wanted``, the most wanted first.
 
     A column joins those that are kept while their condition stays below LARGEST_CONDITION; of two that are alike the
@@ -156,7 +158,17 @@ def identify(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separa
     )
 
 
-def settled(branched: Floats, times: Floats, wanted: Sequence[Parameter]) -> tuple[Floats, Floats]:
+def separated(rows: Floats, times: Floats, wanted: Wanted) -> Separation:
+    """As ``identify``. Where nothing has a part inside a host it is no news that nothing is known of it: only a
+    question that needs it has to be refused.
+    """
+    if rows[:, columns_of(INNER)].any():
+        return identify(rows, times, wanted)
+    found = identify(rows, times, [name for name in wanted if name not in INNER])
+    return replace(found, unknown=(*found.unknown, *directions_of(INNER)))
+
+
+def settled(branched: Floats, times: Floats, wanted: Wanted) -> tuple[Floats, Floats]:
     """The rows of a fit to ``branched`` (observations × two branches × PARAMETERS), and its coefficients: which branch
     takes longer follows from the coefficients, and these from the branches, so both are found in turns.
     """
@@ -193,7 +205,7 @@ def _direction(parts: Mapping[Parameter, float]) -> tuple[float, ...]:
     return tuple(parts.get(name, 0.0) for name in PARAMETERS)
 
 
-def directions_of(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:
+def directions_of(parameters: Wanted) -> tuple[tuple[float, ...], ...]:
     """One direction (in the order of PARAMETERS) for each of ``parameters``, of which nothing is known."""
     return tuple(_direction({name: 1.0}) for name in parameters)
 
@@ -206,7 +218,7 @@ def determined_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
     return not any(abs(one.sum()) > 2 / LARGEST_CONDITION * np.abs(one).max() for one in changes)
 
 
-def needs(rows: Floats, times: Floats, wanted: Sequence[Parameter], one: Mixed, remedies: Sequence[Remedy]) -> str:
+def needs(rows: Floats, times: Floats, wanted: Wanted, one: Mixed, remedies: Sequence[Remedy]) -> str:
     """Which of ``remedies`` would separate the parameters of ``one``, tried out one by one, in pairs and by threes."""
 
     def helps(parts: Sequence[Remedy]) -> bool:

@@ -17,37 +17,13 @@ from busbw.errors import AnalysisError
 from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size, format_time
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.fitting import design, identify
 from busbw_analysis.fitting.checks import refuse_mixed, usable
-from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.fitting.design import (
-    PARAMETERS,
-    Floats,
-    Models,
-    Observation,
-    Parameter,
-    Regime,
-    amounts,
-    branches,
-    branches_of,
-    known_in,
-    resampled_times,
-    solve,
-    times_of,
-    unknown_choices,
-)
-from busbw_analysis.fitting.identify import (
-    Remedy,
-    Separation,
-    columns_of,
-    determined_by,
-    directions_of,
-    identify,
-    needs,
-    settled,
-)
+from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP, interval_note
+from busbw_analysis.fitting.design import PARAMETERS, Curve, Floats, Models, Observed, Parameter, Regime, Wanted
 from busbw_analysis.fitting.score import Validation
-from busbw_analysis.fitting.selection import Candidate, Curve, compete
-from busbw_analysis.fitting.sharing import INNER, by_cards, link_sharing, through_one_card, unknown_by_card
+from busbw_analysis.fitting.selection import Candidate, compete
+from busbw_analysis.fitting.sharing import by_cards, link_sharing, through_one_card, unknown_by_card
 from busbw_analysis.fitting.validation import OfCurve, by_curve, validations
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel
 from busbw_analysis.models.select import candidates
@@ -135,7 +111,7 @@ class JointFit(_Solved):
     validations: tuple[Validation, ...]
     of_curves: Mapping[Curve, OfCurve]
     notes: tuple[str, ...]
-    observations: tuple[Observation, ...]
+    observations: tuple[design.Observation, ...]
     cards: tuple[tuple[float, ...], ...]
     seed: int
 
@@ -144,14 +120,15 @@ class JointFit(_Solved):
         cannot separate, on whether the ranks of a host share a card where they do not tell that, or on what goes
         through one card and is not known of ``model``.
         """
-        if not known_in(model, self.wanted, ranks, hosts, size_bytes):
+        if not design.known_in(model, self.wanted, ranks, hosts, size_bytes):
             raise AnalysisError(
                 f"{unknown_by_card(model)}, and these data say that they share one; ask for a ring or for two levels"
             )
-        branched = np.asarray(branches(model, ranks, hosts, size_bytes))
+        branched = np.asarray(design.branches(model, ranks, hosts, size_bytes))
         row, inside = branched[0], branched[-1]
-        if not determined_by(row, self.unknown):
-            nothing = set(directions_of(INNER)) <= set(self.unknown) and any(row[columns_of(INNER)])
+        if not identify.determined_by(row, self.unknown):
+            inner = identify.INNER
+            nothing = set(identify.directions_of(inner)) <= set(self.unknown) and any(row[identify.columns_of(inner)])
             said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.not_separated]
             reasons = "; ".join(said)
             message = f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
@@ -166,7 +143,7 @@ class JointFit(_Solved):
                     "; add all_reduce by a ring and by multi-ring, over send/recv on several hosts with "
                     f"{ranks // hosts} ranks each"
                 )
-        if not determined_by(inside, self.unknown):
+        if not identify.determined_by(inside, self.unknown):
             self._refuse_more_inside(model, ranks, hosts, size_bytes)
         return float((branched @ np.asarray(self.coefficients)).max())
 
@@ -176,7 +153,7 @@ class JointFit(_Solved):
         """
         own = [curve for curve, one in self.curves.items() if (one.op, one.algorithm) == (model.op, model.algorithm)]
         seen = max((one.ranks / one.hosts for one in self.observations if one.curve in own), default=1.0)
-        row = np.asarray(amounts(model, ranks, hosts, size_bytes))
+        row = np.asarray(design.amounts(model, ranks, hosts, size_bytes))
         least = float(row @ np.asarray(self.coefficients))
         row[PARAMETERS.index("beta")] *= max(1.0, ranks / hosts / seen)
         most = float(row @ np.asarray(self.coefficients))
@@ -191,9 +168,9 @@ class JointFit(_Solved):
         """Both ends of the 95 % interval of ``seconds``, from the resamples of launches; None without them."""
         if not self.draws:
             return None
-        times = (np.asarray(self.draws) @ np.asarray(branches(model, ranks, hosts, size_bytes)).T).max(axis=1)
-        low, high = np.quantile(times, (0.025, 0.975))
-        return float(low), float(high)
+        times = (np.asarray(self.draws) @ np.asarray(design.branches(model, ranks, hosts, size_bytes)).T).max(axis=1)
+        low, high = np.quantile(times, (0.025, 0.975)).tolist()
+        return low, high
 
     def explained_by(self, model: CostModel) -> "JointFit":
         """The same observations with ``model`` behind the library's own op of that name, and so with other parameters.
@@ -224,12 +201,12 @@ class OneRegime:
     left_out: tuple[str, ...]
 
 
-def regimes(observations: Sequence[Observation]) -> dict[Regime, list[Observation]]:
+def regimes(observations: Observed) -> dict[Regime, list[design.Observation]]:
     """``observations`` apart by what no common parameters can be expected of."""
     return grouped(observations, lambda one: one.regime)
 
 
-def fit_regimes(observations: Sequence[Observation], *, seed: int = 0) -> tuple[OneRegime, ...]:
+def fit_regimes(observations: Observed, *, seed: int = 0) -> tuple[OneRegime, ...]:
     """A joint fit for each regime of ``observations``, of all curves that can take part in it; never raises."""
     found: list[OneRegime] = []
     for regime, members in regimes(observations).items():
@@ -246,7 +223,7 @@ def fit_regimes(observations: Sequence[Observation], *, seed: int = 0) -> tuple[
     return tuple(found)
 
 
-def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> JointFit:
+def fit_jointly(observations: Observed, *, seed: int = 0) -> JointFit:
     """One set of parameters for all of ``observations``, which are ``usable`` and of one regime and one backend.
 
     Algorithms of the library's ops are chosen by ``selection.compete``; where all ranks share a host, it is tried
@@ -257,7 +234,7 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> JointF
 
 
 @lru_cache(maxsize=16)
-def _fitted(observations: tuple[Observation, ...], seed: int) -> JointFit:
+def _fitted(observations: tuple[design.Observation, ...], seed: int) -> JointFit:
     """A fit takes seconds, and a table and a drawing of the same runs ask for the same ones."""
     refuse_mixed(observations)
     carried = link_sharing(observations)
@@ -283,7 +260,7 @@ def _fitted(observations: tuple[Observation, ...], seed: int) -> JointFit:
         notes=(
             *notes,
             *outcome.notes,
-            *unknown_choices(observations),
+            *design.unknown_choices(observations),
             *_about(observations, outcome.models, wanted),
         ),
         observations=observations,
@@ -292,12 +269,12 @@ def _fitted(observations: tuple[Observation, ...], seed: int) -> JointFit:
     )
 
 
-def _solved(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter], seed: int) -> _Solved:
-    times = times_of(observations)
-    rows, _ = settled(branches_of(observations, models), times, wanted)
-    separation = _separated(rows, times, wanted)
-    kept = columns_of(separation.kept)
-    coefficients = solve(rows, times, kept)
+def _solved(observations: Observed, models: Models, wanted: Wanted, seed: int) -> _Solved:
+    times = design.times_of(observations)
+    rows, _ = identify.settled(design.branches_of(observations, models), times, wanted)
+    separation = identify.separated(rows, times, wanted)
+    kept = identify.columns_of(separation.kept)
+    coefficients = design.solve(rows, times, kept)
     draws, interval_note = _draws(observations, rows, kept, seed)
     remedies = _remedies(observations, models, coefficients)
     return _Solved(
@@ -309,7 +286,7 @@ def _solved(observations: Sequence[Observation], models: Models, wanted: Sequenc
                 sum=mixed.sum,
                 estimate=_estimate(mixed.parameters[0], coefficients, draws) if mixed.weights else None,
                 reason=mixed.reason,
-                needs=needs(rows, times, wanted, mixed, remedies),
+                needs=identify.needs(rows, times, wanted, mixed, remedies),
             )
             for mixed in separation.mixed
         ),
@@ -320,17 +297,7 @@ def _solved(observations: Sequence[Observation], models: Models, wanted: Sequenc
     )
 
 
-def _separated(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separation:
-    """As ``identify``. Where nothing has a part inside a host it is no news that nothing is known of it: only a
-    question that needs it has to be refused.
-    """
-    if rows[:, columns_of(INNER)].any():
-        return identify(rows, times, wanted)
-    found = identify(rows, times, [name for name in wanted if name not in INNER])
-    return replace(found, unknown=(*found.unknown, *directions_of(INNER)))
-
-
-def _about(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> tuple[str, ...]:
+def _about(observations: Observed, models: Models, wanted: Wanted) -> tuple[str, ...]:
     """What is to be said of the algorithms that are taken to be behind the curves."""
     tables = dict.fromkeys(model.by_table for model in models.values() if model.by_table is not None)
     if "card" in wanted:
@@ -346,24 +313,20 @@ def _about(observations: Sequence[Observation], models: Models, wanted: Sequence
 def _estimate(name: Parameter, coefficients: Floats, draws: Floats) -> Estimate:
     column = PARAMETERS.index(name)
     value = float(coefficients[column])
-    if not len(draws):
-        return Estimate(value, None, None, at_bound=value == 0)
-    low, high = np.quantile(draws[:, column], (0.025, 0.975))
-    return Estimate(value, float(low), float(high), at_bound=value == 0)
+    low, high = np.quantile(draws[:, column], (0.025, 0.975)).tolist() if len(draws) else (None, None)
+    return Estimate(value, low, high, at_bound=value == 0)
 
 
-def _draws(observations: Sequence[Observation], rows: Floats, kept: Sequence[int], seed: int) -> tuple[Floats, str]:
+def _draws(observations: Observed, rows: Floats, kept: Sequence[int], seed: int) -> tuple[Floats, str]:
     """Coefficients of every resample of launches, and what is to be said of the intervals."""
     fewest = min(len(one.launches) for one in observations)
     if fewest < LAUNCHES_FOR_A_BOOTSTRAP:
-        counted = "1 launch" if fewest == 1 else f"{fewest} launches"
-        return np.empty((0, len(PARAMETERS))), f"no interval: {counted}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
-    times = resampled_times(observations, _RESAMPLES, seed)
-    draws = np.asarray([solve(rows, drawn, kept) for drawn in times])
-    return draws, f"95 % from resampling {fewest} launches"
+        return np.empty((0, len(PARAMETERS))), interval_note(fewest)
+    times = design.resampled_times(observations, _RESAMPLES, seed)
+    return np.asarray([design.solve(rows, drawn, kept) for drawn in times]), interval_note(fewest)
 
 
-def _remedies(observations: Sequence[Observation], models: Models, coefficients: Floats) -> tuple[Remedy, ...]:
+def _remedies(observations: Observed, models: Models, coefficients: Floats) -> tuple[identify.Remedy, ...]:
     """What could be measured besides: other ops on the same ranks, and the same ops on other ranks."""
     first = observations[0]
     sizes = sorted({one.size_bytes for one in observations if one.size_bytes})
@@ -372,6 +335,10 @@ def _remedies(observations: Sequence[Observation], models: Models, coefficients:
     more = 2 * largest if largest * 2 not in {ranks for ranks, _ in where} else 3 * largest
     there = [(f"another number of ranks, such as {more}", (more, hosts * more // largest if hosts > 1 else 1))]
     several = first.regime.placement == "several ranks on several hosts"
+
+    def rows(model: CostModel, places: Sequence[tuple[int, int]]) -> list[tuple[float, ...]]:
+        return [design.amounts(model, *place, size) for place in places for size in sizes]
+
     found = []
     if several and any(model.two_levels for model in models.values()):
         each = largest // hosts
@@ -381,32 +348,22 @@ def _remedies(observations: Sequence[Observation], models: Models, coefficients:
         ]
         if ("all_reduce", "ring") not in models:
             (ring,) = candidates("all_reduce", first.cost_models, "ring")
-            found.append(
-                (
-                    "all_reduce by a ring over send/recv",
-                    [amounts(ring, *place, size) for place in where for size in sizes],
-                )
-            )
+            found.append(("all_reduce by a ring over send/recv", rows(ring, where)))
     for op in ("all_gather", "all_reduce", "ping_pong"):
         # Two ranks of two hosts are another regime than several ranks on each.
         if op not in {measured for measured, _ in models} and not (op == "ping_pong" and several):
             model = next(iter(candidates(op, first.cost_models)))
             places = [(2, min(hosts, 2))] if op == "ping_pong" else where
-            found.append((op, [amounts(model, *place, size) for place in places for size in sizes]))
+            found.append((op, rows(model, places)))
     for words, shape in there:
         again = [
-            amounts(model, *shape, size)
+            design.amounts(model, *shape, size)
             for model in models.values()
             for size in sizes
             if model.possible(*shape, size) and model.op not in OF_TWO_RANKS
         ]
-        if again:
-            found.append((words, again))
-    times = times_of(observations)
+        found.append((words, again))
+    usual = np.median(design.times_of(observations))
     # Where nothing but a barrier was timed there is no size to measure anything else at.
-    return tuple(_remedy(words, np.asarray(extra), coefficients, times) for words, extra in found if extra)
-
-
-def _remedy(words: str, rows: Floats, coefficients: Floats, times: Floats) -> Remedy:
-    expected = rows @ coefficients
-    return Remedy(words, rows, np.where(expected > 0, expected, np.median(times)))
+    made = [(words, np.asarray(extra), np.asarray(extra) @ coefficients) for words, extra in found if extra]
+    return tuple(identify.Remedy(words, extra, np.where(times > 0, times, usual)) for words, extra, times in made)

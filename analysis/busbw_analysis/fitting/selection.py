@@ -13,21 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import AnalysisError
+from busbw_analysis.fitting import design
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.fitting.design import (
-    PARAMETERS,
-    Floats,
-    Models,
-    Observation,
-    Parameter,
-    branches_of,
-    candidates_of,
-    longer_of,
-    possible_for,
-    relative_errors,
-    resampled_times,
-    times_of,
-)
+from busbw_analysis.fitting.design import PARAMETERS, Curve, Floats, Models, Observed, Parameter, Wanted
 from busbw_analysis.fitting.identify import settled
 from busbw_analysis.models.costs import CostModel
 
@@ -45,8 +33,6 @@ _KNOWN: Final = 0
 
 _RESAMPLES: Final = 100
 _SWEEPS: Final = 5
-
-Curve = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +98,7 @@ class _Field:
         known[np.concatenate([self.places[curve] for curve in choice])] = True
         known &= self.ranks < largest
         _, coefficients = settled(branched[known], times[known], self.wanted)
-        return longer_of(branched, coefficients), coefficients
+        return design.longer_of(branched, coefficients), coefficients
 
     def errors(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> tuple[Floats, ...]:
         """Relative errors when the curves of ``choice`` are fitted to fewer ranks than the largest n of ``curve``: of
@@ -121,10 +107,10 @@ class _Field:
         places = self.places[curve]
         largest = int(self.ranks[places].max())
         rows, coefficients = self.fitted(choice, times, largest)
-        own = relative_errors(rows[places], times[places], coefficients)
+        own = design.relative_errors(rows[places], times[places], coefficients)
         held_out = self.ranks[places] == largest
         seen = (self.places[other][self.ranks[self.places[other]] < largest] for other in choice if other != curve)
-        others = [relative_errors(rows[one], times[one], coefficients) for one in seen if len(one)]
+        others = [design.relative_errors(rows[one], times[one], coefficients) for one in seen if len(one)]
         return own[held_out], own[~held_out], *others
 
     def score(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> float:
@@ -137,7 +123,7 @@ class _Field:
         total = 0.0
         for largest in {int(self.ranks[self.places[curve]].max()) for curve in contested}:
             rows, coefficients = self.fitted(choice, self.times, largest)
-            errors = relative_errors(rows, self.times, coefficients)
+            errors = design.relative_errors(rows, self.times, coefficients)
             for curve, places in self.places.items():
                 seen = places[self.ranks[places] < largest]
                 if curve in contested and int(self.ranks[places].max()) == largest:
@@ -147,7 +133,7 @@ class _Field:
         return total
 
 
-def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], seed: int = 0) -> Outcome:
+def compete(observations: Observed, wanted: Wanted, seed: int = 0) -> Outcome:
     """The algorithm behind every curve of ``observations``, chosen with ``wanted`` as the parameters.
 
     Every contested op is first fitted alone, then all together, two changing at a time, until nothing gets better. An
@@ -169,7 +155,11 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
         if curve in contested:
             candidates[op], equals = _ranked(field, curve, choice, observations, seed)
             if max(candidates[op][0].held_out, candidates[op][0].seen) > _UNEXPLAINED:
-                notes.append(_unexplained(op, candidates[op][0]))
+                best = candidates[op][0]
+                notes.append(
+                    f"no known algorithm explains {op}: the best of them, {best.algorithm}, is off by "
+                    f"{best.held_out:.0%} at the largest number of ranks and by {best.seen:.0%} on fewer"
+                )
             if _KNOWN in equals and options[_KNOWN].models[0].family == observations[0].cost_models:
                 # Of algorithms that do as well as each other, the one that the library is known to run.
                 equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
@@ -184,17 +174,10 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
     return Outcome(models, candidates, ties, tuple(notes))
 
 
-def chosen_models(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> Models:
+def chosen_models(observations: Observed, wanted: Wanted) -> Models:
     """The choice of ``compete`` alone, without scores and ties."""
     field = _field(observations, wanted)
     return {curve: field.options[curve][option].models[0] for curve, option in _choose(field).items()}
-
-
-def _unexplained(op: str, best: Candidate) -> str:
-    return (
-        f"no known algorithm explains {op}: the best of them, {best.algorithm}, is off by {best.held_out:.0%} at the "
-        f"largest number of ranks and by {best.seen:.0%} on fewer"
-    )
 
 
 def _undecided(counts: int, ops: Sequence[str]) -> str:
@@ -207,13 +190,13 @@ def _undecided(counts: int, ops: Sequence[str]) -> str:
     )
 
 
-def _field(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> _Field:
+def _field(observations: Observed, wanted: Wanted) -> _Field:
     curves = dict.fromkeys(one.curve for one in observations)
     places = {
         curve: np.asarray([place for place, one in enumerate(observations) if one.curve == curve]) for curve in curves
     }
     return _Field(
-        times=times_of(observations),
+        times=design.times_of(observations),
         ranks=np.asarray([one.ranks for one in observations]),
         places=places,
         options={curve: _options(curve, [observations[place] for place in places[curve]], wanted) for curve in curves},
@@ -221,12 +204,12 @@ def _field(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> 
     )
 
 
-def _options(curve: Curve, observations: Sequence[Observation], wanted: Sequence[Parameter]) -> tuple[_Option, ...]:
+def _options(curve: Curve, observations: Observed, wanted: Wanted) -> tuple[_Option, ...]:
     found: list[_Option] = []
-    for model in candidates_of(observations):
-        if not possible_for(model, observations, wanted):
+    for model in design.candidates_of(observations):
+        if not design.possible_for(model, observations, wanted):
             continue
-        branched = branches_of(observations, {curve: model})
+        branched = design.branches_of(observations, {curve: model})
         same = next((option for option in found if np.allclose(option.branched, branched, rtol=1e-12)), None)
         if same is None:
             found.append(_Option((model,), branched))
@@ -264,14 +247,14 @@ def _choose(field: _Field) -> dict[Curve, int]:
 
 
 def _ranked(
-    field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Sequence[Observation], seed: int
+    field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Observed, seed: int
 ) -> tuple[tuple[Candidate, ...], list[int]]:
     """All options of ``curve``, the best first, and which of them are as good as the chosen one."""
     options = field.options[curve]
     errors = [field.errors(curve, {**choice, curve: option}, field.times) for option in range(len(options))]
     chosen = errors[choice[curve]]
     enough = min(len(one.launches) for one in observations) >= LAUNCHES_FOR_A_BOOTSTRAP
-    draws = resampled_times(observations, _RESAMPLES, seed) if enough else None
+    draws = design.resampled_times(observations, _RESAMPLES, seed) if enough else None
     best = [field.score(curve, choice, times) for times in draws] if draws is not None else []
     tied: list[int] = []
     for option in range(len(options)):
@@ -279,7 +262,9 @@ def _ranked(
             continue
         worse = [one - two for one, two in zip(errors[option], chosen, strict=True)]
         behind = _weighed([float(part.mean()) for part in worse])
-        unsure = _unsure([float(part.std() / np.sqrt(len(part))) for part in worse])
+        # The standard error of ``behind``, from those of its parts.
+        held_out, seen, *others = (float(part.std() / np.sqrt(len(part))) for part in worse)
+        unsure = float(np.hypot.reduce([held_out / 2, seen / 2, *others]))
         if draws is None:
             surely = behind > _TOO_CLOSE
         else:
@@ -299,9 +284,3 @@ def _weighed(parts: Sequence[float]) -> float:
     """The parts of ``_Field.errors`` as one number: a curve counts once, its largest n as much as all of its others."""
     held_out, seen, *others = parts
     return (held_out + seen) / 2 + sum(others)
-
-
-def _unsure(parts: Sequence[float]) -> float:
-    """The standard error of ``_weighed``, from those of its parts."""
-    held_out, seen, *others = parts
-    return float(np.hypot.reduce([held_out / 2, seen / 2, *others]))

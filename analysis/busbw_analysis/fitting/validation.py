@@ -1,28 +1,15 @@
 """How wrong a joint fit is on what was kept from it: sizes, the largest number of ranks, launches."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.fitting.design import (
-    Floats,
-    Models,
-    Observation,
-    Parameter,
-    branches_of,
-    launch_keys_of,
-    launch_set_of,
-    launch_sets,
-    longer_of,
-    possible_for,
-    relative_errors,
-    times_of,
-)
+from busbw_analysis.fitting import design
+from busbw_analysis.fitting.design import Curve, Floats, Models, Observation, Observed, Wanted
 from busbw_analysis.fitting.identify import determined_by, identify, settled
 from busbw_analysis.fitting.score import VALID_LAUNCHES, VALID_RANKS, VALID_SIZES, Validation, validation
-from busbw_analysis.fitting.selection import LEAST_RANK_COUNTS, Curve, chosen_models
+from busbw_analysis.fitting.selection import LEAST_RANK_COUNTS, chosen_models
 from busbw_analysis.models.costs import CostModel
 
 
@@ -39,7 +26,7 @@ class OfCurve:
     note: str
 
 
-def by_curve(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> dict[Curve, OfCurve]:
+def by_curve(observations: Observed, models: Models, wanted: Wanted) -> dict[Curve, OfCurve]:
     """Every curve held out by itself: what one op is off by says nothing of another."""
     found: dict[Curve, OfCurve] = {}
     below: dict[int, Models] = {}
@@ -56,20 +43,17 @@ def by_curve(observations: Sequence[Observation], models: Models, wanted: Sequen
             known = below[largest]
         elif curve[1] is None and counts == LEAST_RANK_COUNTS:
             note = "which also chose the algorithm"
-        errors = None
-        if seen:
-            errors = _errors([one for one in observations if one.ranks < largest], tested, known, wanted)
+        fewer = [one for one in observations if one.ranks < largest]
+        errors = _errors(fewer, tested, known, wanted) if seen else None
         if errors is None:
             told = f"and what fewer ranks tell does not say what {largest} take" if seen else "so none can be held out"
             note = f"{curve[0]} is on {counts} number{'s' * (counts > 1)} of ranks, {told}"
-        values = () if errors is None else tuple(float(error) for error in errors)
+        values = () if errors is None else tuple(errors.tolist())
         found[curve] = OfCurve(tuple(tested), tuple(seen), values, note)
     return found
 
 
-def _chosen_below(
-    largest: int, observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
-) -> dict[Curve, CostModel]:
+def _chosen_below(largest: int, observations: Observed, models: Models, wanted: Wanted) -> dict[Curve, CostModel]:
     """``models`` as they would be without ``largest``: by that the algorithms were chosen, and where there are more
     numbers of ranks it can be kept from the choice as well.
     """
@@ -79,12 +63,12 @@ def _chosen_below(
     possible = {
         curve: model
         for curve, model in earlier.items()
-        if possible_for(model, [one for one in observations if one.curve == curve], wanted)
+        if design.possible_for(model, [one for one in observations if one.curve == curve], wanted)
     }
     return {**models, **possible}
 
 
-def _held_out_ranks(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> Floats | None:
+def _held_out_ranks(observations: Observed, models: Models, wanted: Wanted) -> Floats | None:
     """Errors on the largest n of a fit to all others; None where those do not say what happens there."""
     largest = max(one.ranks for one in observations)
     seen = [one for one in observations if one.ranks < largest]
@@ -94,7 +78,7 @@ def _held_out_ranks(observations: Sequence[Observation], models: Models, wanted:
     return _errors(seen, tested, models, wanted)
 
 
-def _held_out_sizes(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> Floats:
+def _held_out_sizes(observations: Observed, models: Models, wanted: Wanted) -> Floats:
     """Errors on every second size of each curve, never its first or last, of a fit to the others."""
     tested: list[Observation] = []
     for members in grouped(observations, lambda one: (one.curve, one.ranks, one.hosts)).values():
@@ -104,37 +88,33 @@ def _held_out_sizes(observations: Sequence[Observation], models: Models, wanted:
     return np.empty(0) if found is None else found
 
 
-def _errors(
-    seen: Sequence[Observation], tested: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
-) -> Floats | None:
+def _errors(seen: Observed, tested: Observed, models: Models, wanted: Wanted) -> Floats | None:
     """As ``fitted``; None where ``seen`` does not say what the times of ``tested`` should be."""
-    rows, coefficients = settled(branches_of(seen, models), times_of(seen), wanted)
-    unknown = identify(rows, times_of(seen), wanted).unknown
-    asked = longer_of(branches_of(tested, models), coefficients)
+    rows, coefficients = settled(design.branches_of(seen, models), design.times_of(seen), wanted)
+    unknown = identify(rows, design.times_of(seen), wanted).unknown
+    asked = design.longer_of(design.branches_of(tested, models), coefficients)
     if not all(determined_by(row, unknown) for row in asked):
         return None
-    return relative_errors(asked, times_of(tested), coefficients)
+    return design.relative_errors(asked, design.times_of(tested), coefficients)
 
 
-def fitted(
-    seen: Sequence[Observation], tested: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
-) -> Floats:
+def fitted(seen: Observed, tested: Observed, models: Models, wanted: Wanted) -> Floats:
     """Errors on ``tested`` of a fit to ``seen``."""
-    _, coefficients = settled(branches_of(seen, models), times_of(seen), wanted)
-    return relative_errors(longer_of(branches_of(tested, models), coefficients), times_of(tested), coefficients)
+    _, coefficients = settled(design.branches_of(seen, models), design.times_of(seen), wanted)
+    return design.relative_errors(
+        design.longer_of(design.branches_of(tested, models), coefficients), design.times_of(tested), coefficients
+    )
 
 
-def _left_out_launches(
-    observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
-) -> Floats | None:
+def _left_out_launches(observations: Observed, models: Models, wanted: Wanted) -> Floats | None:
     """Errors on each launch of a fit to the others; None where there is but one. Runs have launches of their own: the
     first of each are left out together, then the second.
     """
-    sets = launch_sets(observations)
+    sets = design.launch_sets(observations)
     found: list[Floats] = []
     for left in range(max(len(keys) for keys in sets.values())):
         out = {name: keys[left] for name, keys in sets.items() if 1 < len(keys) > left}
-        apart = [_without_launch(one, out.get(launch_set_of(one))) for one in observations]
+        apart = [_without_launch(one, out.get(design.launch_set_of(one))) for one in observations]
         alone = [tested for _, tested in apart if tested is not None]
         errors = _errors([seen for seen, _ in apart if seen is not None], alone, models, wanted) if alone else None
         found += [] if errors is None else [errors]
@@ -144,15 +124,13 @@ def _left_out_launches(
 def _without_launch(one: Observation, left: object) -> tuple[Observation | None, Observation | None]:
     """The observation by all launches but ``left``, and by that alone; None where it has no such."""
     apart: tuple[list[float], list[float]] = [], []
-    for key, time in zip(launch_keys_of(one), one.launches, strict=True):
+    for key, time in zip(design.launch_keys_of(one), one.launches, strict=True):
         apart[left is not None and key == left].append(time)
     rest, alone = (replace(one, launches=tuple(times), launch_keys=()) if times else None for times in apart)
     return rest, alone
 
 
-def validations(
-    observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
-) -> tuple[Validation, ...]:
+def validations(observations: Observed, models: Models, wanted: Wanted) -> tuple[Validation, ...]:
     """All that a fit to ``observations`` is scored on."""
     largest = max(one.ranks for one in observations)
     counts = len({one.ranks for one in observations})

@@ -19,15 +19,7 @@ from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.fitting.checks import LEAST_SIZES
-from busbw_analysis.fitting.curve import (
-    LAUNCHES_FOR_A_BOOTSTRAP,
-    Fit,
-    Segment,
-    fit_points,
-    fit_series,
-    launch_matrix,
-    resampled_cuts,
-)
+from busbw_analysis.fitting.curve import Fit, Segment, fit_points, fit_series, launch_matrix, resampled_cuts
 from busbw_analysis.fitting.score import VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.segments import Cuts
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
@@ -131,11 +123,9 @@ def curve_of(series: Series, seed: int = 0) -> FittedCurve:
     fit = fit_series(series)
     if not isinstance(fit, Fit):
         raise AnalysisError(f"the curve of {series.key.label} carries no prediction: {fit.reason}", code=fit.code)
-    launches = launch_matrix(series.in_common)
-    if len(launches) < LAUNCHES_FOR_A_BOOTSTRAP:
-        return FittedCurve(series, fit, None)
     sizes = np.asarray(fit.sizes_bytes, dtype=np.float64)
-    return FittedCurve(series, fit, resampled_cuts(sizes, launches, len(fit.segments), seed))
+    resampled = resampled_cuts(sizes, launch_matrix(series.in_common), len(fit.segments), seed)
+    return FittedCurve(series, fit, resampled)
 
 
 def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:

@@ -6,6 +6,7 @@ nothing else of their machines and settings differs.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
@@ -325,14 +326,9 @@ def _cores(datasets: Iterable[Dataset]) -> int | None:
 
 
 def joint_fits_of(datasets: Sequence[Dataset]) -> tuple[OneRegime, ...]:
-    """A joint fit for every regime that ``datasets`` (one for each shape of world) have messages in; none for runs in
-    which nothing was sent.
+    """A joint fit for every regime that ``datasets`` (one for each shape of world) have messages in, of all that was
+    timed as the op is that was measured on most numbers of ranks; none for runs in which nothing was sent.
     """
-    return fit_regimes(_observations(datasets))
-
-
-def _observations(datasets: Sequence[Dataset]) -> list[Observation]:
-    """All that was timed as the op is that was measured on most numbers of ranks."""
     ops = Counter(
         op
         for dataset in datasets
@@ -340,9 +336,7 @@ def _observations(datasets: Sequence[Dataset]) -> list[Observation]:
         if op not in UNMODELLED
     )
     for op, _ in ops.most_common():
-        try:
+        with suppress(AnalysisError):  # it was measured by several groups at once alone, of which no fit is made
             data = measured_curves(datasets, op)
-        except AnalysisError:
-            continue  # it was measured by several groups at once alone, of which no fit is made
-        return [one for one in data.observations() if one.op not in UNMODELLED]
-    return []
+            return fit_regimes([one for one in data.observations() if one.op not in UNMODELLED])
+    return ()

@@ -25,7 +25,6 @@ Real = npt.NDArray[np.float64]
 HEADLINES: Final[dict[str, float]] = {"cliff": 2e28, "cliff with another network": 1e30, "wall": 2e31}
 """FLOP that the authors state, in three months: abstract and https://epoch.ai/blog/data-movement-bottlenecks-scaling-past-1e28-flop."""
 
-_SOURCE: Final = "arXiv:2411.01137"
 CLIFF: Final = 0.8
 """Of the best utilisation."""
 _DAY: Final = 86400.0

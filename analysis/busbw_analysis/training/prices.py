@@ -13,7 +13,9 @@ from typing import Final, Protocol
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import FLOP, bus_factor
+from busbw.runs.records import Case
 from busbw.units import format_flop, format_size
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.predict import Questions
@@ -221,11 +223,9 @@ class Measured:
     def flop_per_second(self, dtype: str) -> tuple[float, str] | None:
         """Of one rank, by the best product of matrices of this type that was measured; None where there is none."""
         found = [
-            (FLOP["matmul"](one.case.count) / group.time_ns * 1e9, one.case.size_bytes)
-            for summaries in self.questions.summaries
-            for one in summaries
-            if one.case.op == "matmul" and one.case.dtype == dtype and one.state == "measured"
-            for group in one.groups
+            (FLOP["matmul"](case.count) / group.time_ns * 1e9, case.size_bytes)
+            for case, group in self._measured
+            if (case.op, case.dtype) == ("matmul", dtype)
         ]
         if not found:
             return None
@@ -243,14 +243,13 @@ class Measured:
 
     @property
     def _overlaps(self) -> list[Overlap]:
-        return [
-            group.overlap
-            for summaries in self.questions.summaries
-            for one in summaries
-            if one.case.mode == "overlap" and one.state == "measured"
-            for group in one.groups
-            if group.overlap is not None
-        ]
+        measured = (group.overlap for case, group in self._measured if case.mode == "overlap")
+        return [one for one in measured if one is not None]
+
+    @property
+    def _measured(self) -> list[tuple[Case, GroupSummary]]:
+        every = (one for summaries in self.questions.summaries for one in summaries if one.state == "measured")
+        return [(one.case, group) for one in every for group in one.groups]
 
 
 def slowdown_of(run: Measured | None) -> tuple[float, str]:

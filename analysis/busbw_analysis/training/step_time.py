@@ -16,6 +16,8 @@ from busbw_analysis.training.traffic import DIMENSIONS, Dimension, Traffic, traf
 
 End = Literal["value", "low", "high"]
 _Seconds = Callable[[Traffic], float]
+_Rows = tuple[Traffic, ...]
+_Parts = dict[Dimension, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,8 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     messages = [row for row in rows[slowest] if row.dimension == "pp" and row.op == "send_recv"]
     if messages:
         exposed["pp"] = exposed.get("pp", 0.0) + hops_in_a_row(step) * max(map(seconds, messages))
-    late, hidden = _beside(step, busy, rows[slowest], machine, scenario, seconds)
+    share = machine.overlap if scenario.overlap is None else scenario.overlap
+    late, hidden = _beside(step, busy, rows[slowest], share, seconds)
     for one, taken in late.items():
         exposed[one] = exposed.get(one, 0.0) + taken
     compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
@@ -167,9 +170,7 @@ def hops_in_a_row(step: Step) -> float:
     return once if step.layout.schedule == "gpipe" else max(once, once * m / p + 2 * (p - 2))
 
 
-def _stage(
-    step: Step, stage: int, machine: Machine, scenario: Scenario, rows: tuple[Traffic, ...], seconds: _Seconds
-) -> _Stage:
+def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _Rows, seconds: _Seconds) -> _Stage:
     rate = machine.flop_per_second * scenario.compute
     products, _ = products_of(step, stage)
     scores = scores_of(step, stage, causal=machine.causal) / rate
@@ -183,16 +184,13 @@ def _stage(
     return _Stage(forward, 2 * forward + again, (scores, 2 * scores), waits)
 
 
-def _beside(
-    step: Step, busy: _Stage, rows: tuple[Traffic, ...], machine: Machine, scenario: Scenario, seconds: _Seconds
-) -> tuple[dict[Dimension, float], dict[Dimension, float]]:
+def _beside(step: Step, busy: _Stage, rows: _Rows, share: float, seconds: _Seconds) -> tuple[_Parts, _Parts]:
     """What of the calls that can be hidden is exposed, and what is hidden: computation of their pass, which each takes
     away from the next. Of gradients that are reduced once that is the last micro-batch's backward pass, of weights
     gathered once the first one's forward pass; keys and values of ring attention have the attention alone. Messages of
     a pipeline are counted by hops.
     """
     m = step.layout.micro_batches
-    share = machine.overlap if scenario.overlap is None else scenario.overlap
     left = {"forward": m * busy.forward, "backward": m * busy.backward}
     exposed: dict[Dimension, float] = {}
     hidden: dict[Dimension, float] = {}
