@@ -9,14 +9,14 @@ import msgspec
 from busbw.errors import StoreError, UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs import store
-from busbw_analysis.cli.options import log_facts, log_options, read_run, results_dir_option, run_options
+from busbw_analysis.cli.options import FILE, log_facts, log_options, read_run, results_dir_option, run_options
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import STANDARD_INPUT, find
 from busbw_analysis.diagnosis.judge import judgement_of
 
 
 @click.command("import")
-@click.argument("logs", metavar="LOG...", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("logs", metavar="LOG...", nargs=-1, required=True, type=FILE)
 @log_options()
 @results_dir_option
 def import_(*, logs: tuple[Path, ...], results_dir: Path) -> None:
@@ -57,7 +57,7 @@ def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
     help="What is written: nccl-tests, osu, csv, json-lines, parquet, openmetrics, trace or markdown.",
 )
 @click.option("--samples", is_flag=True, help="One row a sample, not one a case: csv, json-lines, parquet.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="The file.  [default: standard output]")
+@click.option("--output", type=FILE, help="The file.  [default: standard output]")
 def export(
     *,
     runs: tuple[str, ...],
@@ -83,13 +83,13 @@ def export(
     exporter = EXPORTERS[form]
     if exporter.binary and output is None:
         raise UsageError(f"{form} is no text; say with --output which file it goes to", code="no-output")
-    if samples and exporter.samples is None:
-        having = ", ".join(name for name, one in EXPORTERS.items() if one.samples is not None)
-        raise UsageError(f"{form} has no place for samples; {having} have")
-    if samples and exporter.samples is not None:
+    if not samples:
+        content = exporter.cases(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
+    elif exporter.samples is not None:
         content = exporter.samples(pool([read_run(results_dir, run) for run in runs], force=force))
     else:
-        content = exporter.cases(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
+        having = ", ".join(name for name, one in EXPORTERS.items() if one.samples is not None)
+        raise UsageError(f"{form} has no place for samples; {having} have")
     if output is None:
         echo(content.decode(), nl=False)
         return

@@ -131,7 +131,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 @click.option(
     "--html",
     "page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     metavar="FILE",
     help="Also write a page with the curves of both in the same figures.",
 )
@@ -246,13 +246,8 @@ def run_names(judgement: Judgement) -> list[str]:
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the three files go.  [default: the run's own folder; of several reports/ in the results]",
 )
-@click.option(
-    "--reference",
-    "references",
-    multiple=True,
-    metavar="RUN",
-    shell_complete=options.names_of_runs,
-    help="Draw the curves of this run as thin lines; may be given again.",
+@options.run_option(
+    "--reference", "Draw the curves of this run as thin lines; may be given again.", "references", multiple=True
 )
 @click.option(
     "--model",

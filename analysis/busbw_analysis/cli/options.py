@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -38,9 +38,17 @@ def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: st
     ]
 
 
-def from_option(words: str, name: str = "run", **how: Any) -> Option:  # noqa: ANN401 - click's own
-    """``--from RUN``, for what ``words`` say."""
-    return click.option("--from", name, metavar="RUN", shell_complete=names_of_runs, help=words, **how)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def run_option(flag: str, words: str, name: str = "run", **how: Any) -> Option:  # noqa: ANN401 - click's own
+    """``flag RUN``, for what ``words`` say."""
+    return click.option(flag, name, metavar="RUN", shell_complete=names_of_runs, help=words, **how)
+
+
+def choice_option(flag: str, allowed: object, default: str | None, words: str) -> Option:
+    """One word of the Literal that is ``allowed``."""
+    return click.option(flag, type=click.Choice(get_args(allowed)), default=default, show_default=True, help=words)
 
 
 def with_options(command: Command, options: Sequence[Option]) -> Command:
@@ -99,7 +107,7 @@ def run_options(command: Command) -> Command:
         click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=names_of_runs),
         results_dir_option,
         click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
-        click.option("--peaks", "peaks_file", type=click.Path(path_type=Path, dir_okay=False), help=words),
+        click.option("--peaks", "peaks_file", type=FILE, help=words),
         log_options(),
     ]
     return with_options(command, options)

@@ -14,7 +14,7 @@ from busbw_analysis.report.to_terminal import render
 
 
 @click.command("predict")
-@options.from_option("What was measured; several for more ranks.", "runs", multiple=True, required=True)
+@options.run_option("--from", "What was measured; several for more ranks.", "runs", multiple=True, required=True)
 @click.option("--op", required=True, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
 @click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.  [default: five of the measured]")
@@ -31,7 +31,7 @@ from busbw_analysis.report.to_terminal import render
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg, .png or .pdf.",
 )
 @options.log_options("reader")

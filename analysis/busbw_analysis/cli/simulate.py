@@ -1,6 +1,5 @@
 """``busbw simulate``: algorithms on a network that is described, or that a run has measured."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +9,14 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
 from busbw.units import parse_rate, parse_sizes, parse_time
-from busbw_analysis.cli.options import as_json_option, from_option, print_json, read_run, results_dir_option
+from busbw_analysis.cli.options import (
+    as_json_option,
+    choice_option,
+    print_json,
+    read_run,
+    results_dir_option,
+    run_option,
+)
 from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
@@ -36,13 +42,7 @@ _UNSIZED: Final = "barrier"
 @click.option("--algorithm", default=ALL_ALGORITHMS, show_default=True, help="By commas, or all.")
 @click.option("--ranks", type=int, help="How many.  [default with --from: as many as the run had]")
 @click.option("--ranks-per-host", type=int, help="As many on each host.  [default: 1; of a shared host all]")
-@click.option(
-    "--order",
-    type=click.Choice(["block", "cyclic"]),
-    default="block",
-    show_default=True,
-    help="Neighbouring ranks on one host, or dealt out over the hosts.",
-)
+@choice_option("--order", Order, "block", "Neighbouring ranks on one host, or dealt out over the hosts.")
 @click.option("--size", "sizes", help="S: a size, a list (8,1KiB) or a range (8..64MiB*2); a barrier has none.")
 @click.option(
     "--network",
@@ -50,7 +50,7 @@ _UNSIZED: Final = "barrier"
     metavar="KIND:KEY=VALUE,…",
     help=f"One of {', '.join(NETWORKS)} and its rates in one direction: such as rail:nic=50GB/s,inner=450GB/s.",
 )
-@from_option("In place of --network: α, β and R of a run's messages.")
+@run_option("--from", "In place of --network: α, β and R of a run's messages.")
 @click.option(
     "--link",
     "changes",
@@ -144,14 +144,6 @@ def _algorithms(op: str, algorithm: str) -> list[str]:
     if algorithm == ALL_ALGORITHMS:
         return list(there)
     names = list(dict.fromkeys(name.strip() for name in algorithm.split(",")))
-    _refuse_switches(op, names)
-    unknown = [name for name in names if name not in there]
-    if unknown:
-        raise UsageError(f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}")
-    return names
-
-
-def _refuse_switches(op: str, names: Sequence[str]) -> None:
     added = next((row.algorithm for row in SWITCHED if row.op == op and row.algorithm in names), None)
     if added is not None:
         raise UsageError(
@@ -159,6 +151,10 @@ def _refuse_switches(op: str, names: Sequence[str]) -> None:
             f"here a message is there as a whole before anything is made of it, which would take up to twice as long; "
             f"its formula is known to busbw predict --algorithm {added}; docs/drawings/{op}-{added}.svg has its rounds"
         )
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise UsageError(f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}")
+    return names
 
 
 def _sizes(op: str, text: str | None) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from busbw.escape import echo
 from busbw.runs.records import JSON
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
+from busbw_analysis.cli import options
 from busbw_analysis.cli import training_plan as planning
-from busbw_analysis.cli.options import Command, as_json_option, from_option, results_dir_option, with_options
 from busbw_analysis.cli.training_machines import gpu_found, gpu_row, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.diagnosis.judge import judgement_of
@@ -30,7 +30,7 @@ from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate
 from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
-_from_run = from_option("In place of --network: messages as measured.")
+_from_run = options.run_option("--from", "In place of --network: messages as measured.")
 _FLAGS = ("sequence_parallel", "scatter_gather", "uneven")
 _DEGREES = {
     "dp": "Replicas.",
@@ -43,7 +43,7 @@ _DEGREES = {
 }
 
 
-def _step_options(command: Command) -> Command:
+def _step_options(command: options.Command) -> options.Command:
     """The model, its layout and its batch; the command is given a Step."""
 
     @wraps(command)
@@ -66,22 +66,17 @@ def _step_options(command: Command) -> Command:
         click.option(f"--{name.replace('_', '-')}", type=int, default=1, show_default=True, help=words)
         for name, words in _DEGREES.items()
     ]
-    choices = [
-        click.option(f"--{name}", type=click.Choice(get_args(words)), default=default, show_default=True, help=meaning)
-        for name, words, default, meaning in (
-            ("schedule", Schedule, "1f1b", "Of the pipeline."),
-            ("recompute", Recompute, "none", "Activations computed again in the backward pass."),
-            ("context", Context, "ring", "Attention over cp."),
-            ("sync", Sync, None, "Micro-batches that reduce gradients.  [default: every with zero 3, else last]"),
-        )
-    ]
-    options = [
+    reduced = "Micro-batches that reduce gradients.  [default: every with zero 3, else last]"
+    made: list[options.Option] = [
         *degrees,
         click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
         click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
         planning.batch_option,
         planning.sequence_option,
-        *choices,
+        options.choice_option("--schedule", Schedule, "1f1b", "Of the pipeline."),
+        options.choice_option("--recompute", Recompute, "none", "Activations computed again in the backward pass."),
+        options.choice_option("--context", Context, "ring", "Attention over cp."),
+        options.choice_option("--sync", Sync, None, reduced),
         click.option("--uneven", is_flag=True, help="Stages may differ by a layer; the ends are the shorter ones."),
         click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
         click.option("--scatter-gather", is_flag=True, help="Boundaries of the pipeline crossed in tp parts."),
@@ -93,7 +88,7 @@ def _step_options(command: Command) -> Command:
             "--nodes-per-token", type=click.IntRange(0), help="Limit on nodes of a token.  [default: the row's]"
         ),
     ]
-    return model_options(with_options(wrapped, options))
+    return model_options(options.with_options(wrapped, made))
 
 
 @click.group()
@@ -133,7 +128,7 @@ def _head(step: Step) -> dict[str, JSON]:
 
 @training.command()
 @model_options
-@as_json_option
+@options.as_json_option
 def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -> None:
     """List the models that there are, or one, with parameters and FLOP that follow from their rows."""
     listed = model_rows.models(own).values() if model is None else [model]
@@ -146,7 +141,7 @@ def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -
 @_step_options
 @click.option("--stage", type=int, help="Of the pipeline.  [default: one inside, with experts if any, else the first]")
 @click.option("--explain", is_flag=True, help="Put what is often said beside what holds.")
-@as_json_option
+@options.as_json_option
 def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> None:
     """Say what each rank sends in a step: collective, size, calls, bytes, and whether computation waits."""
     shown = step.middle if stage is None else step.check_stage(stage)
@@ -172,9 +167,9 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
     "--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.  [default: this machine's, if any]"
 )
 @click.option("--gpu-memory", help="In place of --gpu: its memory, such as 80GiB.")
-@from_option("In place of --gpu: that of a run.")
-@results_dir_option
-@as_json_option
+@options.run_option("--from", "In place of --gpu: that of a run.")
+@options.results_dir_option
+@options.as_json_option
 def memory(
     *,
     step: Step,
@@ -223,8 +218,8 @@ def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir:
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; the rate between nodes counts.")
 @_from_run
 @click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
-@results_dir_option
-@as_json_option
+@options.results_dir_option
+@options.as_json_option
 def roofline(
     *, step: Step, gpu: str, network: str | None, run: str | None, causal: bool, results_dir: Path, as_json: bool
 ) -> None:
@@ -285,8 +280,8 @@ _MEANING = {
 }
 
 
-def _constants(command: Command) -> Command:
-    options = [
+def _constants(command: options.Command) -> options.Command:
+    made: list[options.Option] = [
         click.option(
             f"--{field.name.replace('_', '-')}",
             type=int if field.name == "per_host" else float,
@@ -294,24 +289,18 @@ def _constants(command: Command) -> Command:
         )
         for field in fields(walls.Constants)
     ]
-    return with_options(command, options)
+    return options.with_options(command, made)
 
 
 @training.command("limits")
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate: rates and delays of a GPU.")
 @_from_run
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
+@click.option("--plot", type=options.FILE, help="A picture: .svg, .png, .pdf.")
 @_constants
-@results_dir_option
-@as_json_option
+@options.results_dir_option
+@options.as_json_option
 def limits_(
-    *,
-    network: str | None,
-    run: str | None,
-    plot: Path | None,
-    results_dir: Path,
-    as_json: bool,
-    **given: float | None,
+    *, network: str | None, run: str | None, plot: Path | None, results_dir: Path, as_json: bool, **given: float | None
 ) -> None:
     """Say from which size of training on data movement costs utilisation, and latency ends it (arXiv:2411.01137)."""
     constants = walls.Constants()
@@ -350,17 +339,15 @@ def limits_(
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many read, and save.")
 @click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
 @planning.sequence_option
-@from_option("What was measured on this storage.")
+@options.run_option("--from", "What was measured on this storage.")
 @click.option("--read-rate", help="Of the storage, such as 1TB/s.  [default: as measured]")
 @click.option("--write-rate", help="Of the storage: checkpoints are described.  [default: as measured]")
 @click.option("--writer-rate", help="Of one GPU's writer.  [default: the storage decides]")
-@click.option(
-    "--bytes-per-parameter", type=click.IntRange(1, MOST_GPUS), default=14, show_default=True, help="Of a checkpoint."
-)
+@click.option("--bytes-per-parameter", type=planning.many, default=14, show_default=True, help="Of a checkpoint.")
 @click.option("--mtbf", type=float, help="Hours between failures of the whole job: how often to save.")
 @click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds until it goes on after one.")
-@results_dir_option
-@as_json_option
+@options.results_dir_option
+@options.as_json_option
 def storage(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: model_rows.Model | None,

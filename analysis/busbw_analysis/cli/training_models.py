@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import wraps
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -12,7 +11,7 @@ from busbw.errors import UsageError
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
-from busbw_analysis.cli.options import Command, with_options
+from busbw_analysis.cli.options import FILE, Command, with_options
 
 _KEYS: Final = {
     "layers": "Of one's own model, or in place of --model's.",
@@ -42,10 +41,9 @@ def model_options(command: Command) -> Command:
         rows, name = model_rows.models(given["own"]), given.pop("model")
         command(model=_model(None if name is None else model_rows.named(rows, name), keys), **given)
 
-    file = click.Path(path_type=Path, dir_okay=False)
     options = [
         click.option("--model", help="One of busbw training models, such as 'Llama 3 70B'."),
-        click.option("--models", "own", type=file, help="A TOML file of your own rows."),
+        click.option("--models", "own", type=FILE, help="A TOML file of your own rows."),
         *(click.option(f"--{name.replace('_', '-')}", type=int, help=words) for name, words in _KEYS.items()),
         click.option("--gated/--not-gated", default=None, help="Three matrices in a network, or two.  [default: two]"),
         click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Of weights.  [default: bfloat16]"),

@@ -48,9 +48,9 @@ def _degree_options(command: options.Command) -> options.Command:
     return options.with_options(command, made)
 
 
-_many = click.IntRange(1, MOST_GPUS)
-batch_option = click.option("--batch", type=_many, help="Sequences of a step.  [default: the row's]")
-sequence_option = click.option("--seq", type=_many, help="Tokens of a sequence.  [default: the row's]")
+many = click.IntRange(1, MOST_GPUS)
+batch_option = click.option("--batch", type=many, help="Sequences of a step.  [default: the row's]")
+sequence_option = click.option("--seq", type=many, help="Tokens of a sequence.  [default: the row's]")
 gradients_option = click.option(
     "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']"
 )
@@ -64,7 +64,7 @@ kernels_option = click.option(
 @click.command("plan")
 @model_options
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many.")
-@options.from_option("What was measured; several for more ranks.", "runs", multiple=True)
+@options.run_option("--from", "What was measured; several for more ranks.", "runs", multiple=True)
 @click.option(
     "--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; with --from, for what the run does not tell."
 )
@@ -75,17 +75,11 @@ kernels_option = click.option(
 @click.option("--efficiency", type=float, help="Of measured products, or of --gpu.  [default: 1, or 0.6]")
 @click.option("--overlap", type=float, help="Share of a call that is hidden.  [default: as measured, else 0.8]")
 @click.option("--cards", type=click.Choice(["shared", "own"]), help="Of ranks of a host.  [default: shared on CPUs]")
-@click.option("--ranks-per-host", type=_many, help="GPUs of a node.  [default: the run's, else 8]")
+@click.option("--ranks-per-host", type=many, help="GPUs of a node.  [default: the run's, else 8]")
 @batch_option
 @sequence_option
 @_degree_options
-@click.option(
-    "--recompute",
-    type=click.Choice(get_args(Recompute)),
-    default="none",
-    show_default=True,
-    help="none: full where it must.",
-)
+@options.choice_option("--recompute", Recompute, "none", "none: full where it must.")
 @click.option("--schedule", type=click.Choice(get_args(Schedule)), default="1f1b", show_default=True)
 @click.option("--context", type=click.Choice(get_args(Context)), default="ring", show_default=True)
 @click.option("--sequence-parallel/--no-sequence-parallel", default=True, show_default=True)
@@ -94,7 +88,7 @@ kernels_option = click.option(
 @click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
 @click.option("--top", type=click.IntRange(1, MOST_GPUS), default=10, show_default=True, help="Layouts that are shown.")
 @click.option("--compare-rules", "rules", is_flag=True, help="Say for what TP > CP > PP > DP holds here.")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
+@click.option("--plot", type=options.FILE, help="A picture: .svg, .png, .pdf.")
 @options.results_dir_option
 @click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
 @options.as_json_option

@@ -138,13 +138,11 @@ def fit_points(
     *,
     bus_factor: float | None = None,
     launch_medians_ns: Sequence[Sequence[float]] = (),
-    seed: int = 0,
 ) -> Fit:
     """Fit T(S) through sizes (bytes, ascending) and times (ns per call).
 
     ``launch_medians_ns[i]`` are the medians of single launches at size i, the same ones in the same order at each;
-    without them, or with fewer than 5, there is no interval. ``seed`` seeds their resampling. Raises AnalysisError for
-    data that cannot carry a fit.
+    without them, or with fewer than 5, there is no interval. Raises AnalysisError for data that cannot carry a fit.
     """
     if len(sizes_bytes) != len(times_ns):
         raise AnalysisError(f"{len(sizes_bytes)} sizes and {len(times_ns)} times do not belong together")
@@ -159,7 +157,7 @@ def fit_points(
     residuals = np.abs(core.by_segments(sizes) / times - 1)
     first, last = core.segments[0], core.segments[-1]
     algbw = 1 / last.beta_seconds_per_byte if last.beta_seconds_per_byte > 0 else None
-    intervals, note = _intervals(sizes, launches, len(core.segments), seed)
+    intervals, note = _intervals(sizes, launches, len(core.segments))
     by_sizes = _held_out_sizes(sizes, times, noise)
     by_launches = _held_out_launches(sizes, launches, len(core.segments))
     validated, validation_note = _verdict(by_sizes, by_launches, float(residuals.mean()))
@@ -284,14 +282,14 @@ def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
     return np.asarray(np.abs(np.log(predicted / times)))
 
 
-def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple[FitIntervals | None, str]:
+def _intervals(sizes: Floats, launches: Floats, pieces: int) -> tuple[FitIntervals | None, str]:
     """Percentiles over resamples of whole launches; the cuts are searched anew in every resample.
 
     Plain percentiles held the truth in 91 to 96 % of simulated curves of 5 to 20 launches, these in 92 to 99 %
     (`make bench-fit`).
     """
     count = len(launches)
-    cuts = resampled_cuts(sizes, launches, pieces, seed)
+    cuts = resampled_cuts(sizes, launches, pieces)
     if cuts is None:
         return None, interval_note(count)
     alpha = _bounds(cuts.alpha[:, 0], tail_of_medians(count))
@@ -308,13 +306,13 @@ def interval_note(launches: int) -> str:
     return f"no interval: {'1 launch' if launches == 1 else several}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
 
 
-def resampled_cuts(sizes: Floats, launches: Floats, pieces: int, seed: int) -> Cuts | None:
+def resampled_cuts(sizes: Floats, launches: Floats, pieces: int) -> Cuts | None:
     """The fits of resampled ``launches`` (seconds, launches × sizes), each with so many pieces, cut where it likes;
     None for too few.
     """
     if len(launches) < LAUNCHES_FOR_A_BOOTSTRAP:
         return None
-    draws = np.random.default_rng(seed).integers(0, len(launches), size=(_RESAMPLES, len(launches)))
+    draws = np.random.default_rng(0).integers(0, len(launches), size=(_RESAMPLES, len(launches)))
     times = np.median(launches[draws], axis=1)
     return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
 

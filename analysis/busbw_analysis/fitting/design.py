@@ -102,11 +102,8 @@ def candidates_of(observations: Observed) -> tuple[CostModel, ...]:
 def _calls_of(observations: Observed) -> Calls | None:
     every = {one.calls for one in observations}
     if len(every) > 1:
-        return Calls(
-            Unavailable(
-                "several-libraries", "they are of several MPI libraries, or of one that was called in several ways"
-            )
-        )
+        why = "they are of several MPI libraries, or of one that was called in several ways"
+        return Calls(Unavailable("several-libraries", why))
     return every.pop()
 
 

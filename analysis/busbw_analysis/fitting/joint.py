@@ -244,25 +244,22 @@ def _fitted(observations: tuple[design.Observation, ...], seed: int) -> JointFit
         notes += left_out
     outcome = compete(observations, wanted, seed)
     found = _solved(observations, outcome.models, wanted, seed)
+    notes += [*outcome.notes, *design.unknown_choices(observations), *_about(observations, outcome.models, wanted)]
+    chosen = {op: model for (op, name), model in outcome.models.items() if name is None}
     return JointFit(
         regime=observations[0].regime,
         backend=observations[0].backend,
         cost_models=observations[0].cost_models,
         **found.solved,
-        algorithms={op: model.algorithm for (op, name), model in outcome.models.items() if name is None},
+        algorithms={op: model.algorithm for op, model in chosen.items()},
         ties=outcome.ties,
         candidates=outcome.candidates,
-        models={op: model for (op, name), model in outcome.models.items() if name is None},
+        models=chosen,
         curves=outcome.models,
         wanted=wanted,
         validations=validations(observations, outcome.models, wanted),
         of_curves=by_curve(observations, outcome.models, wanted),
-        notes=(
-            *notes,
-            *outcome.notes,
-            *design.unknown_choices(observations),
-            *_about(observations, outcome.models, wanted),
-        ),
+        notes=tuple(notes),
         observations=observations,
         cards=() if carried.cards_told or observations[0].hosts == 1 else by_cards(observations, outcome.models),
         seed=seed,
@@ -277,19 +274,14 @@ def _solved(observations: Observed, models: Models, wanted: Wanted, seed: int) -
     coefficients = design.solve(rows, times, kept)
     draws, interval_note = _draws(observations, rows, kept, seed)
     remedies = _remedies(observations, models, coefficients)
+    apart: list[NotSeparated] = []
+    for one in separation.mixed:
+        estimate = _estimate(one.parameters[0], coefficients, draws) if one.weights else None
+        needs = identify.needs(rows, times, wanted, one, remedies)
+        apart.append(NotSeparated(one.parameters, one.weights, one.sum, estimate, one.reason, needs))
     return _Solved(
         parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
-        not_separated=tuple(
-            NotSeparated(
-                parameters=mixed.parameters,
-                weights=mixed.weights,
-                sum=mixed.sum,
-                estimate=_estimate(mixed.parameters[0], coefficients, draws) if mixed.weights else None,
-                reason=mixed.reason,
-                needs=identify.needs(rows, times, wanted, mixed, remedies),
-            )
-            for mixed in separation.mixed
-        ),
+        not_separated=tuple(apart),
         coefficients=tuple(coefficients.tolist()),
         draws=tuple(map(tuple, draws.tolist())),
         interval_note=interval_note,

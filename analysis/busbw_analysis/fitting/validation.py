@@ -78,14 +78,12 @@ def _held_out_ranks(observations: Observed, models: Models, wanted: Wanted) -> F
     return _errors(seen, tested, models, wanted)
 
 
-def _held_out_sizes(observations: Observed, models: Models, wanted: Wanted) -> Floats:
+def _held_out_sizes(observations: Observed, models: Models, wanted: Wanted) -> Floats | None:
     """Errors on every second size of each curve, never its first or last, of a fit to the others."""
     tested: list[Observation] = []
     for members in grouped(observations, lambda one: (one.curve, one.ranks, one.hosts)).values():
         tested += sorted(members, key=lambda one: one.size_bytes)[1:-1:2]
-    seen = [one for one in observations if one not in tested]
-    found = _errors(seen, tested, models, wanted)
-    return np.empty(0) if found is None else found
+    return _errors([one for one in observations if one not in tested], tested, models, wanted)
 
 
 def _errors(seen: Observed, tested: Observed, models: Models, wanted: Wanted) -> Floats | None:
@@ -101,9 +99,8 @@ def _errors(seen: Observed, tested: Observed, models: Models, wanted: Wanted) ->
 def fitted(seen: Observed, tested: Observed, models: Models, wanted: Wanted) -> Floats:
     """Errors on ``tested`` of a fit to ``seen``."""
     _, coefficients = settled(design.branches_of(seen, models), design.times_of(seen), wanted)
-    return design.relative_errors(
-        design.longer_of(design.branches_of(tested, models), coefficients), design.times_of(tested), coefficients
-    )
+    longer = design.longer_of(design.branches_of(tested, models), coefficients)
+    return design.relative_errors(longer, design.times_of(tested), coefficients)
 
 
 def _left_out_launches(observations: Observed, models: Models, wanted: Wanted) -> Floats | None:
@@ -140,24 +137,13 @@ def validations(observations: Observed, models: Models, wanted: Wanted) -> tuple
         known = _chosen_below(largest, observations, models, wanted)
     elif counts == LEAST_RANK_COUNTS:
         note += ", which also chose the algorithms"
+    sizes = _held_out_sizes(observations, models, wanted)
+    no_size = "no size lies between two others that tell of it"
+    ranks = _held_out_ranks(observations, known, wanted)
+    few = f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take"
+    launches = _left_out_launches(observations, models, wanted)
     return (
-        validation(
-            "every second size",
-            _held_out_sizes(observations, models, wanted),
-            VALID_SIZES,
-            why_not="no size lies between two others that tell of it",
-        ),
-        validation(
-            "the largest number of ranks",
-            _held_out_ranks(observations, known, wanted),
-            VALID_RANKS,
-            note,
-            f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take",
-        ),
-        validation(
-            "each launch in turn",
-            _left_out_launches(observations, models, wanted),
-            VALID_LAUNCHES,
-            why_not="there is one launch",
-        ),
+        validation("every second size", sizes, VALID_SIZES, why_not=no_size),
+        validation("the largest number of ranks", ranks, VALID_RANKS, note, few),
+        validation("each launch in turn", launches, VALID_LAUNCHES, why_not="there is one launch"),
     )

@@ -118,13 +118,13 @@ def _by_piece(piece: Segment, size_bytes: int) -> float:
     return piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes
 
 
-def curve_of(series: Series, seed: int = 0) -> FittedCurve:
+def curve_of(series: Series) -> FittedCurve:
     """Fit a curve, to be asked for other sizes. Raises AnalysisError for one that carries no fit."""
     fit = fit_series(series)
     if not isinstance(fit, Fit):
         raise AnalysisError(f"the curve of {series.key.label} carries no prediction: {fit.reason}", code=fit.code)
     sizes = np.asarray(fit.sizes_bytes, dtype=np.float64)
-    resampled = resampled_cuts(sizes, launch_matrix(series.in_common), len(fit.segments), seed)
+    resampled = resampled_cuts(sizes, launch_matrix(series.in_common), len(fit.segments))
     return FittedCurve(series, fit, resampled)
 
 
@@ -133,7 +133,8 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
     series, fit = curve.series, curve.fit
     first, last = fit.sizes_bytes[0], fit.sizes_bytes[-1]
     piece = fit.segments[bisect_right(fit.breaks_bytes, size_bytes)]
-    if size_bytes > last and "beta" in piece.at_bound:
+    flat = "beta" in piece.at_bound
+    if size_bytes > last and flat:
         raise AnalysisError(
             f"{format_size(size_bytes)} is beyond the largest measured size, {format_size(last)}, and from "
             f"{format_size(piece.first_bytes)} on time does not grow with size, so no rate follows for larger ones; "
@@ -144,8 +145,10 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
     jump = curve.jump(size_bytes)
     held_out = _beyond(curve, size_bytes / last) if size_bytes > last else _between(fit)
     untested = [f"sizes below {format_size(first)}"] if size_bytes < first else []
-    untested += ["where it jumps"] if jump else []
-    flat = "beta" in piece.at_bound
+    beyond = size_words(size_bytes, first, last)
+    if jump:
+        untested.append("where it jumps")
+        beyond.append(f"jump: {about_size(size_bytes)} is {jump}")
     rate = "time does not grow with size" if flat else f"B {format_rate(1 / piece.beta_seconds_per_byte)} (algbw)"
     return Forecast(
         op=series.key.op,
@@ -161,10 +164,7 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
             f"{format_size(piece.last_bytes)}"
         ),
         interval_note=fit.interval_note,
-        extrapolated=(
-            *size_words(size_bytes, first, last),
-            *([f"jump: {about_size(size_bytes)} is {jump}"] if jump else []),
-        ),
+        extrapolated=tuple(beyond),
         held_out=held_out.asked_for(*untested),
         measured=_point(series, size_bytes),
     )
@@ -218,12 +218,7 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
 
 
 def by_scaling_model(
-    models: Sequence[ScalingModel],
-    ranks: int,
-    hosts: int,
-    size_bytes: int,
-    reaches: Sequence[str],
-    like: Series | None,
+    models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int, reaches: Sequence[str], like: Series | None
 ) -> Forecast:
     """The answer of the chosen one of ``models`` for ``ranks`` on ``hosts``, or of one that cannot be told from it.
     ``reaches`` is what is extrapolated, ``like`` the curve of just these ranks. Raises AnalysisError where no such

@@ -303,7 +303,7 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     if data.op in UNMODELLED:
         why = f"{data.op}: {UNMODELLED[data.op]}, so nothing follows for other numbers of ranks"
         return {size: Answering((), refused=why) for size in sizes}, ()
-    by_joint, no_joint, left_out, too_few = _by_joint_fit(_Joinable.of(data, asked), asked)
+    by_joint, no_joint, left_out, too_few = _by_joint_fit(_Joinable(data, asked), asked)
     messages, untold = _by_messages(data, asked)
     found: dict[int, Answering] = {}
     instead: dict[int, str] = {}
@@ -339,29 +339,21 @@ def _refusal(models: Sequence[ScalingModel], asked: PredictionQuery, size_bytes:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
 class _Joinable:
     """What joint fits for ``op`` can be made of: observations ``apart`` by their regime, those most like the ``wanted``
     one first. ``by_hand`` is the algorithm that is asked for; ``measured`` says whether it was measured.
     """
 
-    op: str
-    by_hand: str | None
-    measured: bool
-    wanted: Regime
-    apart: Mapping[Regime, Sequence[Observation]]
-
-    @classmethod
-    def of(cls, data: MeasuredCurves, asked: PredictionQuery) -> "_Joinable":
+    def __init__(self, data: MeasuredCurves, asked: PredictionQuery) -> None:
         wanted = Regime.of(asked.ranks, asked.hosts, oversubscribed=data.oversubscribed(asked.ranks, asked.hosts))
         apart = regimes([one for one in data.observations() if (one.hosts > 1) == (asked.hosts > 1)])
 
         def unlike(regime: Regime) -> int:
             return (regime.oversubscribed != wanted.oversubscribed) + (regime.placement != wanted.placement)
 
-        by_hand = None if data.algorithm == LIBRARY else data.algorithm
-        order = {regime: apart[regime] for regime in sorted(apart, key=unlike)}
-        return cls(data.op, by_hand, by_hand is not None and any(data.curves), wanted, order)
+        self.op, self.by_hand = data.op, None if data.algorithm == LIBRARY else data.algorithm
+        self.measured = self.by_hand is not None and any(data.curves)
+        self.wanted, self.apart = wanted, {regime: apart[regime] for regime in sorted(apart, key=unlike)}
 
     def own(self, one: Observation) -> bool:
         """Whether it is of the op, by the algorithm that is asked for where that was measured."""

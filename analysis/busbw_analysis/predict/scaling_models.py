@@ -87,6 +87,9 @@ class ValidationRange:
         return tuple(said)
 
 
+_Scored = tuple[Validation, ValidationRange | None]
+
+
 def _on_a_host(shape: Shape) -> int:
     return -(-shape[0] // shape[1])
 
@@ -169,9 +172,7 @@ def answering(
     raise AnalysisError(f"{chosen.cost.op} by {chosen.cost.algorithm} {where}")
 
 
-def _scored(
-    cost: CostModel, parameters: Parameters, curves: Sequence[Series]
-) -> tuple[Validation, ValidationRange | None]:
+def _scored(cost: CostModel, parameters: Parameters, curves: Sequence[Series]) -> _Scored:
     """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
     largest = max((len(one.key.ranks) for one in curves), default=0)
     tested = [
@@ -191,14 +192,11 @@ def _scored(
     # Two ranks said what so many take, and two hosts what so many take: as far as that, once more.
     pair = 2, 2 if tested[0][0] > 1 else 1
     by_size = zip([point.size_bytes for _, point in tested], errors, strict=True)
-    return validation(how, errors, VALID_RANKS), ValidationRange.of(
-        [(largest, hosts) for hosts, _ in tested], [pair], by_size
-    )
+    held_out = [(largest, hosts) for hosts, _ in tested]
+    return validation(how, errors, VALID_RANKS), ValidationRange.of(held_out, [pair], by_size)
 
 
-def from_messages(
-    cost: CostModel, parameters: Parameters, curves: Sequence[Series], *, chosen: bool = True
-) -> ScalingModel:
+def from_messages(cost: CostModel, parameters: Parameters, curves: Sequence[Series], *, chosen: bool) -> ScalingModel:
     """The model of ``cost`` with α, β and R from messages between two ranks: no sums and no constant of a call are
     known.
 
@@ -257,7 +255,7 @@ def from_joint(joint: JointFit, op: str, algorithm: str | None = None) -> tuple[
     return tuple(model(cost) for cost in sorted(costs, key=lambda cost: order.get(cost.algorithm, len(order))))
 
 
-def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> tuple[Validation, ValidationRange | None]:
+def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> _Scored:
     """Of this op by this algorithm alone: that others are predicted well says nothing of it."""
     found = joint.of_curves.get((op, algorithm))
     if found is None:

@@ -223,10 +223,8 @@ def measured_curves(
             like.setdefault((one.key.op, algorithm_of(one.key), *shape_of(one)), one)
     missing = sorted({shape_of(one) for one in of_op if algorithm_of(one.key) == wanted} - curves.keys())
     if missing:
-        where = ", ".join(
-            f"{ranks} ranks" if hosts == 1 else f"{ranks} ranks on {hosts} hosts" for ranks, hosts in missing
-        )
-        notes.append(f"left out: {op} on {where}, which was not measured in that way")
+        where = [f"{ranks} ranks{f' on {hosts} hosts' if hosts > 1 else ''}" for ranks, hosts in missing]
+        notes.append(f"left out: {op} on {', '.join(where)}, which was not measured in that way")
     notes += differ
     key = of_op[0].key
     return MeasuredCurves(
@@ -261,11 +259,9 @@ def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> lis
     if cases:
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
         states = ", ".join(sorted(became))
-        message, code = f"{op} has no curve to predict from in these runs: {states}", "no-curve"
-    else:
-        there = ", ".join(sorted({one.key.op for one in alone})) or "no op with a curve"
-        message, code = f"{op} was not measured in these runs; they have {there}", "op-not-measured"
-    raise AnalysisError(message, code=code)
+        raise AnalysisError(f"{op} has no curve to predict from in these runs: {states}", code="no-curve")
+    there = ", ".join(sorted({one.key.op for one in alone})) or "no op with a curve"
+    raise AnalysisError(f"{op} was not measured in these runs; they have {there}", code="op-not-measured")
 
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:

@@ -8,11 +8,12 @@ as of queries, dropout, 2 bytes) gives s b h (34 + 5 a s/h) a layer; here the sa
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final, Literal
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.workloads.model_rows import parameters
-from busbw_analysis.training.layout import Layout, Step, Unit, layouts
+from busbw_analysis.training.layout import Layout, Recompute, Step, Unit, layouts
 
 Optimizer = Literal["adam", "momentum", "sgd"]
 Kernels = Literal["scores", "flash", "eager"]
@@ -263,11 +264,10 @@ def what_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | 
 def _changes(step: Step) -> Iterator[Step]:
     base = step.layout
     smallest = step.batch // base.dp
-    for recompute in dict.fromkeys((base.recompute, "full")):
-        for micro_batches in dict.fromkeys((base.micro_batches, smallest)):
-            for zero in range(base.zero, 4):
-                changed = replace(base, zero=zero, recompute=recompute, micro_batches=micro_batches)
-                yield replace(step, layout=changed)
+    ways: tuple[Recompute, ...] = (base.recompute, "full")
+    pieces = (base.micro_batches, smallest)
+    for recompute, micro_batches, zero in product(dict.fromkeys(ways), dict.fromkeys(pieces), range(base.zero, 4)):
+        yield replace(step, layout=replace(base, zero=zero, recompute=recompute, micro_batches=micro_batches))
     whole = replace(base, zero=3, recompute="full", interleave=1, shard=None, context="ring", scatter_gather=False)
     for layout in layouts(step.model, base.gpus, whole, degrees=64):
         if step.batch % layout.dp:
