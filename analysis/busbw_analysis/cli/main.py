@@ -48,11 +48,8 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
 
 
 def _cases(judgement: Judgement) -> dict[str, JSON]:
-    return {
-        "answer": to_json.answer_fields(answer_of(judgement)),
-        "best": plain(judgement.best),
-        "cases": show_rows(judgement),
-    }
+    answer = to_json.answer_fields(answer_of(judgement))
+    return {"answer": answer, "best": judgement.best, "cases": show_rows(judgement)}
 
 
 def _table(judgement: Judgement) -> list[Block]:

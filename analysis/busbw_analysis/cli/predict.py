@@ -60,15 +60,9 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     """
     wanted = () if sizes is None else parse_sizes(sizes)
     stored = [options.read_run(results_dir, run) for run in runs]
+    groups = predictions.read_groups(stored, force=force)
     prediction = predictions.predict(
-        predictions.read_groups(stored, force=force),
-        op,
-        ranks,
-        wanted,
-        algorithm=algorithm,
-        hosts=hosts,
-        ranks_per_host=ranks_per_host,
-        **way,
+        groups, op, ranks, wanted, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
     )
     if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table
         # matplotlib takes as long to load as all the rest.

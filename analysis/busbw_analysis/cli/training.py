@@ -377,10 +377,9 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         raise UsageError("--mtbf says how often to save: it wants --model, and --write-rate or --from", code="storage")
     if sample is not None:
         reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample), achieved, gpus)
-    elif model is not None:
-        reading = disks.reading_tokens(model, seq or model.sequence, achieved, gpus)
     else:
-        raise AssertionError
+        read_of = named_one(model)
+        reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)
     files = () if run is None else judgement_of([run], results_dir, None, force=False).files
     read = _rate(read_rate, files, "storage_read")
     write = _rate(write_rate, files, "checkpoint_save") or _rate(None, files, "storage_write")

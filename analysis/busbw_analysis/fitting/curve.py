@@ -118,16 +118,11 @@ def fit_series(series: Series) -> Fit | Unavailable:
             "see-roofline",
             "its time grows with its arithmetic, which is not in proportion to S; the roofline tells of it",
         )
-    points = series.points
     try:
         if series.key.op not in LOCAL | STORING:
             refuse_alone(series.key.op, len(series.key.ranks))
-        return fit_points(
-            [point.size_bytes for point in points],
-            [point.time_ns for point in points],
-            bus_factor=series.bus_factor,
-            launch_medians_ns=series.in_common,
-        )
+        sizes, times = [point.size_bytes for point in series.points], [point.time_ns for point in series.points]
+        return fit_points(sizes, times, bus_factor=series.bus_factor, launch_medians_ns=series.in_common)
     except AnalysisError as error:
         return Unavailable(error.code, str(error))
 

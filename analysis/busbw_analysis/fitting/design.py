@@ -82,6 +82,11 @@ class Observation:
         return Regime.of(self.ranks, self.hosts, oversubscribed=self.oversubscribed)
 
     @property
+    def where(self) -> tuple[int, int, int]:
+        """Ranks, hosts and bytes, by which an algorithm says what it costs."""
+        return self.ranks, self.hosts, self.size_bytes
+
+    @property
     def curve(self) -> "Curve":
         """What has one algorithm: an op of the library, or an op by one algorithm over send/recv."""
         return self.op, self.algorithm
@@ -111,10 +116,7 @@ def possible_for(model: CostModel, observations: Observed, wanted: Wanted) -> bo
     """Whether there is such a thing on all ranks and hosts and at all sizes of ``observations``, and whether what it
     costs is known in ``wanted`` parameters.
     """
-    return all(
-        model.possible(*where) and known_in(model, wanted, *where)
-        for where in ((one.ranks, one.hosts, one.size_bytes) for one in observations)
-    )
+    return all(model.possible(*one.where) and known_in(model, wanted, *one.where) for one in observations)
 
 
 def known_in(model: CostModel, wanted: Wanted, ranks: int, hosts: int, size_bytes: float) -> bool:
@@ -131,7 +133,7 @@ def unknown_choices(observations: Observed) -> tuple[str, ...]:
     said: list[str] = []
     for op, members in grouped(of_mpi, lambda one: one.op).items():
         calls = _calls_of(members)
-        found = [calls.choice(op, one.ranks, one.hosts, one.size_bytes) for one in members] if calls else []
+        found = [calls.choice(op, *one.where) for one in members] if calls else []
         reason = next((one.reason for one in found if isinstance(one, Unavailable)), None)
         said += [f"what {members[0].backend} runs for {op} is not known: {reason}"] if reason else []
     return tuple(said)
@@ -162,7 +164,7 @@ def branches(model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tup
 
 def branches_of(observations: Observed, models: Models) -> Floats:
     """Observations × two branches × PARAMETERS, not yet divided by the times; both are alike where there is one."""
-    found = [branches(models[one.curve], one.ranks, one.hosts, one.size_bytes) for one in observations]
+    found = [branches(models[one.curve], *one.where) for one in observations]
     rows = [(one[0], one[-1]) for one in found]
     return np.asarray(rows, dtype=np.float64).reshape(len(rows), 2, len(PARAMETERS))
 

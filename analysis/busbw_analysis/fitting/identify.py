@@ -140,21 +140,16 @@ def identify(rows: Floats, times: Floats, wanted: Wanted) -> Separation:
     for number, one in enumerate(kept):
         if parts := {wanted[column]: shares[column][number] for column in dropped if shares[column][number]}:
             mixed.append(Mixed((wanted[one], *parts), (1.0, *parts.values())))
+    unknown = list(directions_of([wanted[column] for column in absent]))
+    for column in dropped:
+        others = {wanted[one]: -share for one, share in zip(kept, shares[column], strict=True)}
+        unknown.append(_direction({wanted[column]: 1.0} | others))
     taken = {parameter for one in mixed for parameter in one.parameters}
     return Separation(
         kept=tuple(wanted[column] for column in kept),
         separable=tuple(wanted[column] for column in kept if wanted[column] not in taken),
         mixed=(*mixed, *(Mixed((wanted[column],), ()) for column in absent)),
-        unknown=(
-            *directions_of([wanted[column] for column in absent]),
-            *(
-                _direction(
-                    {wanted[column]: 1.0}
-                    | {wanted[one]: -share for one, share in zip(kept, shares[column], strict=True)}
-                )
-                for column in dropped
-            ),
-        ),
+        unknown=tuple(unknown),
     )
 
 

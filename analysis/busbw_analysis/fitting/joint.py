@@ -297,7 +297,7 @@ def _about(observations: Observed, models: Models, wanted: Wanted) -> tuple[str,
     mixed = dict.fromkeys(
         f"{one.op} by {models[one.curve].algorithm}"
         for one in observations
-        if not models[one.curve].of_hosts_known(one.ranks, one.hosts, one.size_bytes)
+        if not models[one.curve].of_hosts_known(*one.where)
     )
     return (*tables, *([f"of {', '.join(mixed)} {INSIDE_AS_BETWEEN}"] if mixed else []))
 
@@ -347,13 +347,9 @@ def _remedies(observations: Observed, models: Models, coefficients: Floats) -> t
             model = next(iter(candidates(op, first.cost_models)))
             places = [(2, min(hosts, 2))] if op == "ping_pong" else where
             found.append((op, rows(model, places)))
+    again_there = [(model, size) for model in models.values() if model.op not in OF_TWO_RANKS for size in sizes]
     for words, shape in there:
-        again = [
-            design.amounts(model, *shape, size)
-            for model in models.values()
-            for size in sizes
-            if model.possible(*shape, size) and model.op not in OF_TWO_RANKS
-        ]
+        again = [design.amounts(model, *shape, size) for model, size in again_there if model.possible(*shape, size)]
         found.append((words, again))
     usual = np.median(design.times_of(observations))
     # Where nothing but a barrier was timed there is no size to measure anything else at.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Final
 
 import msgspec
 
@@ -19,8 +18,6 @@ from busbw.units import format_rate, parse_size, parse_sizes
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.fitting.curve import Fit, fit_points
 from busbw_analysis.models.textbook import share
-
-_OP: Final = "all_reduce"
 
 
 class Published(Record, frozen=True, kw_only=True):
@@ -92,7 +89,7 @@ def published_like(key: SeriesKey, gpu: str) -> tuple[Published, ...]:
     return tuple(
         curve
         for curve in published_curves()
-        if key.op == _OP and key.algorithm is None and gpu.startswith(curve.gpu)
+        if key.op == "all_reduce" and key.algorithm is None and gpu.startswith(curve.gpu)
         if (curve.ranks, curve.hosts) == (len(key.ranks), key.hosts)
     )
 
@@ -121,12 +118,9 @@ def published_of(curves: Sequence[Published], point: Point) -> PublishedPoint | 
     if not found or point.busbw is None:
         return None
     times = median([curve.times_ns[place] for curve, place in found])
-    return PublishedPoint(
-        of=found[0][0],
-        rates=tuple(curve.busbw(place) for curve, place in found),
-        ratio=point.time_ns / times,
-        sources=tuple(dict.fromkeys(curve.source for curve, _ in found)),
-    )
+    rates = tuple(curve.busbw(place) for curve, place in found)
+    sources = tuple(dict.fromkeys(curve.source for curve, _ in found))
+    return PublishedPoint(found[0][0], rates, point.time_ns / times, sources)
 
 
 def published_words(found: PublishedPoint) -> str:

@@ -81,13 +81,14 @@ class _Field:
     options: Mapping[Curve, tuple[_Option, ...]]
     wanted: tuple[Parameter, ...]
 
+    def rank_counts(self, curve: Curve) -> int:
+        """On how many numbers of ranks a curve was measured."""
+        return len(set(self.ranks[self.places[curve]].tolist()))
+
     def contested(self) -> list[Curve]:
         """Curves with a choice and with rank counts enough to make it."""
-        return [
-            curve
-            for curve, options in self.options.items()
-            if len(options) > 1 and len(set(self.ranks[self.places[curve]].tolist())) >= LEAST_RANK_COUNTS
-        ]
+        several = (curve for curve, options in self.options.items() if len(options) > 1)
+        return [curve for curve in several if self.rank_counts(curve) >= LEAST_RANK_COUNTS]
 
     def fitted(self, choice: Mapping[Curve, int], times: Floats, largest: int) -> tuple[Floats, Floats]:
         """Rows of all observations by ``choice``, and the coefficients of a fit to fewer than ``largest`` ranks."""
@@ -164,8 +165,7 @@ def compete(observations: Observed, wanted: Wanted, seed: int = 0) -> Outcome:
                 # Of algorithms that do as well as each other, the one that the library is known to run.
                 equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
         elif len(options) > 1:
-            counts = len(set(field.ranks[field.places[curve]].tolist()))
-            undecided.setdefault(counts, []).append(f"{op} ({options[_KNOWN].models[0].algorithm})")
+            undecided.setdefault(field.rank_counts(curve), []).append(f"{op} ({options[_KNOWN].models[0].algorithm})")
         alike = [model.algorithm for option in (choice[curve], *equals) for model in options[option].models]
         if len(alike) > 1:
             ties[op] = tuple(alike[1:])

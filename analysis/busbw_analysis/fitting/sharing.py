@@ -120,11 +120,7 @@ def by_cards(observations: Observed, models: Models) -> tuple[tuple[float, ...],
     """The coefficients (in the order of PARAMETERS) of a fit with a card for each rank and of one with one card for a
     host. Both are to the same: that of which it is known what goes through one card, or all where that sends nothing.
     """
-    told = [
-        one
-        for one in observations
-        if design.known_in(models[one.curve], _ONE_CARD, one.ranks, one.hosts, one.size_bytes)
-    ]
+    told = [one for one in observations if design.known_in(models[one.curve], _ONE_CARD, *one.where)]
     branched, times = design.branches_of(told, models), design.times_of(told)
     if not branched[:, 0, columns_of(("card",))].any():
         branched, times = design.branches_of(observations, models), design.times_of(observations)

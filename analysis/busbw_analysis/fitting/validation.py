@@ -60,11 +60,8 @@ def _chosen_below(largest: int, observations: Observed, models: Models, wanted: 
     if all(name is not None for _, name in models):
         return dict(models)
     earlier = chosen_models([one for one in observations if one.ranks < largest], wanted)
-    possible = {
-        curve: model
-        for curve, model in earlier.items()
-        if design.possible_for(model, [one for one in observations if one.curve == curve], wanted)
-    }
+    own = grouped(observations, lambda one: one.curve)
+    possible = {curve: model for curve, model in earlier.items() if design.possible_for(model, own[curve], wanted)}
     return {**models, **possible}
 
 

@@ -86,9 +86,8 @@ class MeasuredCurves:
                 if isinstance(told, Parameters):
                     return told
                 why = why or told
-        return why or Unavailable(
-            "not-measured", f"{self.op} was not measured {'between hosts' if far else 'inside a host'}"
-        )
+        where = "between hosts" if far else "inside a host"
+        return why or Unavailable("not-measured", f"{self.op} was not measured {where}")
 
     def oversubscribed(self, ranks: int, hosts: int) -> bool:
         """Whether so many ranks have to share cores, where ranks need one each."""

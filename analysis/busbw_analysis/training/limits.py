@@ -175,17 +175,9 @@ def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:
         return np.exp2(np.arange(max(1, count), dtype=np.float64))
 
     lowest = max(0, math.ceil(math.log2(fewest)))
-    gpus, pp, outer, ratio, m = (
-        one.ravel()
-        for one in np.meshgrid(
-            2.0**lowest * powers(_MOST_DOUBLINGS + 1),
-            powers(int(np.log2(max(1.0, layers))) + 1)[:17],
-            powers(14),
-            powers(6) / 2,
-            powers(int(np.log2(max(1.0, batch))) + 1)[:17],
-            indexing="ij",
-        )
-    )
+    of_layers, of_batch = (powers(int(np.log2(max(1.0, most))) + 1)[:17] for most in (layers, batch))
+    axes = (2.0**lowest * powers(_MOST_DOUBLINGS + 1), of_layers, powers(14), powers(6) / 2, of_batch)
+    gpus, pp, outer, ratio, m = (one.ravel() for one in np.meshgrid(*axes, indexing="ij"))
     inner = outer * ratio
     dp = gpus / (pp * outer * inner)
     keep = (inner >= 1) & (dp >= 1) & (dp * m <= batch) & (m >= pp)

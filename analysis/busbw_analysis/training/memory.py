@@ -236,11 +236,8 @@ def _largest_matrix(step: Step, stage: int) -> float:
 def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
     """Parameters of what is gathered at once: experts with the layer around them."""
     experts = sum(unit.parameters for unit in units if unit.name == "experts")
-    return [
-        unit.parameters + (experts if unit.name == "layers around experts" else 0)
-        for unit in units
-        if unit.name != "experts"
-    ]
+    around = {"layers around experts": experts}
+    return [unit.parameters + around.get(unit.name, 0) for unit in units if unit.name != "experts"]
 
 
 # --- what fits -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ bytes takes, so that a plan can ask for another network.
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
@@ -204,20 +205,13 @@ class Measured:
         """
         wanted = (False,) if hosts == 1 else (True,) if self.per_host == 1 else (False, True)
         for known in ("all_reduce", "all_gather", "send_recv"):
-            try:
+            with suppress(AnalysisError, UsageError):
                 found = [self.questions.messages(known, far=far) for far in wanted]
-            except (AnalysisError, UsageError):
-                continue
-            told = [one for one in found if not isinstance(one, Unavailable)]
-            if len(told) == len(found):
-                inner, outer = told[0], told[-1]
-                return Rates(
-                    1 / inner.beta_seconds_per_byte,
-                    1 / outer.beta_seconds_per_byte,
-                    inner.alpha_seconds,
-                    outer.alpha_seconds,
-                    self.per_host,
-                )
+                told = [one for one in found if not isinstance(one, Unavailable)]
+                if len(told) == len(found):
+                    inner, outer = told[0], told[-1]
+                    bytes_per_second = 1 / inner.beta_seconds_per_byte, 1 / outer.beta_seconds_per_byte
+                    return Rates(*bytes_per_second, inner.alpha_seconds, outer.alpha_seconds, self.per_host)
         return None
 
     def flop_per_second(self, dtype: str) -> tuple[float, str] | None:

@@ -90,12 +90,8 @@ class StepTime:
     @property
     def parts(self) -> dict[str, float]:
         """All of them by name."""
-        return {
-            "compute": self.compute,
-            "bubble": self.bubble,
-            "optimizer": self.optimizer,
-            **{one: self.exposed.get(one, 0.0) for one in DIMENSIONS},
-        }
+        own = {"compute": self.compute, "bubble": self.bubble, "optimizer": self.optimizer}
+        return {**own, **{one: self.exposed.get(one, 0.0) for one in DIMENSIONS}}
 
     @property
     def binds(self) -> str:

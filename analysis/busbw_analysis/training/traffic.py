@@ -11,6 +11,7 @@ token.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal, get_args
 
 from busbw.ops import bus_factor
@@ -64,15 +65,9 @@ def traffic(step: Step, stage: int | None = None) -> tuple[Traffic, ...]:
     groups of one rank, and of nothing, are left out.
     """
     chosen = step.middle if stage is None else step.check_stage(stage)
-    rows = (
-        *_data(step, chosen),
-        *(_columns(step, chosen) if step.layout.columns else _tensor(step, chosen)),
-        *_summed(step, chosen),
-        *_vocabulary(step, chosen),
-        *_pipeline(step, chosen),
-        *_context(step, chosen),
-        *_experts(step, chosen),
-    )
+    layers = _columns if step.layout.columns else _tensor
+    parts = (_data, layers, _summed, _vocabulary, _pipeline, _context, _experts)
+    rows = chain.from_iterable(part(step, chosen) for part in parts)
     return tuple(row for row in rows if row.ranks > 1 and row.messages and row.size_bytes)
 
 
