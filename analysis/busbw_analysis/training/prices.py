@@ -173,6 +173,7 @@ class Measured:
                 return [_price(one, 0.5 if name == "ping_pong" else 1.0) for one in found.forecasts]
             why = next(iter(found.unanswered.values()))
             failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
+        # An op that was not measured on anything: in a ring of messages.
         rates = self.rates(hosts)
         if rates is None:
             return failed or AnalysisError(op, code="no-price")
