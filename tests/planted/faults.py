@@ -385,15 +385,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "sizes that are held out are fitted, too",
         _FITTING + "validation.py",
-        "seen = [one for one in observations if one not in tested]",
-        "seen = list(observations)",
+        "_errors([one for one in observations if one not in tested], tested, models, wanted)",
+        "_errors(observations, tested, models, wanted)",
         ("test_joint.py", "test_predict.py"),
     ),
     Fault(
         "the largest number of ranks is fitted before it is predicted",
         _FITTING + "validation.py",
-        "_errors([one for one in observations if one.ranks < largest], tested, known, wanted)",
-        "_errors(observations, tested, known, wanted)",
+        "fewer = [one for one in observations if one.ranks < largest]",
+        "fewer = list(observations)",
         ("test_joint.py", "test_predict.py"),
     ),
     Fault(
