@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.runs.facts import flaw_of_facts
 from busbw.runs.placement import (
     RankPlacement,
     binding,
@@ -37,14 +38,36 @@ def test_a_seat_has_what_was_recorded() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        {"ranks": "none", "node": []},
-        {"ranks": [1, {"rank": "0", "cores": 5}], "node": {"switches": [1]}},
-        {"ranks": [{"rank": 0, "cores": "9-1", "numa_nodes": ["x"], "local_rank": "1", "gpu": None}]},
+        {"ranks": None, "node": None},
+        {"ranks": [{"rank": 1}, {"rank": 0, "cores": None}], "node": {"switches": None}},
+        {"ranks": [{"rank": 0, "cores": "9-1", "numa_nodes": None, "local_rank": None, "gpu": None}]},
         {"ranks": [{"rank": 0, "cores": "0-999999999"}]},
     ],
 )
 def test_what_is_no_fact_is_not_recorded(facts: dict[str, JSON]) -> None:
+    assert flaw_of_facts(facts) is None
     assert rank_placements(("a",), {"a": facts}) == (RankPlacement(0, "a"),)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"ranks": "none"},
+        {"node": []},
+        {"ranks": [1]},
+        {"ranks": [{"rank": "0"}]},
+        {"ranks": [{"cores": 5}]},
+        {"ranks": [{"numa_nodes": ["x"]}]},
+        {"node": {"switches": [1]}},
+        {"cpu": 4},
+        {"machines": "1"},
+        {"variables": {"A": 1}},
+        {"resumed": [{"launch": -1}]},
+        {"pci": {"gpus": [{"link": {"trained": {"lanes": 16}}}]}},
+    ],
+)
+def test_facts_of_another_shape_are_refused_before_anybody_reads_them(facts: dict[str, JSON]) -> None:
+    assert flaw_of_facts(facts) is not None
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ another shape was changed by somebody else: this is where that is found, so that
 """
 
 from collections.abc import Mapping
+from types import GenericAlias
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -37,32 +38,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 
 
-class _Facts(msgspec.Struct, kw_only=True):
-    """Fields that are not named here are passed over."""
-
-
-class _Cpu(_Facts):
-    model: str | None = None
-    physical_cores: Count | None = None
-    logical_cores: Count | None = None
-    usable_cores: Count | None = None
-    last_level_cache_bytes: Count | None = None
-
-
-class _Memory(_Facts):
-    total_bytes: Count | None = None
-    available_bytes: Count | None = None
-
-
-class _Interface(_Facts):
-    name: str | None = None
-    kind: str | None = None
-    driver: str | None = None
-    up: bool | None = None
-    speed_bytes_per_second: Rate | None = None
-
-
-class _Lanes(_Facts):
+class _Lanes(msgspec.Struct, kw_only=True):
     gigatransfers: Rate
     lanes: Count
 
@@ -71,133 +47,60 @@ class _Narrowest(_Lanes):
     address: str | None = None
 
 
-class _Link(_Facts):
-    trained: _Lanes | None = None
-    card: _Lanes | None = None
-    port: _Lanes | None = None
-    narrowest: _Narrowest | None = None
+_NODE = {"name": str, "number": Count, "switches": list[str]}
+_RANK = {
+    **dict.fromkeys(("rank", "local_rank", "gpu"), Count),
+    **dict.fromkeys(("cores", "gpu_address"), str),
+    "numa_nodes": list[Count],
+    "variables": dict[str, str],
+}
+_JOB = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "ranks": [_RANK]}
+"""What may be another one in each of the jobs that a run was measured in."""
+_CORES = ("physical_cores", "logical_cores", "usable_cores")
+_NIC = {**dict.fromkeys(("name", "kind", "driver"), str), "up": bool, "speed_bytes_per_second": Rate}
+_NVLINK = {**dict.fromkeys(("generation", "up", "down", "switch", "untold"), Count), "peers": dict[str, Count]}
+_DEVICE = {
+    **dict.fromkeys(("name", "model", "address", "id", "closest_by"), str),
+    **dict.fromkeys(("names", "closest_nics"), list[str]),
+    "index": Count,
+    "numa_node": int,
+    "link": {**dict.fromkeys(("trained", "card", "port"), _Lanes), "narrowest": _Narrowest},
+    "nvlink": _NVLINK,
+}
+_PORT = {**dict.fromkeys(("device", "rate", "layer", "driver"), str), "port": Count, "bytes_per_second": Rate}
+_HOST = {
+    **_JOB,
+    **dict.fromkeys(("kernel", "python", "torch", "virtualization", "thp"), str),
+    "cpu": {"model": str, **dict.fromkeys((*_CORES, "last_level_cache_bytes"), Count)},
+    "memory": dict.fromkeys(("total_bytes", "available_bytes"), Count),
+    "machines": Count,
+    "nics": [_NIC],
+    "pci": {**{name: [_DEVICE] for name in ("gpus", "nics", "drives")}, "untold": list[str]},
+    "rdma": [{**_PORT, "up": bool}],
+    "memory_modules": {"kind": str, "megatransfers": Count, "channels": Count, "untold": list[str]},
+    "storage": {**dict.fromkeys(("path", "type", "device", "way"), str), "tools": dict[str, str | None]},
+    "nccl": {"version": str},
+    "mpi": {**dict.fromkeys(("library", "threads", "device", "loop"), str), "transport": dict[str, str]},
+    "versions": dict[str, str | None],
+    "resumed": [{**_JOB, "launch": Count}],
+}
+"""A name → its type, a table of more names, or a list of what is in the brackets."""
 
 
-class _Nvlink(_Facts):
-    generation: Count | None = None
-    up: Count | None = None
-    down: Count | None = None
-    switch: Count | None = None
-    untold: Count | None = None
-    peers: dict[str, Count] | None = None
+def _type_of(shape: Any) -> Any:  # noqa: ANN401 - a type is no value that could be typed
+    """The type that msgspec holds facts of this ``shape`` against: any of them may be null, others are passed over."""
+    if isinstance(shape, dict):
+        return msgspec.defstruct("Facts", [(name, _type_of(of) | None, None) for name, of in shape.items()])
+    return GenericAlias(list, _type_of(shape[0])) if isinstance(shape, list) else shape
 
 
-class _Device(_Facts):
-    names: list[str] | None = None
-    name: str | None = None
-    model: str | None = None
-    address: str | None = None
-    index: Count | None = None
-    numa_node: int | None = None
-    id: str | None = None
-    link: _Link | None = None
-    nvlink: _Nvlink | None = None
-    closest_nics: list[str] | None = None
-    closest_by: str | None = None
-
-
-class _Pci(_Facts):
-    gpus: list[_Device] | None = None
-    nics: list[_Device] | None = None
-    drives: list[_Device] | None = None
-    untold: list[str] | None = None
-
-
-class _Port(_Facts):
-    device: str | None = None
-    port: Count | None = None
-    bytes_per_second: Rate | None = None
-    rate: str | None = None
-    layer: str | None = None
-    driver: str | None = None
-    up: bool | None = None
-
-
-class _Modules(_Facts):
-    kind: str | None = None
-    megatransfers: Count | None = None
-    channels: Count | None = None
-    untold: list[str] | None = None
-
-
-class _Node(_Facts):
-    name: str | None = None
-    number: Count | None = None
-    switches: list[str] | None = None
-
-
-class _Rank(_Facts):
-    rank: Count | None = None
-    local_rank: Count | None = None
-    cores: str | None = None
-    numa_nodes: list[Count] | None = None
-    gpu: Count | None = None
-    gpu_address: str | None = None
-    variables: dict[str, str] | None = None
-
-
-class _Storage(_Facts):
-    path: str | None = None
-    type: str | None = None
-    device: str | None = None
-    way: str | None = None
-    tools: dict[str, str | None] | None = None
-
-
-class _Nccl(_Facts):
-    version: str | None = None
-
-
-class _Mpi(_Facts):
-    library: str | None = None
-    threads: str | None = None
-    device: str | None = None
-    transport: dict[str, str] | None = None
-    loop: str | None = None
-
-
-class _Job(_Facts):
-    """What may be another one in each of the jobs that a run was measured in."""
-
-    boot_id: str | None = None
-    node: _Node | None = None
-    variables: dict[str, str] | None = None
-    ranks: list[_Rank] | None = None
-
-
-class _Resumed(_Job):
-    launch: Count | None = None
-
-
-class _Host(_Job):
-    cpu: _Cpu | None = None
-    memory: _Memory | None = None
-    kernel: str | None = None
-    python: str | None = None
-    torch: str | None = None
-    virtualization: str | None = None
-    thp: str | None = None
-    machines: Count | None = None
-    nics: list[_Interface] | None = None
-    pci: _Pci | None = None
-    rdma: list[_Port] | None = None
-    memory_modules: _Modules | None = None
-    storage: _Storage | None = None
-    nccl: _Nccl | None = None
-    mpi: _Mpi | None = None
-    versions: dict[str, str | None] | None = None
-    resumed: list[_Resumed] | None = None
+_Facts = _type_of(_HOST)
 
 
 def flaw_of_facts(facts: Any) -> str | None:  # noqa: ANN401 - JSON
     """Where the facts of a host have another shape than those that are recorded; None where they have not."""
     try:
-        msgspec.convert(facts, _Host)
+        msgspec.convert(facts, _Facts)
     except (msgspec.ValidationError, RecursionError) as error:
         return str(error)
     return None

@@ -3,12 +3,9 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeVar
 
 from busbw.runs.records import JSON
 from busbw.units import number_list, numbers_in
-
-Kind = TypeVar("Kind", int, str)
 
 WITHIN_A_HOST = 0
 ONE_LEAF = 1
@@ -39,21 +36,19 @@ def rank_placements(hosts: Sequence[str], environments: Mapping[str, Mapping[str
 
 
 def _placement(rank: int, host: str, environment: Mapping[str, JSON]) -> RankPlacement:
-    ranks = environment.get("ranks")
-    told = next((one for one in mappings(ranks) if one.get("rank") == rank), {})
-    node = environment.get("node")
-    switches = node.get("switches") if isinstance(node, Mapping) else None
-    cores = told.get("cores")
-    known = numbers_in(cores) if isinstance(cores, str) else None
+    told: Mapping[str, JSON] = next((one for one in environment.get("ranks") or () if one.get("rank") == rank), {})
+    listed, nodes = told.get("cores"), told.get("numa_nodes")
+    cores = None if listed is None else numbers_in(listed)
+    switches = (environment.get("node") or {}).get("switches")
     return RankPlacement(
         rank=rank,
         host=host,
-        local_rank=_whole(told.get("local_rank")),
-        cores=None if known is None else frozenset(known),
-        numa_nodes=_list_of(int, told.get("numa_nodes")),
-        gpu=_whole(told.get("gpu")),
-        gpu_address=address if isinstance(address := told.get("gpu_address"), str) else None,
-        switches=_list_of(str, switches),
+        local_rank=told.get("local_rank"),
+        cores=None if cores is None else frozenset(cores),
+        numa_nodes=None if nodes is None else tuple(nodes),
+        gpu=told.get("gpu"),
+        gpu_address=told.get("gpu_address"),
+        switches=None if switches is None else tuple(switches),
     )
 
 
@@ -61,12 +56,10 @@ def variables_of(environment: Mapping[str, JSON]) -> dict[str, str]:
     """The recorded variables of a host, and those of single ranks as ``NAME of rank 0 of its
     host``: by their order there, for in another run the same ranks may have other numbers.
     """
-    alike = environment.get("variables")
-    found = {str(name): str(value) for name, value in alike.items()} if isinstance(alike, Mapping) else {}
-    for place, told in enumerate(mappings(environment.get("ranks"))):
-        own = told.get("variables")
-        if isinstance(own, Mapping):
-            found |= {f"{name} of rank {place} of its host": str(value) for name, value in own.items()}
+    found: dict[str, str] = dict(environment.get("variables") or {})
+    for place, told in enumerate(environment.get("ranks") or ()):
+        own = told.get("variables") or {}
+        found |= {f"{name} of rank {place} of its host": value for name, value in own.items()}
     return found
 
 
@@ -74,18 +67,6 @@ def mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
     """The mappings in ``value`` where it is a list; nothing else."""
     if isinstance(value, list):
         yield from (one for one in value if isinstance(one, Mapping))
-
-
-def _list_of(kind: type[Kind], value: JSON) -> tuple[Kind, ...] | None:
-    """A list of nothing but ``kind``; None for anything else."""
-    if not isinstance(value, list):
-        return None
-    found = tuple(one for one in value if isinstance(one, kind))
-    return found if len(found) == len(value) else None
-
-
-def _whole(value: JSON) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 # --- how far two ranks are from each other -------------------------------------------------------------------------
@@ -122,20 +103,16 @@ def binding(placements: Sequence[RankPlacement]) -> str | None:
         return None
     first = known[0][1]
     if len(known) == 1:
-        return f"the only rank, on {_cores(len(first))}"
+        return f"the only rank, on {_count(len(first), 'core')}"
     if all(cores == first for _, cores in known):
-        return f"not bound: every rank may use the same {_cores(len(first))}"
+        return f"not bound: every rank may use the same {_count(len(first), 'core')}"
     sharing = [(one, other) for (one, mine), (other, theirs) in combinations(known, 2) if mine & theirs]
     if sharing:
         named = ", ".join(f"{one} and {other}" for one, other in sharing[:_MOST_NAMED])
         more = f" and {len(sharing) - _MOST_NAMED} more" if len(sharing) > _MOST_NAMED else ""
         return f"bound, but some share cores: ranks {named}{more}"
     fewest, most = (choose(len(cores) for _, cores in known) for choose in (min, max))
-    return f"bound: each rank has {_cores(most) if fewest == most else f'{fewest} to {_cores(most)}'} of its own"
-
-
-def _cores(count: int) -> str:
-    return _count(count, "core")
+    return f"bound: each rank has {'' if fewest == most else f'{fewest} to '}{_count(most, 'core')} of its own"
 
 
 # --- what is odd ---------------------------------------------------------------------------------------------------
@@ -146,8 +123,8 @@ def taken_twice(placements: Sequence[RankPlacement], environments: Mapping[str, 
     found: list[str] = []
     for host in dict.fromkeys(one.host for one in placements):
         here = [one for one in placements if one.host == host]
-        machines = environments.get(host, {}).get("machines")
-        if isinstance(machines, int) and machines > 1:
+        machines = environments.get(host, {}).get("machines") or 1
+        if machines > 1:
             found.append(
                 f"{machines} machines are called {host}: they count as one host, and whose clock, cores or network "
                 "is meant cannot be told; give each a name of its own"
@@ -189,10 +166,9 @@ def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, Mapping[str
     """How many ranks each host has, and how many cores they may use; without hosts that do not tell."""
     found: dict[str, tuple[int, int]] = {}
     for host in dict.fromkeys(hosts):
-        cpu = environments.get(host, {}).get("cpu")
-        told = (cpu.get("usable_cores") or cpu.get("logical_cores")) if isinstance(cpu, Mapping) else None
-        if isinstance(told, int | float):
-            found[host] = (hosts.count(host), int(told))
+        cpu = environments.get(host, {}).get("cpu") or {}
+        if (cores := cpu.get("usable_cores") or cpu.get("logical_cores")) is not None:
+            found[host] = (hosts.count(host), int(cores))
     return found
 
 
