@@ -8,10 +8,11 @@ looks at it, a reversal of the writing direction would turn a sentence around, a
 import os
 import re
 import sys
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import click
+import msgspec
 
 _SPACE: Final = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
 _UNPRINTED: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -22,6 +23,28 @@ _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 def plain_text(text: str) -> str:
     r"""``text`` on one line, with every control character written out, as ``\x1b``."""
     return _CONTROL.sub(_written_out, _SPACE.sub(" ", text))
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - a record or JSON, the same again
+    """``value``, a record or JSON, with every text in it as ``change`` makes it; what no text changes in stays itself,
+    so that a healthy run costs one look at each field.
+    """
+    if isinstance(value, str):
+        text = change(value)
+        return value if text == value else text
+    if isinstance(value, msgspec.Struct):
+        fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
+        changed = {name: new for name, old in fields if (new := with_texts(old, change)) is not old}
+        return msgspec.structs.replace(value, **changed) if changed else value
+    if isinstance(value, Mapping):
+        pairs = {with_texts(name, change): with_texts(inner, change) for name, inner in value.items()}
+        return value if pairs == value else pairs
+    # Vectors of samples are tuples of nothing but numbers; a list of JSON may begin with one.
+    if isinstance(value, list) or (isinstance(value, tuple) and value and not isinstance(value[0], int | float)):
+        inners = [with_texts(inner, change) for inner in value]
+        same = all(one is other for one, other in zip(inners, value, strict=True))
+        return value if same else type(value)(inners)
+    return value
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:

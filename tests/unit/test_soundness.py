@@ -369,6 +369,17 @@ def test_the_outline_of_a_run_is_that_of_all_its_rows(golden: Path, tmp_path: Pa
         assert progress_of(told) == progress_of(stored)
 
 
+def test_a_row_that_was_torn_behind_an_end_is_lost_and_nothing_else(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 8)], launches=1, end=SyntheticEnd(ended=None)))
+    with store.Appender(folder) as appender:
+        appender.append(Ended(status="complete", reason=None, ended=store.utc_now()))
+    with (folder / store.SAMPLES_FILE).open("ab") as file:
+        file.write(b'{"kind":"launch"')
+    told = outline(folder)
+    assert told.end is not None
+    assert told == outline_of(store.read(folder))
+
+
 # --- while it is written -------------------------------------------------------------------------------------------
 
 RUN = synthetic_run([case("all_reduce", 8)], launches=1)

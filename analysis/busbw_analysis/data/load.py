@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from busbw.errors import AnalysisError, UnlikeRuns
+from busbw.escape import plain_text, with_texts
 from busbw.ops import PAIRED
 from busbw.runs import store
 from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
@@ -25,7 +26,6 @@ from busbw.runs.placement import (
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, Measurement, Run
 from busbw.units import format_size
-from busbw_analysis.data.escape import plain_run
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.pair_columns import PairBlock, packed
 
@@ -249,7 +249,7 @@ def read(path: Path) -> store.StoredRun:
 
 def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Dataset:
     """As ``load``, for runs that have been read already. Their text is made harmless here, for all that follows."""
-    runs = tuple(plain_run(_packed(stored)) for stored in stored_runs)
+    runs = tuple(_plain(_packed(stored)) for stored in stored_runs)
     if not runs:
         message = "no run was given; give at least one run folder"
         raise AnalysisError(message)
@@ -283,6 +283,12 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
         pair_blocks=tuple((run, case, row) for run, case, row in rows if isinstance(row, PairBlock)),
         imported=tuple((run, case, row) for run, case, row in rows if isinstance(row, Imported)),
     )
+
+
+def _plain(stored: store.StoredRun) -> store.StoredRun:
+    """``stored`` with all its strings as ``plain_text``; the numbers are not touched."""
+    run, rows, warnings = with_texts([stored.run, stored.rows, stored.warnings], plain_text)
+    return replace(stored, run=run, rows=rows, warnings=warnings)
 
 
 def pool_alike(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
 
 from busbw.backends.base import Backend, Operation, Vector
@@ -21,6 +22,8 @@ from busbw.runs.records import Case
 
 if TYPE_CHECKING:
     import torch
+
+_Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,12 @@ def rounds_of(case: Case) -> tuple[Round, ...]:
 def agreed(bench: Bench, values: Sequence[int]) -> Vector:
     """The maximum over all ranks, at all ranks."""
     return bench.backend.reduce(np.asarray(values, dtype=np.int64), "max")
+
+
+def told_by_all(bench: Bench, mine: object, kind: type[_Told]) -> list[_Told]:
+    """What every rank has to tell, a record of this ``kind``, at all ranks."""
+    texts = bench.backend.share(msgspec.json.encode(mine).decode())
+    return [msgspec.json.decode(text, type=kind) for text in texts]
 
 
 def first_error(bench: Bench, error: str) -> str | None:

@@ -16,8 +16,7 @@ import numpy as np
 
 from busbw.backends.base import Call, Parts, Span, explained
 from busbw.backends.patterns import settle
-from busbw.errors import StoreError
-from busbw.measure.bench import Bench, Part, agreed, rounds_of
+from busbw.measure.bench import Bench, Part, agreed, rounds_of, told_by_all
 from busbw.measure.buffers import give_back, take_part
 from busbw.measure.interference import InterferenceMonitor
 from busbw.measure.sampling import RoundResult, Sweep, Terms, Uncapturable, sample
@@ -26,6 +25,7 @@ from busbw.measure.verify import check_case
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
+from busbw.runs import files
 from busbw.runs.causes import WRONG_DATA, failed
 from busbw.runs.records import (
     Case,
@@ -148,9 +148,8 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
     check = None if part is None else part.sets[0].operation.cross_check
     bench.backend.barrier()
     # The others wait for its word no longer than for anything else: it has to give up in time to be heard.
-    mine = None if check is None else check(bench.timing.timeout_seconds / 2)
-    told = bench.backend.share("" if mine is None else msgspec.json.encode(mine).decode())
-    found = [msgspec.json.decode(text, type=CrossCheck) for text in told if text]
+    mine = () if check is None else (check(bench.timing.timeout_seconds / 2),)
+    found = [one for told in told_by_all(bench, mine, tuple[CrossCheck, ...]) for one in told]
     if not found:
         return None
     if failed := next((one for one in found if one.error is not None), None):
@@ -173,12 +172,12 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> St
         if bench.traces is not None:
             write_profiles(bench, parts, bench.traces, f"profile-{_file_name(case)}-launch-{launch + 1}")
     step, compute, communication = zip(*tries, strict=True)
-    told = bench.backend.share(msgspec.json.encode([(*kind, calls) for kind, calls in parts.sent.items()]).decode())
+    sent = [(*kind, calls) for kind, calls in parts.sent.items()]
     ranks: dict[tuple[str, int, int, int], list[int]] = {}
-    for rank, text in enumerate(told):
-        for kind in msgspec.json.decode(text, type=list[tuple[str, int, int, int]]):
+    for rank, kinds in enumerate(told_by_all(bench, sent, list[tuple[str, int, int, int]])):
+        for kind in kinds:
             ranks.setdefault(kind, []).append(rank)
-    memory = [msgspec.json.decode(text) for text in bench.backend.share(msgspec.json.encode(parts.memory).decode())]
+    memory = told_by_all(bench, parts.memory or (), tuple[int, ...])
     return StepParts(
         step_ns=step,
         compute_ns=compute,
@@ -189,7 +188,7 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> St
         ),
         memory=tuple(
             RankMemory(rank=rank, peak_bytes=peak, weights_bytes=weights, gradients_bytes=gradients)
-            for rank, (peak, weights, gradients) in enumerate(memory if parts.memory is not None else ())
+            for rank, (peak, weights, gradients) in enumerate(memory if parts.memory else ())
         ),
         timeline=timeline,
         parameters=parts.parameters,
@@ -211,11 +210,9 @@ def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
     moments = bench.common.common(np.asarray([one[1:] for one in spans], dtype=np.int64).reshape(-1))
     origin = -int(agreed(bench, [-int(moments.min(initial=np.iinfo(np.int64).max))])[0])
     since = (moments - origin).reshape(-1, 2).tolist()
-    told = bench.backend.share(
-        msgspec.json.encode([(one[0], *at) for one, at in zip(spans, since, strict=True)]).decode()
-    )
-    kind = tuple[tuple[str, int, int], ...]
-    return tuple(RankTimeline(rank=rank, spans=msgspec.json.decode(text, type=kind)) for rank, text in enumerate(told))
+    mine = [(one[0], *at) for one, at in zip(spans, since, strict=True)]
+    told = told_by_all(bench, mine, tuple[tuple[str, int, int], ...])
+    return tuple(RankTimeline(rank=rank, spans=seen) for rank, seen in enumerate(told))
 
 
 def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
@@ -227,10 +224,8 @@ def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
         return
     for rank, text in enumerate(told):
         path = folder / f"{name}-rank-{rank}.json"
-        try:
+        with files.explained("write", path):
             path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _file_name(case: Case) -> str:

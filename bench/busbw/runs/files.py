@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from busbw.errors import StoreError
+
 LONGEST_LINE_BYTES = 2 << 30
 """Of one row: some 80 million samples of a group, or all pairs of 1,500 ranks."""
 
@@ -29,6 +31,15 @@ class NotRegular(OSError):
 
 class TooLong(OSError):
     """More bytes than what was written there can have."""
+
+
+@contextmanager
+def explained(doing: str, path: Path) -> Iterator[None]:
+    """Within, an OSError becomes the StoreError that one cannot be ``doing`` (read, write, open) ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot {doing} {path}: {error.strerror}") from error
 
 
 def opened(path: Path) -> IO[bytes]:

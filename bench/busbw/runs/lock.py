@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from busbw.errors import StoreError
+from busbw.runs import files
 from busbw.runs.store import SAMPLES_FILE
 
 _HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
@@ -23,10 +24,8 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         path = folder / SAMPLES_FILE
-        try:
+        with files.explained("open", path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from error
         self.sure = True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

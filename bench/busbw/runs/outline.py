@@ -5,6 +5,7 @@ of it. ``store.read`` holds every number against the others; what it would refus
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,14 +94,23 @@ def outline(folder: Path) -> Outline:
     except store.NOT_A_RECORD:
         return outline_of(store.read(folder))
     # Anything else is read whole, which says what is wrong with it.
-    if not 1 <= schema <= SCHEMA or soundness.flaw_of_plan(head.plan, len(head.cases)) is not None:
+    if not 1 <= schema <= SCHEMA or any(soundness.flaws_of_plan(head.plan, len(head.cases))):
         return outline_of(store.read(folder))
+    seen = _Seen(schema)
     for name in (store.PACKED_FILE, store.SAMPLES_FILE, store.PACKED_FILE):
-        try:
-            return _with_rows(head, schema, folder, name)
-        except FileNotFoundError:
-            continue
-    return _outline(head, _Seen(schema))
+        with suppress(FileNotFoundError):
+            seen.take_all(folder / name)
+            break
+    return Outline(
+        machine=head.machine,
+        plan=head.plan,
+        cases=head.cases,
+        ranks=len(head.hosts),
+        launches=seen.launches,
+        blocks=tuple(seen.blocks),
+        out=frozenset(seen.out),
+        end=seen.end,
+    )
 
 
 def _head(content: bytes) -> tuple[_Head, int]:
@@ -123,7 +133,17 @@ class _Seen:
         self.end: Ended | None = None
         self._cases: dict[bytes, Case] = {}
 
-    def take(self, line: bytes) -> None:
+    def take_all(self, path: Path) -> None:
+        """Take all rows of ``path``. Raises as ``store.decoded_lines``, and DamagedRun for an end that miscounts."""
+
+        def damaged(number: int, _: bytes, error: Exception) -> DamagedRun:
+            return DamagedRun(f"{path}, line {number}: {error}")
+
+        rows = sum(row is not None for _, _, row in store.decoded_lines(path, self._take, damaged))
+        if self.end is not None and self.end.rows not in {None, rows - 1}:
+            raise DamagedRun(f"{path}, line {rows}: the run ended with {self.end.rows} rows, and {rows - 1} are there")
+
+    def _take(self, line: bytes) -> _Row:
         row = _ROW.decode(line)
         self.end = _END.decode(line) if row.kind == "end" else None
         if row.kind == "launch":
@@ -132,43 +152,10 @@ class _Seen:
             self.blocks.append((row.launch, self._case(row.case), row.block))
         elif row.kind != "end" and row.cause not in TRANSIENT:
             self.out.add(self._case(row.case))
+        return row
 
     def _case(self, raw: msgspec.Raw) -> Case:
         written = bytes(raw)
         if written not in self._cases:
             self._cases[written] = _CASE.decode(upgrades.case_as_now(written, self._schema))
         return self._cases[written]
-
-
-def _with_rows(head: _Head, schema: int, folder: Path, name: str) -> Outline:
-    seen = _Seen(schema)
-    bad: Exception | None = None
-    number = 0
-    with store.sample_lines(folder, name) as lines:
-        for number, line in enumerate(lines, start=1):
-            if bad is not None:
-                raise DamagedRun(f"{folder / name}, line {number - 1}: {bad}") from bad
-            if not line.endswith(b"\n"):
-                break
-            try:
-                seen.take(line)
-            except store.NOT_A_RECORD as error:
-                bad = error  # of the last line it is no damage
-    if seen.end is not None and bad is None and seen.end.rows not in {None, number - 1}:
-        raise DamagedRun(
-            f"{folder / name}, line {number}: the run ended with {seen.end.rows} rows, and {number - 1} are there"
-        )
-    return _outline(head, seen)
-
-
-def _outline(head: _Head, seen: _Seen) -> Outline:
-    return Outline(
-        machine=head.machine,
-        plan=head.plan,
-        cases=head.cases,
-        ranks=len(head.hosts),
-        launches=seen.launches,
-        blocks=tuple(seen.blocks),
-        out=frozenset(seen.out),
-        end=seen.end,
-    )

@@ -52,11 +52,8 @@ class Rows:
         self._blocks: dict[tuple[Case, int, int, tuple[int, ...]], int] = {}
         self._launches: dict[int, int] = {}
 
-    def flaw(self, row: Row, line: int) -> str | None:
-        """What is wrong with ``row``, which is line ``line``, but for its groups; None when nothing is."""
-        return next(self._flaws(row, line), None)
-
-    def _flaws(self, row: Row, line: int) -> Iterator[str]:
+    def flaws(self, row: Row, line: int) -> Iterator[str]:
+        """What is wrong with ``row``, which is line ``line``, but for its groups."""
         if isinstance(row, Ended):
             yield from _time("ended", row.ended)
         elif isinstance(row, LaunchStarted):
@@ -76,12 +73,8 @@ class Rows:
                 yield from _of_measurement(row) if isinstance(row, Measurement) else _of_imported(row)
 
 
-def flaw_of_run(run: Run) -> str | None:
-    """What is wrong with ``run.json``; None when nothing is."""
-    return next(_of_run(run), None)
-
-
-def _of_run(run: Run) -> Iterator[str]:
+def flaws_of_run(run: Run) -> Iterator[str]:
+    """What is wrong with ``run.json``."""
     yield from _time("started", run.started)
     if not run.hosts:
         yield "hosts is empty; a run has a host for every rank"
@@ -95,8 +88,7 @@ def _of_run(run: Run) -> Iterator[str]:
         yield from _of_settings(case)
     if len(set(run.cases)) != len(run.cases):
         yield "cases has a case twice"
-    if (flaw := flaw_of_plan(run.plan, len(run.cases))) is not None:
-        yield flaw
+    yield from flaws_of_plan(run.plan, len(run.cases))
     for host, facts in run.environments.items():
         if (flaw := flaw_of_facts(facts)) is not None:
             yield f"environments: facts of {host!r:.60}: {flaw}"
@@ -138,13 +130,10 @@ def _of_workload(one: Workload, ranks: int) -> Iterator[str]:
             yield f"{name} of a workload is {number:g}; want 1 to {limits.MOST_RANKS}"
 
 
-def flaw_of_plan(plan: Mapping[str, JSON], cases: int) -> str | None:
-    """What is wrong with the ``plan`` of a run that has so many ``cases``; None when nothing is."""
-    return next(_of_plan(plan, cases), None)
-
-
-def _of_plan(plan: Mapping[str, JSON], cases: int) -> Iterator[str]:
-    """Of the plan as it was carried out: what says how much of it there is to be. Older ones may lack it."""
+def flaws_of_plan(plan: Mapping[str, JSON], cases: int) -> Iterator[str]:
+    """What is wrong with the ``plan`` as it was carried out, of a run that has so many ``cases``, in what says how
+    much of it there is to be. Older ones may lack it.
+    """
     timing = plan.get("timing")
     if not isinstance(timing, dict | None):
         yield f"plan.timing is {timing!r:.40}; want a table"

@@ -15,15 +15,16 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
 from busbw.errors import DamagedRun, NewerSchema, StoreError, UsageError
+from busbw.escape import with_texts
 from busbw.runs import files, soundness, upgrades
 from busbw.runs.records import (
-    JSON,
     SCHEMA,
     Case,
     Check,
@@ -42,6 +43,8 @@ RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.jsonl"
 PACKED_FILE = "samples.jsonl.gz"
 """The samples of a large run that has ended; as long as it is there, a plain file beside it does not count."""
+
+_Decoded = TypeVar("_Decoded")
 
 Keep = Callable[[Measurement, "Groups"], Measurement]
 """Takes a block without its groups, and these as they are decoded; gives what is kept of the block."""
@@ -134,12 +137,10 @@ def create(results_dir: Path, machine: str) -> Path:
 def write_run(folder: Path, run: Run) -> None:
     """Write ``run.json`` whole or not at all."""
     target = folder / RUN_FILE
-    try:
+    with files.explained("write", target):
         with files.replaced(target) as file:
             file.write(msgspec.json.format(_encode(run), indent=2) + b"\n")
         _sync_folder(folder)
-    except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror}") from error
 
 
 class Appender:
@@ -155,26 +156,22 @@ class Appender:
     def __init__(self, folder: Path, written: int | None = None) -> None:
         self._path = folder / SAMPLES_FILE
         create = os.O_CREAT if written is None else 0
-        try:
-            self._file = os.open(self._path, os.O_RDWR | create | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError as error:
-            raise _lost(self._path, 0, written or 0) from error
-        except OSError as error:
-            raise _cannot_open(self._path, error) from error
-        try:
-            files.require_regular(self._file)
-            size = os.lseek(self._file, 0, os.SEEK_END)
-            if written not in {None, size}:
-                raise _lost(self._path, size, written or 0)
-            self._end = self._sound_length(self._complete_length(size))
-            os.ftruncate(self._file, self._end)
-            _sync_folder(folder)
-        except OSError as error:
-            os.close(self._file)
-            raise _cannot_open(self._path, error) from error
-        except StoreError:
-            os.close(self._file)
-            raise
+        with files.explained("open", self._path):
+            try:
+                self._file = os.open(self._path, os.O_RDWR | create | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError as error:
+                raise _lost(self._path, 0, written or 0) from error
+            try:
+                files.require_regular(self._file)
+                size = os.lseek(self._file, 0, os.SEEK_END)
+                if written not in {None, size}:
+                    raise _lost(self._path, size, written or 0)
+                self._end = self._sound_length(self._complete_length(size))
+                os.ftruncate(self._file, self._end)
+                _sync_folder(folder)
+            except (OSError, StoreError):
+                os.close(self._file)
+                raise
 
     @property
     def written(self) -> int:
@@ -251,10 +248,6 @@ class Appender:
         return 0
 
 
-def _cannot_open(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"cannot open {path}: {error.strerror}")
-
-
 def _lost(path: Path, found: int, written: int) -> StoreError:
     return StoreError(
         f"{path} was removed, replaced or changed while it was written: {found} of {written} bytes are there; "
@@ -267,17 +260,7 @@ def _encode(record: Row | Run) -> bytes:
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_escaped(msgspec.to_builtins(record)))
-
-
-def _escaped(value: JSON) -> JSON:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, list | tuple):
-        return [_escaped(item) for item in value]
-    if isinstance(value, dict):
-        return {_escaped(key): _escaped(item) for key, item in value.items()}
-    return value
+        return msgspec.json.encode(with_texts(record, lambda text: text.encode(errors="backslashreplace").decode()))
 
 
 def _sync_folder(folder: Path) -> None:
@@ -316,54 +299,67 @@ def _read_samples(folder: Path, name: str, run: Run, schema: int, keep: Keep | N
     rows: list[Row] = []
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
-    bad: Exception | None = None
-    torn, number = b"", 0
-    with sample_lines(folder, name) as lines:
-        for line in lines:
-            number += 1
-            if bad is not None:
-                raise _damaged(path, number - 1, _damage(torn, bad)) from bad
-            if not line.endswith(b"\n"):
-                torn = line
-                break
-            try:
-                row, groups = _decode_row(line, schema, one_by_one=keep is not None)
-            except NOT_A_RECORD as error:
-                torn, bad = line[:-1], error
-                continue
-            try:
-                flaw = sound.flaw(row, number) or _flaw_of_end(row, number - 1, checksum.hexdigest)
-                if flaw is None and isinstance(row, Measurement):
-                    row = _kept(row, groups, keep)
-            except soundness.Unsound as error:
-                flaw = str(error)
-            except NOT_A_RECORD as error:
-                flaw = _damage(line, error)
-            if flaw is not None:
-                raise _damaged(path, number, flaw)
-            rows.append(row)
-            checksum.update(line)
-            del line, groups  # a long one is gone before the next one is there
-    if torn or bad is not None:
-        warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(torn)}")
+
+    def damaged(number: int, line: bytes, error: Exception) -> DamagedRun:
+        return _damaged(path, number, _damage(line, error))
+
+    decode = partial(_decode_row, schema=schema, one_by_one=keep is not None)
+    for number, line, decoded in decoded_lines(path, decode, damaged):
+        if decoded is None:
+            warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(line)}")
+            break
+        row, groups = decoded
+        try:
+            flaw = next(sound.flaws(row, number), None) or _flaw_of_end(row, number - 1, checksum.hexdigest)
+            if flaw is None and isinstance(row, Measurement):
+                row = _kept(row, groups, keep)
+        except soundness.Unsound as error:
+            flaw = str(error)
+        except NOT_A_RECORD as error:
+            flaw = _damage(line, error)
+        if flaw is not None:
+            raise _damaged(path, number, flaw)
+        rows.append(row)
+        checksum.update(line)
+        del line, groups, decoded  # a long one is gone before the next one is there
     return StoredRun(path=folder, run=run, rows=tuple(rows), warnings=tuple(warnings))
 
 
-@contextlib.contextmanager
-def sample_lines(folder: Path, name: str) -> Iterator[Iterator[bytes]]:
-    """The lines of ``SAMPLES_FILE`` or ``PACKED_FILE``. Raises FileNotFoundError, StoreError, and DamagedRun for a
-    broken archive.
+def decoded_lines(
+    path: Path, decode: Callable[[bytes], _Decoded], damaged: Callable[[int, bytes, Exception], DamagedRun]
+) -> Iterator[tuple[int, bytes, _Decoded | None]]:
+    """The lines of ``SAMPLES_FILE`` or ``PACKED_FILE``, each with its number and what ``decode`` makes of it; None of a
+    last one that is incomplete.
+
+    Raises FileNotFoundError, StoreError, DamagedRun for a broken archive, and what ``damaged`` makes of any other line
+    that cannot be decoded.
     """
-    path = folder / name
+    bad: tuple[bytes, Exception] | None = None
+    number = 0
     try:
-        with files.lines(path, packed=name == PACKED_FILE) as lines:
-            yield lines
+        with files.lines(path, packed=path.name == PACKED_FILE) as lines:
+            for line in lines:
+                if bad is not None:
+                    raise damaged(number, *bad) from bad[1]
+                number += 1
+                if not line.endswith(b"\n"):
+                    yield number, line, None
+                    return
+                try:
+                    decoded = decode(line)
+                except NOT_A_RECORD as error:
+                    bad = line[:-1], error
+                    continue
+                yield number, line, decoded
+                del line, decoded
     except FileNotFoundError:
         raise
     except (gzip.BadGzipFile, EOFError, zlib.error, files.TooLong) as error:
         raise DamagedRun(f"{path}: {error.strerror if isinstance(error, files.TooLong) else error}") from error
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if bad is not None:
+        yield number, bad[0], None
 
 
 def _flaw_of_end(row: Row, before: int, checksum: Callable[[], str]) -> str | None:
@@ -399,40 +395,28 @@ def find(results_dir: Path, selector: str) -> Path:
     Raises StoreError when nothing or more than one run answers to it.
     """
     given = Path(selector)
-    try:
+    with files.explained("read", given):
         if (given / RUN_FILE).is_file():
             return given
         if given.name == RUN_FILE and given.is_file():
             return given.parent
-    except OSError as error:
-        raise StoreError(f"cannot read {given}: {error.strerror}") from error
     runs = list(folders(results_dir))
-    if selector == _LATEST:
-        found = runs[-1:]
-    else:
-        found = [folder for folder in runs if selector and _answers(folder.name, selector)]
+    answering = [one for one in runs if selector and (one.name.startswith(selector) or one.name.endswith(selector))]
+    found = runs[-1:] if selector == _LATEST else answering
     if len(found) == 1:
         return found[0]
     if found:
-        message = f"run {selector!r} is ambiguous in {results_dir}: {', '.join(folder.name for folder in found)}"
-    else:
-        message = (
-            f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
-            f"{results_dir} (busbw list runs)"
-        )
-    raise StoreError(message)
-
-
-def _answers(name: str, selector: str) -> bool:
-    return name.startswith(selector) or name.endswith(selector)
+        raise StoreError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(one.name for one in found)}")
+    raise StoreError(
+        f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
+        f"{results_dir} (busbw list runs)"
+    )
 
 
 def folders(results_dir: Path) -> Iterator[Path]:
     """All run folders below ``results_dir``, oldest first."""
-    try:
+    with files.explained("read", results_dir):
         found = [path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}")]
-    except OSError as error:
-        raise StoreError(f"cannot read {results_dir}: {error.strerror}") from error
     yield from sorted(found, key=lambda folder: (folder.name, folder.parent.name))
 
 
@@ -454,7 +438,7 @@ def _read_run(path: Path) -> tuple[Run, int]:
         run = msgspec.convert(upgrades.run_as_now(document, schema), Run)
     except NOT_A_RECORD as error:
         raise DamagedRun(f"{path}: {error}") from error
-    if (flaw := soundness.flaw_of_run(run)) is not None:
+    if (flaw := next(soundness.flaws_of_run(run), None)) is not None:
         raise DamagedRun(f"{path}: {flaw}")
     return run, schema
 

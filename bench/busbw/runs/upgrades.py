@@ -78,10 +78,6 @@ def _renamed_skew(sweep: JSON) -> JSON:
     return {name: value for name, value in sweep.items() if name != "skew"} | {"imbalance": float(f"{skew:g}")}
 
 
-def _typed_run(run: JSON) -> JSON:
-    return _lifted(run, 5, _typed_case, _renamed_skew)
-
-
 _SWEEP_NAMES = {"held": "pre_enqueue", "placement": "in_place", "memory_nodes": "numa_nodes"}
 _IN_PLACE = {"in": "yes", "out": "no"}
 
@@ -111,16 +107,16 @@ _TRAITS = {
 
 
 def _renamed_run(run: JSON) -> JSON:
-    lifted = _lifted(run, 6, _pre_enqueued_case, _sweep_in_place)
     cases = run.get("cases")
     first = cases[0] if isinstance(cases, list) and cases else None
     backend = first.get("backend") if isinstance(first, dict) else None
-    return {**lifted, "backend": _TRAITS.get(backend) if isinstance(backend, str) else None}
+    traits = _TRAITS.get(backend) if isinstance(backend, str) else None
+    return {**_lifted(run, _pre_enqueued_case, _sweep_in_place), "backend": traits}
 
 
-def _lifted(run: JSON, schema: int, of_case: Upgrade, of_sweep: Upgrade) -> JSON:
-    """A ``run.json`` with each of its cases, and each sweep of its plan, lifted to ``schema``."""
-    lifted = {**run, "schema": schema}
+def _lifted(run: JSON, of_case: Upgrade, of_sweep: Upgrade) -> JSON:
+    """A ``run.json`` with each of its cases, and each sweep of its plan, lifted."""
+    lifted = dict(run)
     if isinstance(cases := run.get("cases"), list):
         lifted["cases"] = [of_case(case) for case in cases]
     if isinstance(plan := run.get("plan"), dict) and isinstance(sweeps := plan.get("sweep"), list):
@@ -129,12 +125,12 @@ def _lifted(run: JSON, schema: int, of_case: Upgrade, of_sweep: Upgrade) -> JSON
 
 
 UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
-    1: (lambda run: {**run, "schema": 2}, _as_it_is),
-    2: (lambda run: {**run, "schema": 3}, _as_it_is),  # up to then Python made all calls, the default of loop
-    3: (lambda run: {**run, "schema": 4}, _as_it_is),
-    4: (_typed_run, _typed_case),
+    1: (_as_it_is, _as_it_is),
+    2: (_as_it_is, _as_it_is),  # up to then Python made all calls, the default of loop
+    3: (_as_it_is, _as_it_is),
+    4: (lambda run: _lifted(run, _typed_case, _renamed_skew), _typed_case),
     5: (_renamed_run, _pre_enqueued_case),
-    6: (lambda run: {**run, "schema": 7}, _as_it_is),
+    6: (_as_it_is, _as_it_is),
 }
 """Schema n → how its run.json and the case of a row become those of n + 1. Schema 1 is the first."""
 
@@ -143,7 +139,7 @@ def run_as_now(run: JSON, schema: int) -> JSON:
     """A ``run.json`` of ``schema`` as one of this schema. Raises ValidationError for what cannot be lifted."""
     for step in range(schema, SCHEMA):
         run = UPGRADES[step][0](run)
-    return run
+    return {**run, "schema": SCHEMA}
 
 
 class _OnlyCase(msgspec.Struct, frozen=True):
