@@ -24,6 +24,7 @@ from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.run_session import open_run
 from busbw.ops import OPS
+from busbw.ops.training import SCALES
 from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
@@ -240,6 +241,14 @@ def test_a_dry_run_in_json() -> None:
     assert document["plan"]["launches"] == 3
     assert document["estimated_seconds"] > 0
     assert document["adjusted"] == []
+
+
+@pytest.mark.parametrize(("typed", "name"), [("deepseek-v3", "DeepSeek-V3"), ("mlp 1024", "MLP 1024")])
+def test_a_model_in_other_letters_is_trained_at_the_scale_of_its_name(typed: str, name: str) -> None:
+    options = ("--op", "train_tensor", "--ranks", "2", "--no-baseline")
+    found, wanted = (dry(*options, "--model", model) for model in (typed, name))
+    assert found["cases"] == wanted["cases"]
+    assert found["cases"][0]["workload"]["scale"] == SCALES[name]
 
 
 def test_a_dry_run_says_how_calls_are_timed_where_it_is_not_as_usual() -> None:

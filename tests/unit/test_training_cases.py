@@ -23,7 +23,7 @@ from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case
 from busbw.workloads import model_rows
 from busbw.workloads.routing import DROPPED, routed
-from busbw.workloads.shapes import StepShape, refuse_model
+from busbw.workloads.shapes import StepShape, model_name
 
 MODELS = model_rows.models()
 
@@ -187,7 +187,7 @@ def test_bad_numbers_are_refused_before_there_is_a_plan(sweep: dict[str, Any]) -
 
 def test_an_unknown_model_is_refused_with_all_that_are_known() -> None:
     with pytest.raises(UsageError) as refused:
-        refuse_model("Llama 9")
+        model_name("Llama 9")
     assert all(name in str(refused.value) for name in MODELS)
 
 

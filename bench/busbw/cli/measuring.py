@@ -30,6 +30,7 @@ from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import settings_in_words
 from busbw.runs.resume import Lack
 from busbw.system import environment
+from busbw.workloads.shapes import model_name
 
 _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
 """Options of ``run`` that leave a stored plan as it is; ``--launches`` may ask for more of the same."""
@@ -137,8 +138,17 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
     with plan.told_as_options():
         if base is None:
-            return plan.override(Plan(sweep=(Sweep(ops=ops or ()),)), **settings)
-        return plan.override(base, ops=ops or (), **settings)
+            return _with_model_names(plan.override(Plan(sweep=(Sweep(ops=ops or ()),)), **settings))
+        return _with_model_names(plan.override(base, ops=ops or (), **settings))
+
+
+def _with_model_names(wanted: Plan) -> Plan:
+    """``wanted`` with its models as they are called, which their scales go by."""
+    sweeps = tuple(
+        sweep if sweep.models is None else msgspec.structs.replace(sweep, models=tuple(map(model_name, sweep.models)))
+        for sweep in wanted.sweep
+    )
+    return msgspec.structs.replace(wanted, sweep=sweeps)
 
 
 def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> None:

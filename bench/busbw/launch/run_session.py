@@ -26,7 +26,7 @@ from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes
-from busbw.workloads.shapes import StepShape, refuse_model
+from busbw.workloads.shapes import StepShape, model_name
 
 _RANKS_A_CORE = 64
 _LEAST_CROWD = 256
@@ -139,7 +139,7 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     # Of a model at one scale many cases may differ in how ranks share it.
     trained = {(one.model, one.scale): one for case in planned if (one := case.workload) is not None}
     for workload in trained.values():
-        refuse_model(workload.model)
+        model_name(workload.model)
         needed = ranks * StepShape(workload).least_bytes
         if on_one_host and needed > total:
             message = (

@@ -128,11 +128,13 @@ def refuse_exchange(op: str, one: Workload) -> str | None:
     )
 
 
-def refuse_model(name: str) -> None:
-    """Raise UsageError unless there is a model of this name."""
-    if name == LEAST_SQUARES:
-        return
+def model_name(given: str) -> str:
+    """What the model is called that is ``given`` in whatever letters, spaces and dashes. Raises UsageError where there
+    is none.
+    """
+    if given == LEAST_SQUARES:
+        return given
     try:
-        model_rows.named(model_rows.models(), name)
+        return model_rows.named(model_rows.models(), given).name
     except UsageError as error:
         raise UsageError(f"key 'models': {error}") from error
