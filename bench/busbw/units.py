@@ -6,7 +6,7 @@ Inside busbw everything is in base units: bytes, bytes per second, integer nanos
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -174,25 +174,17 @@ def format_rate(bytes_per_second: float | None) -> str:
     """``1.25e10`` → ``12.5 GB/s`` with three significant digits; None (there is no wire) → ``–``."""
     if bytes_per_second is None:
         return "–"
-    return _in_unit(bytes_per_second, (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0)))
+    return _in_one_of(bytes_per_second, _prefixed("B/s"))
 
 
 def format_flop(flop_per_second: float) -> str:
     """``5.12e10`` → ``51.2 GFLOP/s`` with three significant digits."""
-    units = (
-        ("PFLOP/s", 1e15),
-        ("TFLOP/s", 1e12),
-        ("GFLOP/s", 1e9),
-        ("MFLOP/s", 1e6),
-        ("kFLOP/s", 1e3),
-        ("FLOP/s", 1.0),
-    )
-    return _in_unit(flop_per_second, units)
+    return _in_one_of(flop_per_second, [("PFLOP/s", 1e15), *_prefixed("FLOP/s")])
 
 
 def format_time(nanoseconds: float) -> str:
     """``1_234_567`` → ``1.23 ms`` with three significant digits."""
-    return _in_unit(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)))
+    return _in_one_of(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)))
 
 
 def format_seconds(seconds: float) -> str:
@@ -210,16 +202,16 @@ def format_span(seconds: float) -> str:
     return f"{hours} h {minutes_over} min" if hours else f"{minutes} min {rest} s"
 
 
-def _in_unit(value: float, units: tuple[tuple[str, float], ...]) -> str:
+def _prefixed(unit: str) -> list[tuple[str, float]]:
+    return [(f"{prefix}{unit}", factor) for prefix, factor in reversed(_PREFIXES.items())]
+
+
+def _in_one_of(value: float, units: Sequence[tuple[str, float]]) -> str:
     """``value`` in the largest unit in which it is at least 1 once it is rounded: 999.9 MB/s is 1 GB/s."""
     rounded = abs(float(f"{value:.3g}"))
     name, factor = next((unit for unit in units if rounded >= unit[1]), units[-1])
-    return f"{_three_digits(value / factor)} {name}"
-
-
-def _three_digits(value: float) -> str:
-    text = f"{value:.3g}"
-    return f"{float(text):.0f}" if "e+" in text else text
+    text = f"{value / factor:.3g}"
+    return f"{f'{float(text):.0f}' if 'e+' in text else text} {name}"
 
 
 def significant(value: float, decimals: int, width: int) -> str:

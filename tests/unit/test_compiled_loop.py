@@ -20,7 +20,8 @@ from busbw.backends.compiled_loop import Native, Row, row_of
 from busbw.backends.faults import CorruptingBackend, WrappingBackend, as_native
 from busbw.errors import BackendError
 from busbw.measure import block
-from busbw.measure.loops import Loop, empty_call_ns, take
+from busbw.measure.device_loops import empty_call_ns
+from busbw.measure.loops import Loop, take
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode

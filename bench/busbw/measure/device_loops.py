@@ -90,14 +90,6 @@ class DeviceWork(ComputeLoad):
         return after.ns_since(before)
 
 
-def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool) -> Samples:
-    """``count`` samples of a rank that sits them out; in the same columns as those of the others."""
-    sat_out = loops.idle(start, prepare, count, overlaps=overlaps)
-    nothing = sat_out.entries
-    parts = Overlapped(nothing, nothing, nothing, nothing, nothing) if overlaps else None
-    return Samples(nothing, nothing, nothing, device_ns=nothing, overlapped=parts, unheld=nothing)
-
-
 def captured(device: Device, calls: Sequence[Call], calls_per_sample: int) -> Iterator[Call]:
     """Rows of ``calls_per_sample`` of ``calls`` in turns as graphs, in turns too: enough of them for every call."""
     turns = cycle(calls)
@@ -219,11 +211,12 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
 def empty_call_ns(
     backend: Backend, clock: Clock, *, row: int = 1, samples: int = 1000, compiled: Row | None = None
 ) -> int:
-    """As ``loops.empty_call_ns``, through the loop that takes the samples on this backend: with a device, by the host's
-    clock, the two marks and the wait included.
+    """What a call that does nothing costs in the loop that takes the samples on this backend, ns a call: the median
+    over ``samples`` of ``row`` calls, made by Python, or by ``compiled``; with a device, by the host's clock, the two
+    marks and the wait included.
+
+    It is the harness's own share of every sample: stored beside them and never subtracted.
     """
-    if backend.device is None:
-        return loops.empty_call_ns(backend, clock, row=row, samples=samples, compiled=compiled)
-    loop = Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row)
-    taken = take(DeviceLoop(loop, backend.device), samples)
+    loop = Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row, row=compiled)
+    taken = loops.take(loop, samples) if backend.device is None else take(DeviceLoop(loop, backend.device), samples)
     return round(float(np.median(taken.exits - taken.entries)) / row)

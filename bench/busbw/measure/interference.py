@@ -79,12 +79,7 @@ class InterferenceMonitor:
         """What every host was doing, the same on every rank. Every rank calls it. Raises BackendError."""
         before, after = self._before, self._look()
         looked = {
-            "wall": after.at - before.at,
-            "counted": after.counted - before.counted,
-            "busy": after.busy - before.busy,
-            "stolen": after.stolen - before.stolen,
-            "own": after.own - before.own,
-            "switches": after.switches - before.switches,
+            **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
             "load_before": before.load,
             "load_after": after.load,
             "mhz_before": before.mhz,
@@ -100,6 +95,7 @@ class InterferenceMonitor:
         )
 
 
+_COUNTED = ("at", "counted", "busy", "stolen", "own", "switches")
 _SCALE = 1_000_000
 
 
@@ -126,7 +122,7 @@ def _gpu(rank: dict[str, float]) -> GpuConditions:
 def _host(host: str, ranks: Sequence[dict[str, float]]) -> HostConditions:
     """A host by what its ranks saw: the first one's look at the machine, and what each did itself."""
     first = ranks[0]
-    capacity = first["wall"] * first["cores"]
+    capacity = first["at"] * first["cores"]
 
     def share(seconds: float) -> float | None:
         # Where the kernel counts nothing at all (some sandboxes), nobody can tell. Ticks may be short of our own time.

@@ -7,11 +7,11 @@ moment before a sample. Everything that can be prepared is prepared before the f
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice
 
 import numpy as np
 
-from busbw.backends.base import Backend, Call, Post, Vector, do_nothing, explained
+from busbw.backends.base import Backend, Call, Post, Vector, explained
 from busbw.backends.compiled_loop import Row
 from busbw.errors import ClockError
 from busbw.measure.clock import Clock
@@ -72,15 +72,18 @@ def switches() -> int:
     return resource.getrusage(_THREAD).ru_nivcsw
 
 
-def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool = False) -> Samples:
-    """``count`` samples of a rank that sits out: it only comes to the start of each, twice if it ``overlaps``."""
+def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool = False, on_device: bool = False) -> Samples:
+    """``count`` samples of a rank that sits out: it only comes to the start of each, twice if it ``overlaps``. They are
+    in the same columns as those of the others.
+    """
     for _ in range(STARTS_OVERLAPPED * count if overlaps else count):
         if prepare is not None:
             prepare()
         start()
     nothing = np.zeros(count, dtype=np.int64)
-    parts = Overlapped(nothing, nothing, nothing, nothing) if overlaps else None
-    return Samples(nothing, nothing, nothing, overlapped=parts)
+    by_device = nothing if on_device else None
+    parts = Overlapped(nothing, nothing, nothing, nothing, by_device) if overlaps else None
+    return Samples(nothing, nothing, nothing, device_ns=by_device, overlapped=parts, unheld=by_device)
 
 
 def take(loop: Loop, count: int) -> Samples:
@@ -173,15 +176,3 @@ def require_time(samples: Samples, rank: int) -> None:
             f"rank {rank}: a sample began at {samples.entries[index]} ns and ended at {samples.exits[index]} ns; "
             "the clock is broken"
         )
-
-
-def empty_call_ns(
-    backend: Backend, clock: Clock, *, row: int = 1, samples: int = 1000, compiled: Row | None = None
-) -> int:
-    """What a call that does nothing costs in this loop, ns a call: the median over ``samples`` of ``row`` calls, made
-    by Python, or by ``compiled``.
-
-    It is the harness's own share of every sample: stored beside them and never subtracted.
-    """
-    taken = take(Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row, row=compiled), samples)
-    return round(float(np.median(taken.exits - taken.entries)) / row)

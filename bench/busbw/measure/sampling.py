@@ -94,8 +94,7 @@ class _Sampler:
         if self.hold is not None:
             self.hold.ns = int(agreed(bench, [self.hold.wanted_ns(row)])[0])
         if part is None:
-            sit_out = idle if device is None else device_loops.idle
-            return sit_out(self.start, self.flush, count, overlaps=self.computes)
+            return idle(self.start, self.flush, count, overlaps=self.computes, on_device=device is not None)
         operations = [one.operation for one in part.sets]
         each = [self._timed(one.call) for one in operations]
         # A round over one call would cost more than repeating it.

@@ -1,10 +1,8 @@
 """One checked call: whether the data are right, agreed by all ranks, and how long the first call takes."""
 
-from functools import partial
-
 import numpy as np
 
-from busbw.backends.base import Call, Operation, explained
+from busbw.backends.base import Call, Operation, do_nothing, explained
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
@@ -25,9 +23,8 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -
         error, call_ns, unchecked, here = "", 0, "", 0
         one = None if part is None else part.sets[number]
         # All ranks agree after each of the two: the second may be a barrier, and nobody may miss it.
-        for make in (_fill, _prepare):
-            unready = "" if part is None or one is None else _error_of(bench, partial(make, case, part, one))
-            if (told := first_error(bench, unready)) is not None:
+        for make in _preparations(case, part, number):
+            if (told := first_error(bench, _error_of(bench, make))) is not None:
                 return f"cannot be prepared: {told}", first_ns
         if bench.backend.device is not None:
             with explained(bench.backend):
@@ -59,17 +56,18 @@ def _error_of(bench: Bench, do: Call) -> str:
     return ""
 
 
-def _fill(case: Case, part: Part, one: BufferSet) -> None:
-    """Fresh data in the buffers."""
-    poison(one.receive, case.redop)
-    if part.made_of is not None:
-        fill(one.send, part.layout.send, part.made_of)
+def _preparations(case: Case, part: Part | None, number: int) -> tuple[Call, Call]:
+    """Fresh data in the buffers, and what has to be done before a call."""
+    if part is None:
+        return do_nothing, do_nothing
+    one, layout, made_of = part.sets[number], part.layout, part.made_of
 
+    def refresh() -> None:
+        poison(one.receive, case.redop)
+        if made_of is not None:
+            fill(one.send, layout.send, made_of)
 
-def _prepare(_case: Case, _part: Part, one: BufferSet) -> None:
-    """What has to be done before a call."""
-    if one.operation.prepare is not None:
-        one.operation.prepare()
+    return refresh, one.operation.prepare or do_nothing
 
 
 def _wrong_here(part: Part, one: BufferSet, *, checkable: bool) -> int:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import TypedDict, cast
 
@@ -317,8 +318,10 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
     timing = plan.timing
     per_round = timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
     sampled = sum(timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in cases)
-    rounds = {key: _rounds(case) for key, case in {_rounds_of(case): case for case in cases}.items()}
-    around = sum(rounds[_rounds_of(case)] * per_round + timing.blocks * _file_seconds(case) for case in cases)
+    around = sum(
+        _rounds(case.op, case.group, case.ranks, case.pairs) * per_round + timing.blocks * _file_seconds(case)
+        for case in cases
+    )
     return plan.launches * (1.0 + timing.launch_warmup_seconds + sampled + around)
 
 
@@ -332,17 +335,15 @@ def _file_seconds(case: Case) -> float:
     return _PASSES * of_a_host / _STORAGE_BYTES_PER_SECOND + checked + _OTHER_TOOL_SECONDS * op.local
 
 
-def _rounds_of(case: Case) -> tuple[str, str, str | None]:
-    """What ``_rounds`` goes by: a split of many ranks takes long, and cases share few."""
-    return case.op, case.group, case.pairs
-
-
-def _rounds(case: Case) -> int:
-    """How many times a block of ``case`` warms up and samples: once, but for every round of pairs of the matrix."""
-    if OPS[case.op].members != "pairs":
+@lru_cache
+def _rounds(op: str, spec: str, ranks: int, pairs: Pairs | None) -> int:
+    """How many times a block warms up and samples: once, but for every round of pairs of the matrix. It is kept, for a
+    split of many ranks takes long, and cases share few.
+    """
+    if OPS[op].members != "pairs":
         return 1
-    together = case.pairs != "alone"
-    by_group = [number_of_rounds(len(group), together=together) for group in split_world(case.group, case.ranks)]
+    together = pairs != "alone"
+    by_group = [number_of_rounds(len(group), together=together) for group in split_world(spec, ranks)]
     return max(by_group) if together else sum(by_group)
 
 

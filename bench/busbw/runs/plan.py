@@ -20,7 +20,7 @@ from busbw.ops.exchanges import parse_exchange
 from busbw.ops.groups import ALL
 from busbw.ops.limits import refuse_beyond
 from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
-from busbw.ops.threads import CORES, parse_threads
+from busbw.ops.threads import parse_threads
 from busbw.ops.training import parse_compute, parse_slow
 from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Pairs, Pinning, Record, Sync
 
@@ -147,43 +147,13 @@ class Sweep(Record, frozen=True, kw_only=True):
             refuse_beyond("replicas", number, 1, limits.MOST_RANKS)
         for number in self.micro_batches or ():
             refuse_beyond("micro_batches", number, 1, limits.MOST_MICRO_BATCHES)
-        checks: dict[str, Callable[[], object]] = {
-            "ops": lambda: [op_named(name) for name in self.ops],
-            "sizes": lambda: units.parse_sizes(self.sizes),
-            "dtypes": lambda: _known("dtype", self.dtypes, DTYPE_BYTES),
-            "redops": lambda: _known("redop", self.redops, REDOPS),
-            "modes": lambda: _known("mode", self.modes, get_args(Mode)),
-            "sync": lambda: _known("sync", (self.sync,), get_args(Sync)),
-            "cache": lambda: _known("cache", (self.cache,), get_args(Cache)),
-            "in_place": lambda: _known("in place", (self.in_place,), get_args(InPlace)),
-            "algorithms": lambda: _known("algorithm", self.algorithms, _EVERY_ALGORITHM),
-            "pairs": lambda: _known("pairs", (self.pairs,), get_args(Pairs)),
-            "pinning": lambda: _known("pinning", self.pinning, get_args(Pinning)),
-            "threads": lambda: parse_threads(CORES if self.threads is None else self.threads, _MANY_CORES),
-            "numa_nodes": lambda: _known(
-                "NUMA node", (0,) if self.numa_nodes is None else self.numa_nodes, range(MOST_NODES)
-            ),
-            "root": lambda: _known("root", (self.root,), range(limits.MOST_RANKS)),
-            "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
-            "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
-            "imbalance": lambda: traffic.imbalanced(2, self.imbalance),
-            "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
-            "models": lambda: _require(("",) if self.models is None else self.models),
-            "micro_batches": lambda: _require((1,) if self.micro_batches is None else self.micro_batches),
-            "replicas": lambda: _require((1,) if self.replicas is None else self.replicas),
-            "compute": lambda: parse_compute(self.compute),
-            "slow_ranks": lambda: list(map(parse_slow, self.slow_ranks)),
-            "exchanges": lambda: _require([*map(parse_exchange, self.exchanges)]),
-        }
-        for key, check in checks.items():
+        for key, check in _CHECKS.items():
+            given = getattr(self, key)
             try:
-                if (
-                    isinstance(given := getattr(self, key), tuple)
-                    and len(given) > limits.MOST_VALUES
-                    and key != "traffic"
-                ):
+                if key != "traffic" and isinstance(given, tuple) and len(given) > limits.MOST_VALUES:
                     raise UsageError(f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}")  # noqa: TRY301 - the key is put before it below
-                check()
+                if given is not None:
+                    check(given)
             except UsageError as error:
                 raise UsageError(f"key {key!r}: {error}") from error
 
@@ -261,6 +231,33 @@ def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> N
         found = f"{what} {', '.join(map(repr, strangers))} is unknown" if strangers else f"the list of {what}s is empty"
         likely = nearest(str(strangers[0]), map(str, allowed)) if strangers else None
         raise UsageError(f"{found}; {what_is_known(names, likely)}")
+
+
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "ops": lambda names: [op_named(name) for name in names],
+    "sizes": units.parse_sizes,
+    "dtypes": lambda names: _known("dtype", names, DTYPE_BYTES),
+    "redops": lambda names: _known("redop", names, REDOPS),
+    "modes": lambda names: _known("mode", names, get_args(Mode)),
+    "sync": lambda name: _known("sync", (name,), get_args(Sync)),
+    "cache": lambda name: _known("cache", (name,), get_args(Cache)),
+    "in_place": lambda name: _known("in place", (name,), get_args(InPlace)),
+    "algorithms": lambda names: _known("algorithm", names, _EVERY_ALGORITHM),
+    "pairs": lambda name: _known("pairs", (name,), get_args(Pairs)),
+    "pinning": lambda names: _known("pinning", names, get_args(Pinning)),
+    "threads": lambda text: parse_threads(text, _MANY_CORES),
+    "numa_nodes": lambda nodes: _known("NUMA node", nodes, range(MOST_NODES)),
+    "root": lambda rank: _known("root", (rank,), range(limits.MOST_RANKS)),
+    "blocks": lambda sizes: storage.accesses(sizes, (1,), "direct"),
+    "depths": lambda depths: storage.accesses(("1MiB",), depths, "direct"),
+    "imbalance": lambda share: traffic.imbalanced(2, share),
+    "traffic": lambda weights: traffic.checked_weights(weights or ((1.0,),), "of the plan"),
+    **dict.fromkeys(("models", "micro_batches", "replicas"), _require),
+    "compute": parse_compute,
+    "slow_ranks": lambda ranks: list(map(parse_slow, ranks)),
+    "exchanges": lambda names: _require([*map(parse_exchange, names)]),
+}
+"""A key of a sweep → what raises UsageError for a value of it that cannot be; None is always one that can."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------

@@ -77,11 +77,15 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles that are stored for every rank."""
 
 
-def _require_finite(**numbers: float | None) -> None:
-    """JSON has no infinity and no NaN: msgspec would write null, and the row could not be read again."""
-    for name, number in numbers.items():
-        if number is not None and not math.isfinite(number):
-            raise ValueError(f"{name} is {number}; want a finite number")
+def _require_finite(record: "Record", *fields: str) -> None:
+    """JSON has no infinity and no NaN: msgspec would write null, and the row could not be read again. ``fields`` are
+    numbers, or vectors of them.
+    """
+    for name in fields:
+        value = getattr(record, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{name} is {number}; want a finite number")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -272,12 +276,10 @@ class GroupSamples(Record, frozen=True, kw_only=True):
     per_rank: tuple[RankSamples, ...]
 
     def __post_init__(self) -> None:
-        lengths = {len(self.slowest_ns), len(self.fastest_ns), len(self.late_rank)}
-        optional = [self.last_rank, self.arrival_skew_ns, self.exit_span_ns, self.exit_skew_ns, self.beside_ns]
-        if self.overlap is not None:
-            optional += [self.overlap.pure_ns, self.overlap.post_ns, self.overlap.compute_ns]
-            optional += [self.overlap.wait_ns, self.overlap.exposed_ns, self.overlap.host_post_ns]
-        lengths |= {len(vector) for vector in optional if vector is not None}
+        vectors: list[object] = [self.slowest_ns, self.fastest_ns, self.late_rank, self.last_rank, self.beside_ns]
+        vectors += [self.arrival_skew_ns, self.exit_span_ns, self.exit_skew_ns]
+        vectors += () if self.overlap is None else msgspec.structs.astuple(self.overlap)
+        lengths = {len(vector) for vector in vectors if isinstance(vector, tuple)}
         if len(lengths) != 1:
             raise ValueError(f"the vectors of one group differ in length: {sorted(lengths)}")
         for name, durations in (("slowest_ns", self.slowest_ns), ("fastest_ns", self.fastest_ns)):
@@ -286,7 +288,7 @@ class GroupSamples(Record, frozen=True, kw_only=True):
                     f"{name} has a sample of {min(durations)} ns, and a time is above 0: the clock is broken (busbw "
                     "selftest tells), or somebody changed the number"
                 )
-        _require_finite(bus_factor=self.bus_factor, wire_bytes=self.wire_bytes, moved_factor=self.moved_factor)
+        _require_finite(self, "bus_factor", "wire_bytes", "moved_factor")
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -299,10 +301,7 @@ class Check(Record, frozen=True, kw_only=True):
 
 def least_good(reasons: Sequence[StopReason]) -> StopReason:
     """The reason to stop that says most of what is wanting: a cap before convergence."""
-    for reason in ("cap_time", "cap_samples"):
-        if reason in reasons:
-            return reason
-    return "converged"
+    return max(reasons, key=("converged", "cap_samples", "cap_time").index)
 
 
 class RankClock(Record, frozen=True, kw_only=True):
@@ -320,7 +319,7 @@ class RankClock(Record, frozen=True, kw_only=True):
     drift_ppm: float | None = None
 
     def __post_init__(self) -> None:
-        _require_finite(drift_ppm=self.drift_ppm)
+        _require_finite(self, "drift_ppm")
 
 
 class GpuConditions(Record, frozen=True, kw_only=True):
@@ -353,15 +352,8 @@ class HostConditions(Record, frozen=True, kw_only=True):
     gpus: tuple[GpuConditions, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_finite(
-            load_before=self.load_before,
-            load_after=self.load_after,
-            busy_share=self.busy_share,
-            foreign_share=self.foreign_share,
-            steal_share=self.steal_share,
-            mhz_before=self.mhz_before,
-            mhz_after=self.mhz_after,
-        )
+        shares = ("busy_share", "foreign_share", "steal_share")
+        _require_finite(self, "load_before", "load_after", *shares, "mhz_before", "mhz_after")
 
 
 class CrossCheck(Record, frozen=True, kw_only=True):
@@ -377,8 +369,7 @@ class CrossCheck(Record, frozen=True, kw_only=True):
     error: str | None = None
 
     def __post_init__(self) -> None:
-        for rate in self.bytes_per_second:
-            _require_finite(bytes_per_second=rate)
+        _require_finite(self, "bytes_per_second")
 
 
 class Sent(Record, frozen=True, kw_only=True):
@@ -444,8 +435,7 @@ class StepParts(Record, frozen=True, kw_only=True):
     gaps: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for gap in self.gaps:
-            _require_finite(gaps=gap)
+        _require_finite(self, "gaps")
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
@@ -506,7 +496,7 @@ class Imported(Record, frozen=True, kw_only=True, tag="imported", tag_field="kin
     samples_ns: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_finite(time_ns=self.time_ns, bus_factor=self.bus_factor, wire_bytes=self.wire_bytes)
+        _require_finite(self, "time_ns", "bus_factor", "wire_bytes")
 
 
 class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"):
@@ -561,7 +551,7 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     resumes: int | None = None
 
     def __post_init__(self) -> None:
-        _require_finite(load_average=self.load_average)
+        _require_finite(self, "load_average")
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):

@@ -104,21 +104,18 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
     places = {case: place for place, case in enumerate(stored.run.cases)}
     failed = {row.case for row in stored.failed if not row.transient}
     void = tuple(case for case in stored.run.cases if case in failed)
-    skipped = frozenset(places[row.case] for row in stored.skipped if row.case in places)
-    again = frozenset(places[row.case] for row in stored.failed if row.transient and row.case in places)
+    skipped = frozenset(places[row.case] for row in stored.skipped)
+    again = frozenset(places[row.case] for row in stored.failed if row.transient)
     progress = progress_of(stored)
-
-    def placed(blocks: Iterable[CaseBlock]) -> frozenset[Block]:
-        return frozenset((places[case], block) for case, block in blocks)
-
     begun = [launch.launch for launch in stored.launches]
-    wanted: list[tuple[int | None, frozenset[Block]]] = [
-        (number, placed(progress.lacking(number))) for number in progress.there
+    wanted: list[tuple[int | None, frozenset[CaseBlock]]] = [
+        *((number, lacking) for number in progress.there if (lacking := progress.lacking(number))),
+        *([(None, progress.whole)] * (plan.launches - len(progress.there)) if progress.whole else ()),
     ]
-    wanted += [(None, placed(progress.whole))] * (plan.launches - len(progress.there))
-    wanted = [(resumes, blocks) for resumes, blocks in wanted if blocks]
     launches = tuple(
-        Remaining(resumes, blocks, skipped, number, len(wanted), again)
+        Remaining(
+            resumes, frozenset((places[case], block) for case, block in blocks), skipped, number, len(wanted), again
+        )
         for number, (resumes, blocks) in enumerate(wanted)
     )
     return Lack(stored, max(begun, default=-1) + 1, launches, void)
@@ -137,27 +134,23 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
         raise StoreError(
             f"the plan that is stored with run {run.id} is not one that this busbw can carry out: {error}"
         ) from error
-    if timeout_seconds is not None:
-        with told_as_options():
-            timing = msgspec.structs.replace(plan.timing, timeout_seconds=timeout_seconds)
-        plan = msgspec.structs.replace(plan, timing=timing)
-    if launches is None:
-        return plan
-    if launches < plan.launches:
-        raise UsageError(
-            f"--launches {launches}, but run {run.id} has {plan.launches}; a run that is resumed may get more, not "
-            "fewer: leave --launches out, or give a larger number"
-        )
+    wanted = plan.launches if launches is None else launches
+    seconds = plan.timing.timeout_seconds if timeout_seconds is None else timeout_seconds
     with told_as_options():
-        return msgspec.structs.replace(plan, launches=launches)
+        timing = msgspec.structs.replace(plan.timing, timeout_seconds=seconds)
+        if wanted < plan.launches:
+            raise UsageError(
+                f"--launches {wanted}, but run {run.id} has {plan.launches}; a run that is resumed may get more, not "
+                "fewer: leave --launches out, or give a larger number"
+            )
+        return msgspec.structs.replace(plan, launches=wanted, timing=timing)
 
 
 def refuse_options(given: Iterable[str]) -> None:
     """Refuse options that would change the plan of a run that is resumed; ``given`` are their names."""
-    names = tuple(given)
-    if names:
+    if names := ", ".join(given):
         raise UsageError(
-            f"{', '.join(names)} cannot be given with --resume: a run that is resumed keeps its plan; allowed beside "
+            f"{names} cannot be given with --resume: a run that is resumed keeps its plan; allowed beside "
             "it are --launches (more of them), --timeout (for what is measured now), --port, --quiet, --json, "
             "--results-dir and --dry-run"
         )
