@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import groupby
 from typing import Final
 
 from busbw.errors import UsageError
@@ -226,14 +227,10 @@ def significant(value: float, decimals: int, width: int) -> str:
 
 def number_list(numbers: Iterable[int]) -> str:
     """Numbers as the kernel writes lists of cores: ``0-3,8``, ascending and without repeats."""
-    ordered = sorted(set(numbers))
-    runs: list[list[int]] = []
-    for number in ordered:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    # Of a run of neighbours each is as far from its place as the others.
+    runs = groupby(enumerate(sorted(set(numbers))), key=lambda placed: placed[1] - placed[0])
+    ends = [(run[0], run[-1]) for run in ([number for _, number in placed] for _, placed in runs)]
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def numbers_in(text: str) -> tuple[int, ...] | None:

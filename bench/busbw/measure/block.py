@@ -170,7 +170,8 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> St
         tries = [tuple(_once(bench, parts.prepare, call) for call in calls) for _ in range(_TRIES)]
         timeline = _timeline(bench, parts)
         if bench.traces is not None:
-            write_profiles(bench, parts, bench.traces, f"profile-{_file_name(case)}-launch-{launch + 1}")
+            name = re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(case_in_words(case)))
+            write_profiles(bench, parts, bench.traces, f"profile-{name}-launch-{launch + 1}")
     step, compute, communication = zip(*tries, strict=True)
     sent = [(*kind, calls) for kind, calls in parts.sent.items()]
     ranks: dict[tuple[str, int, int, int], list[int]] = {}
@@ -226,11 +227,6 @@ def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
         path = folder / f"{name}-rank-{rank}.json"
         with files.explained("write", path):
             path.write_text(text, encoding="utf-8")
-
-
-def _file_name(case: Case) -> str:
-    """The case in words that a file may be called."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(case_in_words(case)))
 
 
 def shortened(spans: Sequence[Span], most: int) -> list[Span]:

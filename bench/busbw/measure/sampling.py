@@ -14,7 +14,7 @@ from itertools import cycle, repeat
 import numpy as np
 
 from busbw.backends.base import Call, Vector, explained
-from busbw.measure import device_loops
+from busbw.measure import device_loops, stopping
 from busbw.measure.bench import Bench, Part, agreed, first_error
 from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold
@@ -30,20 +30,8 @@ from busbw.measure.reduction import (
     reduce_batch,
     timed_by,
 )
-from busbw.measure.stopping import (
-    FIRST_UNITS,
-    MOST_CALIBRATIONS,
-    ROWED,
-    Budget,
-    balanced_units,
-    calibration_samples,
-    calls_per_sample,
-    first_batch,
-    next_batch,
-    stop_reason,
-    warmup_calls,
-)
-from busbw.measure.sync import Synchronizer, synchronizer_for
+from busbw.measure.stopping import ROWED, Budget
+from busbw.measure.sync import Start, synchronizer_for
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
@@ -75,7 +63,7 @@ class _Sampler:
     bench: Bench
     case: Case
     part: Part | None
-    start: Synchronizer
+    start: Start
     flush: Call | None
     work: ComputeLoad
     hold: Hold | None
@@ -218,14 +206,16 @@ def sample(
     by_python = part is not None and part.row is None
     estimate, anywhere = map(int, agreed(bench, [int((once.exits - once.entries)[0]), by_python]))
     sampler.compiled = not anywhere  # all ranks alike
-    warmup = warmup_calls(bench.timing, estimate)
+    warmup = stopping.warmup_calls(bench.timing, estimate)
     began = bench.clock.now_ns()
     warm = sampler.batch(warmup, estimate)
     spent = bench.clock.now_ns() - began
     by = timed_by(case)
     estimate, pace = map(int, agreed(bench, [int(np.median(durations(warm, by))), spent // warmup]))
     # A second call in a sample would find nothing prepared.
-    calls = 1 if op.stores or op.fresh else calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
+    calls = 1
+    if not (op.stores or op.fresh):
+        calls = stopping.calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
     error = sampler.settle(terms.calls or calls)
     if device is not None and case.mode in _CAPTURED and (told := first_error(bench, error)) is not None:
         raise Uncapturable(told)
@@ -257,19 +247,19 @@ def _balance(bench: Bench, sampler: _Sampler, budget: Budget, pace_ns: int) -> V
     estimate nor the rate of a computation can be believed while something else has the cores. A call that takes
     ``pace_ns`` with its start is part of two in a sample.
     """
-    sampler.computes, sampler.work_units = True, FIRST_UNITS
-    alone = _alone(bench, sampler, calibration_samples(budget, 2 * pace_ns))
-    for _ in range(MOST_CALIBRATIONS):
+    sampler.computes, sampler.work_units = True, stopping.FIRST_UNITS
+    alone = _alone(bench, sampler, stopping.calibration_samples(budget, 2 * pace_ns))
+    for _ in range(stopping.MOST_CALIBRATIONS):
         alone_ns = int(np.median(alone))
         pace = 2 * pace_ns + alone_ns
-        parts = sampler.batch(calibration_samples(budget, pace), pace).overlapped
+        parts = sampler.batch(stopping.calibration_samples(budget, pace), pace).overlapped
         # Those who sit the round out have zeros.
         pure_ns = int(np.median(agreed(bench, parts.pure.tolist()))) if parts is not None else 0
-        units = balanced_units(sampler.work_units, alone_ns, pure_ns)
+        units = stopping.balanced_units(sampler.work_units, alone_ns, pure_ns)
         if units == sampler.work_units:
             break
         sampler.work_units = units
-        alone = _alone(bench, sampler, calibration_samples(budget, 2 * pace_ns))
+        alone = _alone(bench, sampler, stopping.calibration_samples(budget, 2 * pace_ns))
     return alone
 
 
@@ -293,7 +283,7 @@ def _until_enough(
     if bench.common.comparable:
         origin = -int(agreed(bench, [-origin])[0])
     count = 0
-    more = first_batch(budget, estimate_ns, pace_ns)
+    more = stopping.first_batch(budget, estimate_ns, pace_ns)
     if sampler.case.sync == "window":
         # How long windows have to be is learnt from batch to batch; a large first one could be missed as a whole.
         more = min(more, budget.least_samples)
@@ -307,7 +297,7 @@ def _until_enough(
         everything = joined(seen)
         elapsed = int(agreed(bench, [bench.clock.now_ns() - began])[0])
         precision = bench.timing.precision
-        reason = stop_reason(budget, everything.slowest, elapsed, precision, len(batches))
+        reason = stopping.stop_reason(budget, everything.slowest, elapsed, precision, len(batches))
         if reason is not None:
             return everything, batches, reason
-        more = next_batch(budget, everything.slowest, elapsed, precision, len(batches))
+        more = stopping.next_batch(budget, everything.slowest, elapsed, precision, len(batches))

@@ -1,7 +1,5 @@
 """How ranks come to the same moment before a sample: one class for each policy of ``records.Sync``."""
 
-from typing import Protocol
-
 import numpy as np
 
 from busbw.backends.base import Backend
@@ -13,49 +11,38 @@ _SLACK = 1.5
 _TOO_MANY_MISSED = 0.25
 
 
-class Synchronizer(Protocol):
-    """Brings the ranks together. ``begin`` comes before a batch of samples, the call itself before each sample, and
-    ``missed`` after the batch: the starts for which this rank was not there in time.
-    """
-
-    def begin(self, count: int, pace_ns: int) -> None:
-        """A batch with ``count`` starts is to come, one in about ``pace_ns``. All ranks call it."""
-
-    def __call__(self) -> None:
-        """Return when the sample may begin."""
-
-    def missed(self) -> list[int]:
-        """The starts of the last batch that were too late on this rank."""
-
-
-def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> Synchronizer:
+def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> "Start":
     """The policy by its name."""
     if sync == "none":
         return NoStart(backend)
     if sync == "dissemination":
         return DisseminationStart(backend)
-    return WindowStart(backend, common) if sync == "window" else BarrierStart(backend)
+    return WindowStart(backend, common) if sync == "window" else Start(backend)
 
 
-class BarrierStart:
-    """The library's own barrier before every sample."""
+class Start:
+    """The library's own barrier before every sample; the other policies differ from it.
+
+    ``begin`` comes before a batch of samples, the call itself before each sample, and ``missed`` after the batch.
+    """
 
     def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._barrier = backend.barrier
 
     def begin(self, count: int, pace_ns: int) -> None:
-        """Nothing to prepare."""
+        """A batch with ``count`` starts is to come, one in about ``pace_ns``. All ranks call it."""
 
     def __call__(self) -> None:
         """Wait for all ranks."""
         self._barrier()
 
     def missed(self) -> list[int]:
-        """A barrier waits for everybody."""
+        """The starts of the last batch that were too late on this rank: none, for a barrier waits for everybody."""
         return []
 
 
-class NoStart(BarrierStart):
+class NoStart(Start):
     """One barrier before a batch and nothing between its samples: ranks may run apart, as they do in programs."""
 
     def begin(self, count: int, pace_ns: int) -> None:  # noqa: ARG002 - the same for every batch
@@ -66,7 +53,7 @@ class NoStart(BarrierStart):
         """Go on at once."""
 
 
-class DisseminationStart(BarrierStart):
+class DisseminationStart(Start):
     """⌈log₂ n⌉ rounds of messages, round k to the rank 2ᵏ further (Hensgen, Finkel & Manber 1988).
 
     It is the same whatever the library's barrier is, so that a barrier that changes with the number of ranks does not
@@ -86,7 +73,7 @@ class DisseminationStart(BarrierStart):
             self._swap(to, source)
 
 
-class WindowStart:
+class WindowStart(Start):
     """At an agreed moment of the common clock, one window after the other. A rank that comes later has missed it.
 
     It spins, so it needs a core for each rank, and clocks that can be compared. A window is half as
@@ -95,7 +82,7 @@ class WindowStart:
     """
 
     def __init__(self, backend: Backend, common: CommonClock) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._common = common
         self._now = common.clock.now_ns
         self._longer = 1

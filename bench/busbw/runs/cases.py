@@ -11,7 +11,7 @@ from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, limits, storage, traffic
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Matrix, Op, Shape
 from busbw.ops.exchanges import exchange_in_words, parse_exchange
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
@@ -167,13 +167,15 @@ def _cases_of(
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     in_place = _in_place(op, sweep.in_place)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
-    spec, unit = split[0], _unit(op, split[1])
+    spec, unit = split[0], math.lcm(*map(op.multiple, set(map(len, split[1]))))
     for mode, setting, dtype, redop, inside, wanted in product(sweep.modes, settings, dtypes, redops, in_place, sizes):
-        size = _rounded(op, unit, dtype, wanted) if dtype is not None else 0
-        note = None
-        if size != wanted and dtype is not None:
-            asked, taken = units.format_size(wanted), units.format_size(size)
-            note = f"{op.name} {dtype}: {asked} became {taken}, {_allowed_in_words(op, unit, dtype)}"
+        size, note = 0, None
+        if dtype is not None:
+            shape, itemsize = op.shape or _multiples(unit, DTYPE_BYTES[dtype]), DTYPE_BYTES[dtype]
+            size = shape.down(wanted // itemsize) * itemsize
+            if size != wanted:
+                asked, taken = units.format_size(wanted), units.format_size(size)
+                note = f"{op.name} {dtype}: {asked} became {taken}, {shape.words}"
         case = Case(
             op=op.name,
             backend=plan.backend,
@@ -217,8 +219,10 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
     elif op.host_memory:
         for pinning in sweep.pinning:
             yield {"pinning": cast("Pinning", pinning)}
+    elif op.uneven and sweep.traffic is not None:
+        yield {"traffic": traffic.fingerprint(sweep.traffic)}
     else:
-        yield _of_traffic(sweep) if op.uneven else {}
+        yield {"imbalance": sweep.imbalance} if op.uneven else {}
 
 
 def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
@@ -264,12 +268,6 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
             )
 
 
-def _of_traffic(sweep: Sweep) -> Settings:
-    if sweep.traffic is not None:
-        return {"traffic": traffic.fingerprint(sweep.traffic)}
-    return {"imbalance": sweep.imbalance}
-
-
 def _algorithms(op: Op, wanted: Sequence[str]) -> Iterator[Settings]:
     """Of an op that has some over send and receive; what only other ops of the sweep have is left out."""
     every = (LIBRARY, *ALGORITHMS[op.name])
@@ -289,23 +287,9 @@ def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
     return sweep.traffic
 
 
-def _rounded(op: Op, unit: int, dtype: str, wanted: int) -> int:
-    itemsize = DTYPE_BYTES[dtype]
-    if op.shape is not None:
-        return op.shape.down(wanted // itemsize) * itemsize
-    whole = unit * itemsize
-    return max(whole, wanted // whole * whole)
-
-
-def _unit(op: Op, groups: Round) -> int:
-    return math.lcm(*map(op.multiple, set(map(len, groups))))
-
-
-def _allowed_in_words(op: Op, unit: int, dtype: str) -> str:
-    itemsize = DTYPE_BYTES[dtype]
-    if op.shape is not None:
-        return op.shape.words
-    return f"a multiple of {itemsize} B" if unit == 1 else f"a multiple of {unit} ranks × {itemsize} B"
+def _multiples(unit: int, itemsize: int) -> Shape:
+    of_ranks = "" if unit == 1 else f"{unit} ranks × "
+    return Shape(lambda count: max(unit, count // unit * unit), f"a multiple of {of_ranks}{itemsize} B")
 
 
 def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:

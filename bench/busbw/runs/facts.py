@@ -54,8 +54,8 @@ _RANK = {
     "numa_nodes": list[Count],
     "variables": dict[str, str],
 }
-_JOB = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "ranks": [_RANK]}
-"""What may be another one in each of the jobs that a run was measured in."""
+OF_A_JOB: Final = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "ranks": [_RANK]}
+"""Facts of a host that may change within a run, because its launches may be in several jobs."""
 _CORES = ("physical_cores", "logical_cores", "usable_cores")
 _NIC = {**dict.fromkeys(("name", "kind", "driver"), str), "up": bool, "speed_bytes_per_second": Rate}
 _NVLINK = {**dict.fromkeys(("generation", "up", "down", "switch", "untold"), Count), "peers": dict[str, Count]}
@@ -69,7 +69,7 @@ _DEVICE = {
 }
 _PORT = {**dict.fromkeys(("device", "rate", "layer", "driver"), str), "port": Count, "bytes_per_second": Rate}
 _HOST = {
-    **_JOB,
+    **OF_A_JOB,
     **dict.fromkeys(("kernel", "python", "torch", "virtualization", "thp"), str),
     "cpu": {"model": str, **dict.fromkeys((*_CORES, "last_level_cache_bytes"), Count)},
     "memory": dict.fromkeys(("total_bytes", "available_bytes"), Count),
@@ -82,7 +82,7 @@ _HOST = {
     "nccl": {"version": str},
     "mpi": {**dict.fromkeys(("library", "threads", "device", "loop"), str), "transport": dict[str, str]},
     "versions": dict[str, str | None],
-    "resumed": [{**_JOB, "launch": Count}],
+    "resumed": [{**OF_A_JOB, "launch": Count}],
 }
 """A name → its type, a table of more names, or a list of what is in the brackets."""
 

@@ -347,7 +347,8 @@ def told_as_options() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(_KEY.sub(_option, str(error))) from error
+        named = _KEY.sub(lambda key: f"{_OPTIONS.get(key[1], '--' + key[1].replace('_', '-'))}: ", str(error))
+        raise UsageError(named) from error
 
 
 _KEY = re.compile(r"^key '(\w+)': ")
@@ -363,10 +364,6 @@ _OPTIONS = {
     "timeout_seconds": "--timeout",
 }
 """Keys of a plan → the options that have another name."""
-
-
-def _option(key: re.Match[str]) -> str:
-    return f"{_OPTIONS.get(key[1], '--' + key[1].replace('_', '-'))}: "
 
 
 def given_path(path: str) -> str:

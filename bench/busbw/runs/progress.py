@@ -1,6 +1,6 @@
 """How far a run is: which launches of its plan are there, whole or in part, by the blocks that have a row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from busbw.runs.outline import Outline, outline_of
@@ -46,11 +46,9 @@ class Progress:
         """For people, who count launches from 1: "1 of 4 launches is complete, launch 2 in part (40 of 80 blocks)"."""
         launches = "1 launch" if self.planned == 1 else f"{self.planned} launches"
         verb = "is" if self.complete == 1 else "are"
-        return ", ".join([f"{self.complete} of {launches} {verb} complete", *self._parts()])
-
-    def _parts(self) -> Iterator[str]:
-        for launch, blocks in self.partial.items():
-            yield f"launch {launch + 1} in part ({blocks} of {len(self.whole)} blocks)"
+        whole = len(self.whole)
+        parts = [f"launch {one + 1} in part ({blocks} of {whole} blocks)" for one, blocks in self.partial.items()]
+        return ", ".join([f"{self.complete} of {launches} {verb} complete", *parts])
 
 
 def progress_of(stored: StoredRun | Outline) -> Progress:

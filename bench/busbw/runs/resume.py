@@ -10,7 +10,7 @@ from busbw import __version__
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
+from busbw.runs.facts import OF_A_JOB, SAME_FACTS, SAME_VARIABLES, fact
 from busbw.runs.placement import binding, rank_placements, variables_of
 from busbw.runs.plan import Plan, told_as_options
 from busbw.runs.progress import CaseBlock, progress_of
@@ -24,9 +24,6 @@ _SAME_FACTS = (*SAME_FACTS, "mpi.loop", "storage.way")
 """One that a run of before it was recorded lacks proves no difference, but for ``virtualization``: none is what a bare
 machine has.
 """
-
-_FACTS_OF_A_JOB = ("boot_id", "node", "variables", "ranks")
-"""Facts of a host that may change within a run, because its launches may be in several jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +216,7 @@ def _with_what_is_new(then: dict[str, JSON], now: Mapping[str, JSON], launch: in
     last = dict(then)
     for one in before:
         last.update(one)
-    new = {name: now[name] for name in _FACTS_OF_A_JOB if name in now and now[name] != last.get(name)}
+    new = {name: now[name] for name in OF_A_JOB if name in now and now[name] != last.get(name)}
     return {**then, "resumed": [*before, {"launch": launch, **new}]} if new else then
 
 

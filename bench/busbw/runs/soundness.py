@@ -23,8 +23,8 @@ from busbw.runs.records import (
     Imported,
     LaunchStarted,
     Measurement,
-    OverlapSamples,
     RankClock,
+    Record,
     Row,
     Run,
     Skipped,
@@ -152,30 +152,25 @@ def _of_launch(row: LaunchStarted, ranks: int) -> Iterator[str]:
     yield from _out_of(0, _MOST, launch=row.launch)
     if row.resumes is not None and not 0 <= row.resumes < row.launch:
         yield f"resumes is {row.resumes}; want a launch before {row.launch}"
-    for name in ("hosts", "pids", "timer_ns"):
-        if len(getattr(row, name)) != ranks:
-            yield f"{name} has {len(getattr(row, name))} entries; the run has {ranks} ranks"
-    yield from _vector("timer_ns", row.timer_ns)
-    for name in ("empty_call_ns", "empty_loop_ns", "compiled_call_ns", "compiled_loop_ns"):
-        costs = getattr(row, name)
-        if len(costs) not in {0, ranks}:
-            yield f"{name} has {len(costs)} entries; the run has {ranks} ranks"
-        yield from _vector(name, costs)
+    costs = ("empty_call_ns", "empty_loop_ns", "compiled_call_ns", "compiled_loop_ns")
+    for name in ("hosts", "pids", "timer_ns", *costs):
+        if (found := len(getattr(row, name))) != ranks and (found or name not in costs):
+            yield f"{name} has {found} entries; the run has {ranks} ranks"
+    yield from _times(row, "timer_ns", *costs)
     yield from _clocks(row.clocks, ranks)
 
 
 def _clocks(clocks: Sequence[RankClock], ranks: int) -> Iterator[str]:
     for clock in clocks:
         yield from _out_of(0, ranks - 1, **{"rank of a clock": clock.rank})
-        yield from _out_of(0, LONGEST_NS, error_ns=clock.error_ns, rtt_ns=clock.rtt_ns)
+        yield from _times(clock, "error_ns", "rtt_ns")
 
 
 def _of_measurement(row: Measurement) -> Iterator[str]:
     yield from _time("started", row.started)
     yield from _out_of(1, _MOST, calls=row.calls, buffer_sets=row.buffer_sets)
     yield from _out_of(0, _MOST, warmup_calls=row.warmup_calls)
-    yield from _out_of(0, LONGEST_NS, first_call_ns=row.first_call_ns, elapsed_ns=row.elapsed_ns)
-    yield from _out_of(0, LONGEST_NS, clock_error_ns=row.clock_error_ns or 0)
+    yield from _times(row, "first_call_ns", "elapsed_ns", "clock_error_ns")
     yield from _out_of(0, _MOST_BYTES, wrong_elements=row.check.wrong_elements)
     yield from _clocks(row.clocks or (), row.case.ranks)
     if row.step is not None:
@@ -185,9 +180,8 @@ def _of_measurement(row: Measurement) -> Iterator[str]:
 def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
     if not len(step.step_ns) == len(step.compute_ns) == len(step.communication_ns) > 0:
         yield "step_ns, compute_ns and communication_ns want one time for each try of a step, and one try or more"
-    yield from _vector("step_ns", step.step_ns, 1)
-    for name in ("compute_ns", "communication_ns"):
-        yield from _vector(name, getattr(step, name))
+    yield from _times(step, "step_ns", least=1)
+    yield from _times(step, "compute_ns", "communication_ns")
     yield from _out_of(1, _MOST, steps=step.steps)
     if step.gaps and (len(step.gaps) != step.steps + 1 or not step.gaps[0] > 0):
         yield f"gaps are {len(step.gaps)} from {step.gaps[0]:g} on; want one above 0, and one behind each of the steps"
@@ -252,9 +246,8 @@ def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
     if not samples:
         yield "a group has no samples"
     yield from of_factors(group.bus_factor, group.wire_bytes, group.moved_factor, case.op, len(ranks))
-    for name in ("slowest_ns", "fastest_ns", "beside_ns", "arrival_skew_ns", "exit_skew_ns"):
-        yield from _vector(name, getattr(group, name) or ())
-    yield from _vector("exit_span_ns", group.exit_span_ns or (), -LONGEST_NS)
+    yield from _times(group, "slowest_ns", "fastest_ns", "beside_ns", "arrival_skew_ns", "exit_skew_ns")
+    yield from _times(group, "exit_span_ns", least=-LONGEST_NS)
     if any(map(int.__gt__, group.fastest_ns, group.slowest_ns)):
         yield "fastest_ns is above slowest_ns of the same sample"
     for name in ("late_rank", "last_rank"):
@@ -264,7 +257,7 @@ def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
         if not numbers_samples(getattr(group, name), samples):
             yield f"{name} does not number samples of the group"
     if group.overlap is not None:
-        yield from _of_overlap(group.overlap)
+        yield from _times(group.overlap, *group.overlap.__struct_fields__)
     yield from _of_ranks(group)
 
 
@@ -280,12 +273,6 @@ def of_factors(found: float | None, wire_bytes: float, moved_factor: float, op: 
         yield f"bus_factor is {found}; {op} over {ranks} ranks has {wanted}"
     if not 0 <= wire_bytes <= float(_MOST_BYTES) or not 0 < moved_factor <= float(_MOST):
         yield f"wire_bytes is {wire_bytes:g} and moved_factor {moved_factor:g}; want ≥ 0 and > 0"
-
-
-def _of_overlap(overlap: OverlapSamples) -> Iterator[str]:
-    for name in ("pure_ns", "post_ns", "compute_ns", "wait_ns", "exposed_ns", "host_post_ns"):
-        yield from _vector(name, getattr(overlap, name) or ())
-    yield from _out_of(0, LONGEST_NS, compute_alone_ns=overlap.compute_alone_ns)
 
 
 def _of_ranks(group: GroupSamples) -> Iterator[str]:
@@ -306,7 +293,7 @@ def _of_ranks(group: GroupSamples) -> Iterator[str]:
             if len(getattr(rank, name) or group.slowest_ns) != len(group.slowest_ns):
                 yield f"{name} of rank {rank.rank} has another length than slowest_ns"
                 return
-        yield from _vector("entries_ns", rank.entries_ns or ())
+        yield from _times(rank, "entries_ns")
     yield from _of_kept_samples(group)
 
 
@@ -333,9 +320,14 @@ def _quantiles(values: Sequence[int]) -> list[float]:
     ]
 
 
-def _vector(name: str, values: Sequence[int], least: int = 0) -> Iterator[str]:
-    if values and not least <= min(values) <= max(values) <= LONGEST_NS:
-        yield f"{name} has a number out of range: from {min(values)} to {max(values)}; allowed are {least} to 10^18 ns"
+def _times(of: Record, *names: str, least: int = 0) -> Iterator[str]:
+    """Of fields that are times, or vectors of them; None where there is none."""
+    for name in names:
+        told = getattr(of, name)
+        if isinstance(told, int):
+            yield from _out_of(least, LONGEST_NS, **{name: told})
+        elif told and not least <= min(told) <= max(told) <= LONGEST_NS:
+            yield f"{name} has a number out of range: from {min(told)} to {max(told)}; allowed are {least} to 10^18 ns"
 
 
 def _time(name: str, text: str) -> Iterator[str]:
