@@ -99,10 +99,13 @@ def told_by_all(bench: Bench, mine: object, kind: type[_Told]) -> list[_Told]:
     return [msgspec.json.decode(text, type=kind) for text in texts]
 
 
-def first_error(bench: Bench, error: str) -> str | None:
-    """What the first rank says that has an ``error``, at all ranks; None when none has one."""
-    if not agreed(bench, [bool(error)])[0]:
-        return None
-    told = bench.backend.share(error)
-    first = next(rank for rank, text in enumerate(told) if text)
-    return f"rank {first} says: {told[first]}"
+class CaseFailed(Exception):
+    """A case gives no result here: raised on all ranks alike, with the reason."""
+
+
+def fail_together(bench: Bench, error: str, what: str) -> None:
+    """Raise CaseFailed on all ranks where one has an ``error``: ``what``, and what the first says that has one."""
+    if agreed(bench, [bool(error)])[0]:
+        told = bench.backend.share(error)
+        first = next(rank for rank, text in enumerate(told) if text)
+        raise CaseFailed(f"{what}: rank {first} says: {told[first]}")

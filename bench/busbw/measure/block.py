@@ -16,17 +16,17 @@ import numpy as np
 
 from busbw.backends.base import Call, Parts, Span, explained
 from busbw.backends.patterns import settle
-from busbw.measure.bench import Bench, Part, agreed, rounds_of, told_by_all
-from busbw.measure.buffers import give_back, take_part
+from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of, told_by_all
+from busbw.measure.buffers import part_in
 from busbw.measure.interference import InterferenceMonitor
-from busbw.measure.sampling import RoundResult, Sweep, Terms, Uncapturable, sample
+from busbw.measure.sampling import RoundResult, Sweep, Terms, sample
 from busbw.measure.stopping import budget_of
 from busbw.measure.verify import check_case
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs import files
-from busbw.runs.causes import WRONG_DATA, failed
+from busbw.runs.causes import failed
 from busbw.runs.records import (
     Case,
     Check,
@@ -75,16 +75,12 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     beside: CrossCheck | None = None
     apart: StepParts | None = None
     for groups in rounds:
-        part = take_part(bench, op, case, groups, matrix, sets)
-        if isinstance(part, str):
-            return failed(case, launch, block, part)
-        one = _round(bench, op, case, groups, part, matrix, terms)
-        if not isinstance(one, str):
-            beside, apart = _cross_check(bench, op, part), _taken_apart(bench, case, part, launch)
-        give_back(bench, part)
-        if isinstance(one, str):
-            return failed(case, launch, block, one)
-        done.append(one)
+        try:
+            with part_in(bench, op, case, groups, matrix, sets) as part:
+                done.append(_round(bench, op, case, groups, part, matrix, terms))
+                beside, apart = _cross_check(bench, op, part), _taken_apart(bench, case, part, launch)
+        except CaseFailed as reason:
+            return failed(case, launch, block, str(reason))
         terms = dataclasses.replace(terms, calls=done[0].result.calls)
     results = [one.result for one in done]
     return Measurement(
@@ -118,24 +114,15 @@ class _Round:
     first_call_ns: int
 
 
-def _round(
-    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, terms: Terms
-) -> _Round | str:
-    """Check, sample, check again; or, on every rank, why the case has failed."""
-    check, call_ns = check_case(bench, op, case, part, terms.sets)
-    if isinstance(check, str) or check.state == "wrong":
-        return _wrong(check, "before timing")
+def _round(bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, terms: Terms) -> _Round:
+    """Check, sample, check again. Raises CaseFailed, on every rank."""
+    check, call_ns = check_case(bench, op, case, part, terms.sets, "before timing")
     if part is not None and op.reduces and case.in_place:
         with explained(bench.backend):
             for one in part.sets:
                 settle(one.send, case.redop or "sum")
-    try:
-        result = sample(bench, op, case, groups, part, matrix, terms)
-    except Uncapturable as reason:
-        return f"cannot be captured: {reason}"
-    after, _ = check_case(bench, op, case, part, terms.sets)
-    if isinstance(after, str) or after.state == "wrong":
-        return _wrong(after, "after timing")
+    result = sample(bench, op, case, groups, part, matrix, terms)
+    check_case(bench, op, case, part, terms.sets, "after timing")
     return _Round(result, check, call_ns)
 
 
@@ -285,7 +272,3 @@ def _sets(bench: Bench, case: Case) -> int:
     cache_bytes = last_level_cache_bytes() if device is None else device.cache_bytes
     wanted = math.ceil(_CACHES_TO_SWEEP * cache_bytes / max(case.size_bytes, 1))
     return int(agreed(bench, [min(max(wanted, 2), _MOST_SETS)])[0])
-
-
-def _wrong(check: Check | str, when: str) -> str:
-    return check if isinstance(check, str) else f"{WRONG_DATA} {when}: {check.wrong_elements} elements differ"

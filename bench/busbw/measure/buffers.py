@@ -1,12 +1,14 @@
 """A rank's part in a round: buffers of its own, the calls that are bound to them, and giving both back."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from busbw.backends.base import Backend, explained
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Pattern, Unverifiable, pattern
 from busbw.errors import BackendError
-from busbw.measure.bench import Bench, BufferSet, Part, first_error
+from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, fail_together
 from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.groups import Round
 from busbw.runs.records import Case
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int) -> Part | str | None:
-    """This rank's part, or on every rank the error of the first one that could not make its buffers and bind to them.
+@contextmanager
+def part_in(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int) -> Iterator[Part | None]:
+    """This rank's part, given back behind the round unless the world has broken. Raises CaseFailed, on every rank, with
+    the error of the first one that could not make its buffers and bind to them.
 
     The ranks agree before anybody calls: one that has no part would leave the others waiting in the operation.
     """
@@ -26,11 +30,13 @@ def take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, s
         part = part_of(bench, op, case, groups, matrix, sets)
     except bench.backend.raises as refused:
         error = bench.backend.explain(refused)
-    told = first_error(bench, error)
-    if told is None:
-        return part
-    give_back(bench, part)
-    return f"cannot be prepared: {told}"
+    try:
+        fail_together(bench, error, "cannot be prepared")
+        yield part
+    except CaseFailed:
+        _give_back(bench, part)
+        raise
+    _give_back(bench, part)
 
 
 def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int = 1) -> Part | None:
@@ -87,7 +93,7 @@ def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tenso
     return backend.allocate(layout.send_count, dtype), receive
 
 
-def give_back(bench: Bench, part: Part | None) -> None:
+def _give_back(bench: Bench, part: Part | None) -> None:
     """What the library holds for the operations of ``part``. Raises BackendError when it does not take it."""
     with explained(bench.backend):
         for one in part.sets if part is not None else ():

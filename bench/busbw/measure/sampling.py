@@ -15,7 +15,7 @@ import numpy as np
 
 from busbw.backends.base import Call, Vector, explained
 from busbw.measure import device_loops, stopping
-from busbw.measure.bench import Bench, Part, agreed, first_error
+from busbw.measure.bench import Bench, Part, agreed, fail_together
 from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
@@ -167,10 +167,6 @@ class Sweep:
         self._memory += 1
 
 
-class Uncapturable(Exception):
-    """The calls of a case cannot be captured in a graph; the message says what the first rank heard."""
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every round of a block: its share of the budget, what drives the data out of the caches before a
@@ -195,7 +191,7 @@ def sample(
 ) -> RoundResult:
     """Warm up and sample ``case`` on all ``groups`` at once; every rank calls it, with its own ``part`` (None: idle).
 
-    Raises Uncapturable, on all ranks alike, when the calls cannot be captured as the mode needs it, BackendError when a
+    Raises CaseFailed, on all ranks alike, when the calls cannot be captured as the mode needs it, BackendError when a
     rank is lost and ClockError when a sample did not take time.
     """
     budget, device = terms.budget, bench.backend.device
@@ -217,8 +213,8 @@ def sample(
     if not (op.stores or op.fresh):
         calls = stopping.calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
     error = sampler.settle(terms.calls or calls)
-    if device is not None and case.mode in _CAPTURED and (told := first_error(bench, error)) is not None:
-        raise Uncapturable(told)
+    if device is not None and case.mode in _CAPTURED:
+        fail_together(bench, error, "cannot be captured")
     if device is not None and case.mode in ROWED:
         # The first row has everything that comes once, and a call within a row is not as long as one on its own.
         row_ns = int(agreed(bench, [int(durations(sampler.batch(1, pace), by)[0])])[0])

@@ -6,16 +6,17 @@ from busbw.backends.base import Call, Operation, do_nothing, explained
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
-from busbw.measure.bench import Bench, BufferSet, Part, first_error, rounds_of
+from busbw.measure.bench import Bench, BufferSet, CaseFailed, Part, fail_together, rounds_of
 from busbw.ops.base import Op
+from busbw.runs.causes import WRONG_DATA
 from busbw.runs.records import Case, Check
 
 
-def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tuple[Check | str, int]:
+def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, when: str) -> tuple[Check, int]:
     """One call a set of buffers, on fresh data, that no sample is taken of; how long the first took here, in ns.
 
-    Returns what was found, or the error when the op raised on every rank. A case that is to overlap is checked the way
-    it will run: posted, then waited for.
+    Raises CaseFailed, on all ranks alike, when the op raised on every rank, and when data are wrong (it says ``when``).
+    A case that is to overlap is checked the way it will run: posted, then waited for.
     """
     reason = _unverifiable(op, case)
     wrong = first_ns = 0
@@ -24,8 +25,7 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -
         one = None if part is None else part.sets[number]
         # All ranks agree after each of the two: the second may be a barrier, and nobody may miss it.
         for make in _preparations(case, part, number):
-            if (told := first_error(bench, _error_of(bench, make))) is not None:
-                return f"cannot be prepared: {told}", first_ns
+            fail_together(bench, _error_of(bench, make), "cannot be prepared")
         if bench.backend.device is not None:
             with explained(bench.backend):
                 bench.backend.device.synchronise()
@@ -38,13 +38,12 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -
                 except bench.backend.raises as raised:
                     unchecked = bench.backend.explain(raised)
         first_ns = first_ns or call_ns
-        found = _found_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
-        if isinstance(found, str):
-            return found, first_ns
-        wrong += found
+        wrong += _found_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
     if reason is not None:
         return Check(state="not checked", reason=reason), first_ns
-    return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
+    if wrong:
+        raise CaseFailed(f"{WRONG_DATA} {when}: {wrong} elements differ")
+    return Check(state="verified"), first_ns
 
 
 def _error_of(bench: Bench, do: Call) -> str:
@@ -100,13 +99,12 @@ def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) 
     return "", bench.clock.now_ns() - before
 
 
-def _found_everywhere(
-    bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool
-) -> str | int:
-    """Wrong elements over all ranks; or what was raised when every rank that took part raised (``error``), or by any
-    rank in the check of its data (``unchecked``), when the operation is over everywhere.
+def _found_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool) -> int:
+    """Wrong elements over all ranks.
 
-    Raises BackendError when only some raised and they are in it ``together``: the others may still be in the operation.
+    Raises CaseFailed when every rank that took part raised (``error``), or any rank in the check of its data
+    (``unchecked``), when the operation is over everywhere. Raises BackendError when only some raised and they are in it
+    ``together``: the others may still be in the operation.
     """
     counts = np.asarray([bool(error), took_part, bool(unchecked), wrong], dtype=np.int64)
     try:
@@ -125,8 +123,8 @@ def _found_everywhere(
     told = bench.backend.share(error if raised_on else unchecked)
     who = next(rank for rank, text in enumerate(told) if text)
     if count == taking_part:
-        return f"{what} raised on every rank: {told[who]}"
-    return f"{what} raised on {count} of {taking_part} ranks: rank {who} says: {told[who]}"
+        raise CaseFailed(f"{what} raised on every rank: {told[who]}")
+    raise CaseFailed(f"{what} raised on {count} of {taking_part} ranks: rank {who} says: {told[who]}")
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:
