@@ -97,7 +97,7 @@ def outline(folder: Path) -> Outline:
     if not 1 <= schema <= SCHEMA or any(soundness.flaws_of_plan(head.plan, len(head.cases))):
         return outline_of(store.read(folder))
     seen = _Seen(schema)
-    for name in (store.PACKED_FILE, store.SAMPLES_FILE, store.PACKED_FILE):
+    for name in store.PLACES:
         with suppress(FileNotFoundError):
             seen.take_all(folder / name)
             break

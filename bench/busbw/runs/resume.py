@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -62,11 +64,8 @@ class Lack:
 
     def by_case(self, launch: Remaining) -> dict[Case, tuple[int, ...]]:
         """The missing blocks of one launch to come, case by case in the order of the plan."""
-        found: dict[Case, tuple[int, ...]] = {}
-        for place, block in sorted(launch.blocks):
-            case = self.stored.run.cases[place]
-            found[case] = (*found.get(case, ()), block)
-        return found
+        by_place = groupby(sorted(launch.blocks), key=itemgetter(0))
+        return {self.stored.run.cases[place]: tuple(block for _, block in blocks) for place, blocks in by_place}
 
     def in_words(self) -> str:
         """What is missing, launch by launch (for people, who count them from 1), and what is not tried again."""
@@ -74,15 +73,11 @@ class Lack:
         void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
         if not self.launches:
             return f"nothing is missing in run {name}{void}; it is complete, and nothing is measured"
-        parts = [
-            f"launch {self.first + one.number + 1} measures {len(one.blocks)} block(s) "
-            + (
-                "of a launch that never began"
-                if one.resumes is None
-                else f"that launch {one.resumes + 1} did not come to"
-            )
-            for one in self.launches
-        ]
+        parts = []
+        for one in self.launches:
+            begun = one.resumes
+            left = "of a launch that never began" if begun is None else f"that launch {begun + 1} did not come to"
+            parts.append(f"launch {self.first + one.number + 1} measures {len(one.blocks)} block(s) {left}")
         return f"run {name} lacks {self.blocks} block(s): {', '.join(parts)}{void}"
 
 

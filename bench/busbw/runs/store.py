@@ -44,6 +44,11 @@ SAMPLES_FILE = "samples.jsonl"
 PACKED_FILE = "samples.jsonl.gz"
 """The samples of a large run that has ended; as long as it is there, a plain file beside it does not count."""
 
+PLACES = (PACKED_FILE, SAMPLES_FILE) * 2
+"""Where rows are looked for, twice: somebody else may pack or unpack the run meanwhile, and the file that one has just
+looked for is the other one then.
+"""
+
 _Decoded = TypeVar("_Decoded")
 
 Keep = Callable[[Measurement, "Groups"], Measurement]
@@ -280,22 +285,14 @@ def read(folder: Path, *, keep: Keep | None = None) -> StoredRun:
     a newer busbw, DamagedRun (with the line's number) for damage anywhere else, StoreError when there is no run.
     """
     run, schema = _read_run(folder / RUN_FILE)
-    for _ in range(_TRIES):
-        # Somebody else may pack or unpack the run meanwhile: the file one has just looked for is the other one then.
-        for name in (PACKED_FILE, SAMPLES_FILE):
-            try:
-                return _read_samples(folder, name, run, schema, keep)
-            except FileNotFoundError:
-                continue
+    for name in PLACES:
+        with contextlib.suppress(FileNotFoundError):
+            return _read_samples(folder / name, run, schema, keep)
     return StoredRun(path=folder, run=run, rows=(), warnings=())
 
 
-_TRIES = 2
-
-
-def _read_samples(folder: Path, name: str, run: Run, schema: int, keep: Keep | None) -> StoredRun:
-    """The run with the rows of the file ``name``. Raises FileNotFoundError, StoreError and DamagedRun."""
-    path = folder / name
+def _read_samples(path: Path, run: Run, schema: int, keep: Keep | None) -> StoredRun:
+    """The run with the rows of ``path``. Raises FileNotFoundError, StoreError and DamagedRun."""
     rows: list[Row] = []
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
@@ -322,7 +319,7 @@ def _read_samples(folder: Path, name: str, run: Run, schema: int, keep: Keep | N
         rows.append(row)
         checksum.update(line)
         del line, groups, decoded  # a long one is gone before the next one is there
-    return StoredRun(path=folder, run=run, rows=tuple(rows), warnings=tuple(warnings))
+    return StoredRun(path=path.parent, run=run, rows=tuple(rows), warnings=tuple(warnings))
 
 
 def decoded_lines(
