@@ -69,12 +69,8 @@ def echo_toned(lines: Iterable[Iterable[tuple[str, str]]]) -> None:
     """
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for line in lines:
-        texts = ((plain_text(text), tone) for text, tone in line)
-        if coloured:
-            shown = "".join(click.style(text, fg=_COLOURS.get(tone), dim=tone == "quiet") for text, tone in texts)
-        else:
-            shown = "".join(text for text, _ in texts)
-        click.echo(shown, color=coloured)
+        texts = (click.style(plain_text(text), fg=_COLOURS.get(tone), dim=tone == "quiet") for text, tone in line)
+        click.echo("".join(texts), color=coloured)  # which takes the colours away again where there are to be none
 
 
 def _written_out(found: re.Match[str]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -79,13 +80,8 @@ def rounds_of(case: Case) -> tuple[Round, ...]:
         return (tuple((group[0], group[-1]) for group in groups),)
     by_group = [pair_rounds(group, together=case.pairs != "alone") for group in groups]
     if case.pairs == "alone":
-        return tuple(one for rounds in by_group for one in rounds)
-    longest = max(len(rounds) for rounds in by_group)
-    merged = (
-        tuple(pair for rounds in by_group if number < len(rounds) for pair in rounds[number])
-        for number in range(longest)
-    )
-    return tuple(merged)
+        return tuple(chain.from_iterable(by_group))
+    return tuple(tuple(chain.from_iterable(beside)) for beside in zip_longest(*by_group, fillvalue=()))
 
 
 def agreed(bench: Bench, values: Sequence[int]) -> Vector:
