@@ -135,8 +135,9 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
     check = None if part is None else part.sets[0].operation.cross_check
     bench.backend.barrier()
     # The others wait for its word no longer than for anything else: it has to give up in time to be heard.
-    mine = () if check is None else (check(bench.timing.timeout_seconds / 2),)
-    found = [one for told in told_by_all(bench, mine, tuple[CrossCheck, ...]) for one in told]
+    mine = None if check is None else check(bench.timing.timeout_seconds / 2)
+    everywhere = told_by_all(bench, () if mine is None else (mine,), tuple[CrossCheck, ...])
+    found = [one for told in everywhere for one in told]
     if not found:
         return None
     if failed := next((one for one in found if one.error is not None), None):
