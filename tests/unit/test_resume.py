@@ -20,7 +20,7 @@ from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 from busbw import __version__, launch
 from busbw.backends.base import World
 from busbw.cli.main import main
-from busbw.errors import BackendError, BusbwError, LaunchError, StoreError, UsageError
+from busbw.errors import BackendError, BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch import worker
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
@@ -379,6 +379,24 @@ def test_a_folder_that_cannot_be_claimed_does_not_stay(tmp_path: Path, monkeypat
     with pytest.raises(StoreError), open_run(PLAN, Settings(tmp_path)):
         pass
     assert not list(tmp_path.glob("*/*"))
+
+
+def test_a_second_interrupt_while_files_are_removed_still_says_where_the_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(_folder: Path | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("busbw.launch.run_session.remove_files", again)
+
+    def broken_off() -> None:
+        with open_run(PLAN, Settings(tmp_path)) as here:
+            (here.folder / store.RUN_FILE).write_text("{}", encoding="utf-8")
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as told:
+        broken_off()
+    assert (told.value.folder / store.RUN_FILE).exists()
 
 
 # --- launches over fake ranks ----------------------------------------------------------------------------------

@@ -217,6 +217,9 @@ def test_a_report_finds_the_newest_one_of_before_its_run_of_its_backend_and_rank
         write_selftest(folder, kept[name])
     (tmp_path / "selftests" / "20260104").mkdir()
     (tmp_path / "selftests" / "20260104" / "selftest.json").write_text("{ torn", encoding="utf-8")
+    whole = (tmp_path / "selftests" / "20260105" / "selftest.json").read_bytes()
+    (tmp_path / "selftests" / "20260106").mkdir()
+    (tmp_path / "selftests" / "20260106" / "selftest.json").write_bytes(whole.replace("±".encode(), b"\xff"))
     day = "2026-01-{:02}T12:00:00.000Z".format
     found = selftest_for(tmp_path, "gloo", RANKS, day(4))
     assert found == kept["20260102"]

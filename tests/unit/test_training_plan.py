@@ -7,6 +7,7 @@ import shlex
 from collections import defaultdict
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -214,6 +215,19 @@ def test_computation_takes_longer_while_it_hides_a_call() -> None:
     )
     assert longer.compute == pytest.approx(as_long.compute + 0.4 * 0.5e-5)
     assert (longer.bubble, longer.exposed, longer.hidden) == (as_long.bubble, as_long.exposed, as_long.hidden)
+
+
+def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
+    class Pairs:
+        state, case = "measured", case("pair_matrix", 8)
+
+        @property
+        def groups(self) -> None:
+            pytest.fail("a million pairs would be made one by one")
+
+    run: Any = Measured(Questions(read_groups([read(STORED / "schema-2")])))
+    run.questions = SimpleNamespace(summaries=[[Pairs()]])
+    assert (run.flop_per_second("float32"), run.overlap(), run.slowdowns()) == (None, None, [])
 
 
 def test_the_slowdown_is_the_median_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

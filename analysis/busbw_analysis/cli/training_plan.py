@@ -291,8 +291,7 @@ def _rate(
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
     if given is not None and not 0 <= given <= 1:
         raise UsageError(f"--overlap {given:g}: want 0 to 1", code="overlap")
-    measured = None if run is None else run.overlap()
-    share, words = measured or (_OVERLAP, "assumed") if given is None else (given, "as given")
+    share, words = (given, "as given") if given is not None else (run and run.overlap()) or (_OVERLAP, "assumed")
     return share, f"{share:.0%} of a call, {words}"
 
 

@@ -128,7 +128,8 @@ def _no_spare_core(judgement: Judgement) -> str:
 
 def _library_copies(judgement: Judgement) -> str:
     dataset = judgement.dataset
-    if dataset.backend.cost_models != MPI or dataset.host_count(range(len(dataset.placements))) != 1:
+    on_cpu = all(row.case.device == "cpu" for row in dataset.cases)
+    if dataset.backend.cost_models != MPI or not on_cpu or dataset.host_count(range(len(dataset.placements))) != 1:
         return ""
     return "on one host the MPI library copies messages through buffers of its own, which no model counts"
 

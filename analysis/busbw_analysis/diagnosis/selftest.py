@@ -157,7 +157,7 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
     for path in machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"):
         try:
             one = msgspec.json.decode(path.read_bytes(), type=SelfTest)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, ValueError):  # msgspec raises ValueErrors, and Python one for what is no UTF-8
             continue
         if (one.backend, one.ranks) == (backend, ranks):
             found.append(one)

@@ -105,8 +105,7 @@ def write_text(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError as error:
-        message = f"cannot write {path}: {error.strerror}; choose another place"
-        raise StoreError(message, code="not-writable") from error
+        raise StoreError(f"cannot write {path}: {error.strerror}; choose another place", code="not-writable") from error
 
 
 def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Page:

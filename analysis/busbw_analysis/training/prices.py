@@ -5,7 +5,7 @@ bytes takes, so that a plan can ask for another network.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -219,8 +219,7 @@ class Measured:
         """Of one rank, by the best product of matrices of this type that was measured; None where there is none."""
         found = [
             (FLOP["matmul"](case.count) / group.time_ns * 1e9, case.size_bytes)
-            for case, group in self._measured
-            if (case.op, case.dtype) == ("matmul", dtype)
+            for case, group in self._measured(lambda case: (case.op, case.dtype) == ("matmul", dtype))
         ]
         if not found:
             return None
@@ -238,13 +237,13 @@ class Measured:
 
     @property
     def _overlaps(self) -> list[Overlap]:
-        measured = (group.overlap for case, group in self._measured if case.mode == "overlap")
+        measured = (group.overlap for _, group in self._measured(lambda case: case.mode == "overlap"))
         return [one for one in measured if one is not None]
 
-    @property
-    def _measured(self) -> list[tuple[Case, GroupSummary]]:
+    def _measured(self, wanted: Callable[[Case], bool]) -> Iterator[tuple[Case, GroupSummary]]:
+        # The case is asked first: groups of a pair matrix are made one by one, and may be a million.
         every = (one for summaries in self.questions.summaries for one in summaries if one.state == "measured")
-        return [(one.case, group) for one in every for group in one.groups]
+        return ((one.case, group) for one in every if wanted(one.case) for group in one.groups)
 
 
 def slowdown_of(run: Measured | None) -> tuple[float, str]:

@@ -191,7 +191,11 @@ def _named(plan: Plan, folder: Path) -> Iterator[None]:
     themselves.
     """
     try:
-        yield
+        try:
+            yield
+        finally:
+            # Within: removing GiB takes seconds, in which a second Ctrl-C may come.
+            remove_files(files_folder(plan.files_below, folder.name))
     except KeyboardInterrupt as interrupt:
         if not (folder / store.RUN_FILE).exists():
             say("interrupted before anything was measured: there is nothing to resume, start it again")
@@ -202,8 +206,6 @@ def _named(plan: Plan, folder: Path) -> Iterator[None]:
         if not isinstance(error, LaunchError) and (folder / store.RUN_FILE).exists():
             error.folder = folder
         raise
-    finally:
-        remove_files(files_folder(plan.files_below, folder.name))
 
 
 @contextmanager
