@@ -137,7 +137,7 @@ class ClockError(BusbwError):
 
 
 class LogError(BusbwError):
-    """The log of another tool holds no results, or not those of one job; docs/formats.md lists the codes."""
+    """The log of another tool holds no results, or not those of one job; docs/logs.md lists the codes."""
 
     code = "not-a-log"
 

@@ -71,7 +71,7 @@ def recognise(head: bytes) -> Reader | None:
 def read_log(path: Path) -> ForeignLog:
     """The results of another tool.
 
-    Raises LogError if there are none that can be read, with one of the codes in docs/formats.md.
+    Raises LogError if there are none that can be read, with one of the codes in docs/logs.md.
     """
     try:
         with path.open("rb") as file:

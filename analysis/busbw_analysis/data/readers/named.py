@@ -1,6 +1,6 @@
 """Rows whose values have names: a CSV with a header, and what rccl-tests writes with ``-Z json`` or ``-Z csv``.
 
-docs/formats.md lists the names; a time or a rate has its unit in its name. The units of rccl-tests, which writes none,
+docs/logs.md lists the names; a time or a rate has its unit in its name. The units of rccl-tests, which writes none,
 are microseconds and GB/s. Source: ``Reporter`` in ``src/common.cu`` of ROCm/rccl-tests.
 """
 
