@@ -94,10 +94,17 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
     with Observer() as seen:
         one.step.run()
     one.count()
-    one.compute()
-    one.communicate()
+    found |= {"flop": seen.flop, "whole_flop": one.step.flop, "sent": _sent(one)}
     one.step.reset()
     found["peak_bytes"] = one.memory()[0]
+    return found | (_parts(op, one, seen.flop) if model == MODELS[op][0] else {})
+
+
+def _parts(op: str, one: BoundStep, flop: int) -> dict[str, Any]:
+    """What a step that is taken apart says, of ``flop`` products on this rank, and whether it is right behind that."""
+    found: dict[str, Any] = {}
+    one.compute()
+    one.communicate()
     one.step.reset()
     found["spans"] = one.timeline(time.perf_counter_ns)
     if op == "train_ddp":
@@ -105,14 +112,9 @@ def whole(op: str, model: str, rank: int, ranks: int = RANKS) -> dict[str, Any]:
         found["profiled"] = "gloo:all_reduce" in one.profile()
     one.step.reset()
     one.call()
-    found |= {
-        "flop": seen.flop,
-        "whole_flop": one.step.flop,
-        "sent": _sent(one),
-    }
     found["wrong_after_parts"] = one.wrong()
     # Of what this rank multiplies, so that the whole wait is its own.
-    one.waits = Waits(WAIT_SECONDS / seen.flop)
+    one.waits = Waits(WAIT_SECONDS / flop)
     one.step.reset()
     began = time.perf_counter()
     one.call()
