@@ -12,6 +12,7 @@ from busbw.runs.store import SAMPLES_FILE, StoredRun
 from busbw_analysis.data.load import CHECKED, load, pool, rank_list
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.report.compose import compose
 
 
 def small(seed: int = 0, machine: Machine | None = None) -> StoredRun:
@@ -74,6 +75,21 @@ def test_unlike_runs_are_refused_naming_the_key_and_both_values(machine: Machine
     assert one.run.id in message
     assert two.run.id in message
     assert any(key in notice for notice in pool((one, two), force=True).notices)
+
+
+@pytest.mark.parametrize("counts", [(4, 8), (8, 4)])
+def test_runs_of_other_sizes_that_are_pooled_by_force_are_judged(counts: tuple[int, int]) -> None:
+    """Where a rank is, is known of all ranks, whichever run comes first."""
+    machine = Machine(hosts=("node0", "node1"))
+    runs = []
+    for ranks in counts:
+        of_pairs = [case("pair_matrix", size, ranks, nodes=2, pairs="together") for size in (8, 1 << 20)]
+        others = [case(op, 1 << 22, ranks, nodes=2) for op in ("all_reduce", "memory_copy", "ping_pong")]
+        runs.append(synthetic_run(of_pairs + others, machine=machine, launches=2, samples=5, seed=ranks))
+    judgement = judge(pool(runs, force=True))
+    assert judgement.dataset.hosts == max((one.run.hosts for one in runs), key=len)
+    assert {len(matrix.ranks) for matrix in judgement.matrices} == {4, 8}
+    assert compose(judgement).json
 
 
 def test_every_checked_key_is_equal_for_a_run_and_its_twin_and_none_is_missing() -> None:

@@ -48,7 +48,7 @@ def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: 
     if network is not None:
         raise UsageError("--network and --from say the same twice; give one of them", code="network")
     measured = Measured(Questions(read_groups([find(results_dir, run).read()])))
-    rates = measured.rates(max(len(set(one.runs[0].run.hosts)) for one in measured.questions.datasets))
+    rates = measured.rates(max(len(set(one.hosts)) for one in measured.questions.datasets))
     if rates is None:
         raise AnalysisError(
             f"{run} tells neither latency nor rate of messages; want one with ping_pong or all_reduce of many sizes",

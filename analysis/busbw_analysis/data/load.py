@@ -91,9 +91,21 @@ class Dataset:
         yield from ((block.run, block.measurement, 1) for block in self.blocks)
         yield from ((run, block, len(block.columns)) for run, _, block in self.pair_blocks)
 
+    @property
+    def largest(self) -> Run:
+        """The run with the most ranks, the first of several: like runs are placed alike, those pooled by force need not
+        be.
+        """
+        return max((stored.run for stored in self.runs), key=lambda run: len(run.hosts))
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The host of every rank, in the largest run."""
+        return self.largest.hosts
+
     def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
-        """The distinct hosts that ``ranks`` ran on, in rank order (of the first run; like runs are placed alike)."""
-        hosts = self.runs[0].run.hosts
+        """The distinct hosts that ``ranks`` ran on, in rank order."""
+        hosts = self.hosts
         return tuple(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
 
     def host_count(self, ranks: Iterable[int]) -> int | None:
@@ -110,8 +122,8 @@ class Dataset:
 
     @property
     def placements(self) -> tuple[RankPlacement, ...]:
-        """Where every rank sits (in the first run)."""
-        run = self.runs[0].run
+        """Where every rank sits, in the largest run."""
+        run = self.largest
         return rank_placements(run.hosts, run.environments)
 
     @property
@@ -123,19 +135,19 @@ class Dataset:
     @property
     def oversubscribed_hosts(self) -> dict[str, tuple[int, int]]:
         """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
-        run = self.runs[0].run
+        run = self.largest
         return oversubscribed_hosts(run.hosts, run.environments)
 
     @property
     def full_hosts(self) -> tuple[str, ...]:
         """The hosts that have a rank for each core that they may use, and no core besides."""
-        run = self.runs[0].run
+        run = self.largest
         found = ranks_and_cores(run.hosts, run.environments)
         return tuple(host for host, (ranks, cores) in found.items() if ranks == cores)
 
     def environment(self, host: str) -> Mapping[str, JSON]:
         """The recorded facts of ``host``; empty when there are none."""
-        return self.runs[0].run.environments.get(host, {})
+        return self.largest.environments.get(host, {})
 
 
 def once(made_of: Callable[[Dataset], _Made]) -> Callable[[Dataset], _Made]:

@@ -89,8 +89,8 @@ def pairs_of(groups: Groups) -> npt.NDArray[np.signedinteger]:
 
 def between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
     """Which groups of an op of pairs have their ranks on two hosts."""
-    hosts = {host: number for number, host in enumerate(dict.fromkeys(dataset.runs[0].run.hosts))}
-    ends = np.asarray([hosts[host] for host in dataset.runs[0].run.hosts])[pairs_of(groups)]
+    hosts = {host: number for number, host in enumerate(dict.fromkeys(dataset.hosts))}
+    ends = np.asarray([hosts[host] for host in dataset.hosts])[pairs_of(groups)]
     return np.asarray(ends[:, 0] != ends[:, 1])
 
 

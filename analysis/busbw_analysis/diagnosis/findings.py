@@ -215,7 +215,7 @@ def _oversubscribed(dataset: Dataset) -> Iterator[str]:
 
 def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
     """Hosts and GPUs that more ranks have than should, and hosts that are one machine after all."""
-    run = dataset.runs[0].run
+    run = dataset.largest
     for text in taken_twice(dataset.placements, run.environments):
         yield Finding("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
     kernels = by_key((dataset.environment(host).get("boot_id"), host) for host in dict.fromkeys(run.hosts))
@@ -307,7 +307,7 @@ def _links(dataset: Dataset, rows: Catalogue) -> Iterator[str]:
     """Links of hosts that carry less than their two ends could, as recorded before the run began. Those that may have
     been at rest are left out: the facts are read before anybody copies.
     """
-    hosts = dict.fromkeys(dataset.runs[0].run.hosts)
+    hosts = dict.fromkeys(dataset.hosts)
     found = by_key((said, host) for host in hosts for said in _said(picture(dataset.environment(host), rows).findings))
     yield from (f"On {', '.join(of)}: {finding}." for finding, of in found.items())
 

@@ -70,7 +70,7 @@ def hierarchy(
     """The levels from the core outwards. ``pairs`` are the matrices, and what their pairs reached of their peaks.
     Empty where nothing but latencies was measured and nothing is known.
     """
-    first = dataset.runs[0].run.hosts[0]
+    first = dataset.hosts[0]
     levels = picture(dataset.environment(first), rows).levels
     known = [_by_datasheet(level, level.peak, first) for level in levels if level.peak is not None]
     found = [

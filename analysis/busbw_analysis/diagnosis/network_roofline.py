@@ -56,7 +56,7 @@ def _of_network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> Iterat
     """Tokens are of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire of each
     rank, and their backward pass 4 · P FLOP for each token.
     """
-    ranks = len(dataset.runs[0].run.hosts)
+    ranks = len(dataset.hosts)
     network = _network(dataset, roofline, rows) if ranks > 1 else None
     if network is None:
         return
@@ -90,7 +90,7 @@ def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
         and summary.case.device == roofline.device
         and summary.case.size_bytes >= _LEAST_BYTES
         and (group := summary.only) is not None
-        and len(group.ranks) == len(dataset.runs[0].run.hosts)
+        and len(group.ranks) == len(dataset.hosts)
         and group.busbw is not None
     ]
     if found:
@@ -102,7 +102,7 @@ def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
 
 def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
     """The share of one rank in the link that the system states or a datasheet has; None where none is known."""
-    placement = dataset.runs[0].run.hosts
+    placement = dataset.hosts
     hosts = list(dict.fromkeys(placement))
     if len(hosts) == 1:
         links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(placement)), rows)

@@ -135,7 +135,7 @@ def rooflines_of(dataset: Dataset, curves: Sequence[MemoryCurve], rows: Catalogu
 
 def _holders(dataset: Dataset, device: str) -> Iterator[tuple[tuple[str, ...], int]]:
     """Hosts and how many ranks work on the same memory: all of a host, or the one of a GPU."""
-    placed = Counter(dataset.runs[0].run.hosts)
+    placed = Counter(dataset.hosts)
     if device != "cpu":
         yield tuple(placed), 1
         return
@@ -206,14 +206,14 @@ def _roofline(
 
 def _all_at_work(dataset: Dataset, group: GroupSummary, hosts: Sequence[str], workers: int) -> bool:
     """Whether on each of these hosts all ranks took part, whose work is added up."""
-    placed = Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks)
+    placed = Counter(dataset.hosts[rank] for rank in group.ranks)
     return all(placed[host] == workers for host in hosts)
 
 
 def _holder(dataset: Dataset, device: str, hosts: Sequence[str]) -> str:
     if device == "cpu":
         return hosts[0] if len(hosts) == 1 else f"each of {len(hosts)} hosts, the slowest of {', '.join(hosts[:4])} …"
-    count = len(dataset.runs[0].run.hosts)
+    count = len(dataset.hosts)
     return f"the GPU of {hosts[0]}" if count == 1 else f"one GPU, the slowest of {count}"
 
 
@@ -294,7 +294,7 @@ def _nominal(
         memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: nothing tells them reliably, so the best matmul is the roof"
         return memory, [], (*reasons[:1], arithmetic)
-    ranks = tuple(range(len(dataset.runs[0].run.hosts)))
+    ranks = tuple(range(len(dataset.hosts)))
     found = gpu_memory(dataset, ranks, rows)
     model = gpu_model(dataset, ranks, rows)
     reasons = [f"nominal memory: {found}"] if isinstance(found, str) else []

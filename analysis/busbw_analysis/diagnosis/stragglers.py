@@ -266,7 +266,7 @@ def lateness_of(dataset: Dataset) -> tuple[GroupLateness, ...]:
             for group in summary.groups:
                 if len(group.ranks) > 1 and (summary.index, group.ranks) in blocks:
                     groups.setdefault(group.ranks, {})[summary.index] = blocks[summary.index, group.ranks]
-    hosts = dataset.runs[0].run.hosts
+    hosts = dataset.hosts
     return tuple(_group(ranks, cases, hosts) for ranks, cases in groups.items())
 
 

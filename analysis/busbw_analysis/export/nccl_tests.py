@@ -119,7 +119,7 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
     run = dataset.runs[0]
     pids = run.launches[0].pids if run.launches else ()
     for number, rank in enumerate(ranks):
-        host, placement = run.run.hosts[rank], dataset.placements[rank]
+        host, placement = dataset.hosts[rank], dataset.placements[rank]
         gpus = gpus_of(dataset.environment(host))
         gpu = next((one for one in gpus if placement.gpu is not None and one.get("index") == placement.gpu), None)
         name, address = ("CPU", "0x00") if gpu is None else (gpu.get("name"), gpu.get("address"))

@@ -217,7 +217,7 @@ def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
 
 
 def _host(dataset: Dataset, rank: int) -> str:
-    return dataset.runs[0].run.hosts[rank]
+    return dataset.hosts[rank]
 
 
 def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:

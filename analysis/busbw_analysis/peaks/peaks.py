@@ -107,7 +107,7 @@ def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
         if group is None or case.size_bytes < LEAST_COPY_BYTES:
             continue
         time_ns = group.time_ns if group.span_ns is None else group.span_ns
-        for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks).items():
+        for host, ranks in Counter(dataset.hosts[rank] for rank in group.ranks).items():
             rate = ranks * case.size_bytes / time_ns * 1e9
             copied = HostCopy(host, rate, ranks, case.size_bytes, whole=group.span_ns is not None)
             found[host] = max(found.get(host, copied), copied, key=larger)
@@ -172,7 +172,7 @@ def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 
 
 def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
     """The hosts of a curve, and how many ranks work there at the same moment: those of other groups, too."""
-    placement, case = dataset.runs[0].run.hosts, series.points[-1].case
+    placement, case = dataset.hosts, series.points[-1].case
     groups = [group.ranks for block in dataset.blocks if block.case == case for group in block.measurement.groups]
     groups += [row.ranks for _, index, row in dataset.imported if index == case]
     working = Counter(placement[rank] for group in dict.fromkeys(groups) for rank in group)
@@ -381,7 +381,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
         networks[host] = _shared(dataset, series, host, found)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
-    placement = [dataset.runs[0].run.hosts[rank] for rank in key.ranks]
+    placement = [dataset.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
     denominator = (
         f"{network.name} of {slowest}, {format_rate(network.peak.nominal)} in one direction, {network.peak.in_words}, "
@@ -412,7 +412,7 @@ def _shared(dataset: Dataset, series: Series, host: str, network: Network) -> Ne
     """The part of a host's network that a group of a log has, whose other groups ran at the same time."""
     if dataset.runs[0].run.imported is None or series.key.group == "all":
         return network
-    placement = dataset.runs[0].run.hosts
+    placement = dataset.hosts
     part = sum(placement[rank] == host for rank in series.key.ranks) / placement.count(host)
     return replace(network, peak=network.peak.times(part, f"{part:.3g} of {network.peak.what}"))
 
@@ -423,7 +423,7 @@ def _ways_out(
     """The slowest way out of a GPU on every host: its links to the others there and, unless it shares these with them,
     its part of the network. A GPU without others has its link to the host.
     """
-    placement = dataset.runs[0].run.hosts
+    placement = dataset.hosts
     seated, of_group = Counter(placement), Counter(placement[rank] for rank in ranks)
     found: list[Narrowest] = []
     for host, network in networks.items():

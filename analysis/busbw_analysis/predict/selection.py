@@ -78,7 +78,7 @@ class MeasuredCurves:
     def parameters(self, *, far: bool) -> Parameters | Unavailable:
         """α, β and R from messages inside a host, or ``far``: between hosts; of the largest run that has them."""
         why: Unavailable | None = None
-        for dataset in sorted(self._datasets, key=lambda one: -len(one.runs[0].run.hosts)):
+        for dataset in sorted(self._datasets, key=lambda one: -len(one.hosts)):
             found = [one for one in series_of(dataset) if one.key.op == self.op and (one.key.hosts > 1) == far]
             if found:
                 like = min(found, key=lambda one: one not in self.curves)
@@ -314,7 +314,7 @@ def _cores(datasets: Iterable[Dataset]) -> int | None:
     found = [
         cores
         for dataset in datasets
-        for host in set(dataset.runs[0].run.hosts)
+        for host in set(dataset.hosts)
         if isinstance(cores := fact(dataset.environment(host), "cpu.usable_cores"), int)
     ]
     return min(found, default=None)

@@ -138,7 +138,7 @@ class Measured:
 
     def __init__(self, questions: Questions, otherwise: Prices | None = None, *, shared: bool | None = None) -> None:
         self.questions, self.otherwise = questions, otherwise
-        hosts = max((one.runs[0].run.hosts for one in questions.datasets), key=len)
+        hosts = max((one.hosts for one in questions.datasets), key=len)
         self.per_host = max(map(hosts.count, hosts))
         device = {row.case.device for one in questions.datasets for row in one.cases}
         self.shared = "cpu" in device if shared is None else shared

@@ -50,7 +50,7 @@ def rank_views(judgement: Judgement) -> Section:
     own = {rank: median(of) for rank, of in shares.items()}
     views = [view for _, group in waiting for view in group.views]
     late = by_key((view.rank, view.late_count / view.samples) for view in views if view.samples)
-    hosts = judgement.dataset.runs[0].run.hosts
+    hosts = judgement.dataset.hosts
     together = next((group for group in judgement.lateness if group.ranks == tuple(everyone)), None)
     members = {} if together is None else {member.rank: member for member in together.members}
 

@@ -63,7 +63,7 @@ def _measured(questions: Questions) -> Iterator[Block]:
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     """The fastest layouts of a model on as many ranks as the run had."""
     prices = Measured(questions)
-    ranks = max(len(one.runs[0].run.hosts) for one in questions.datasets)
+    ranks = max(len(one.hosts) for one in questions.datasets)
     rate = prices.flop_per_second(model.dtype) or prices.flop_per_second("float32")
     if rate is None:
         yield Paragraph(

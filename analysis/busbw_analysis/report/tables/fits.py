@@ -136,5 +136,5 @@ def names_apart(
 
 
 def _world(judgement: Judgement) -> str:
-    hosts = judgement.dataset.runs[0].run.hosts
+    hosts = judgement.dataset.hosts
     return f" of a run of {len(hosts)}{f' on {len(set(hosts))} hosts' if len(set(hosts)) > 1 else ''}"
