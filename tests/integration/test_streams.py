@@ -87,4 +87,4 @@ def test_a_reader_that_has_seen_enough_is_no_failure_to_tell_of(commands: Comman
         text=True,
         env=commands.environment(),
     )
-    assert ran.stderr == ""
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -223,6 +223,13 @@ def test_a_dry_run_prints_cases_and_time_and_writes_nothing(tmp_path: Path) -> N
     assert not (tmp_path / "results").exists()
 
 
+def test_a_dry_run_of_a_backend_that_is_not_here_says_so() -> None:
+    result = busbw("run", "--op", "all_reduce", "--backend", "nccl", "--ranks", "2", "--dry-run")
+    reason = BACKENDS["nccl"].missing()
+    assert result.exit_code == 0
+    assert (f"backend nccl cannot run here: {reason}" in result.stderr) == (reason is not None)
+
+
 def test_a_dry_run_in_json() -> None:
     document = dry(
         "--op",

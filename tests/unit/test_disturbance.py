@@ -1,6 +1,7 @@
 """What overlaps, what disturbed, and whose clocks can be believed: runs whose truth is written down."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from busbw.runs import store
 from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.report import compose
 from busbw_analysis.report.tables import show
@@ -220,6 +222,13 @@ def host(*, foreign: float | None = 0.0, steal: float | None = 0.0) -> HostCondi
 
 def under(conditions: HostConditions) -> Callable[[Measurement], Measurement]:
     return lambda block: msgspec.structs.replace(block, conditions=(conditions,))
+
+
+def test_a_comparison_says_which_side_was_disturbed() -> None:
+    quiet, busy = (run_of(under(host(foreign=foreign))) for foreign in (0.0, 0.5))
+    busy = replace(busy, run=msgspec.structs.replace(busy.run, id="busy"))
+    notices = compare(pool((quiet,)), pool((busy,))).notices
+    assert [notice[:7] for notice in notices if "50% of the CPUs" in notice] == ["side B:"]
 
 
 def flagging(disturbed: int = 0, missed: int = 0) -> Callable[[Measurement], Measurement]:

@@ -56,6 +56,15 @@ def test_a_source_is_a_row_and_every_command_reads_it(arguments: tuple[str, ...]
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.parametrize("arguments", OF_A_RUN[:4], ids=lambda arguments: arguments[0])
+def test_what_is_said_of_logs_is_refused_of_runs_alone(arguments: tuple[str, ...], log: Path, results: Path) -> None:
+    for run, code in (("latest", 2), (str(log), 0)):
+        given = [argument.format(run) for argument in arguments]
+        given = [f"{log}.report" if argument == "latest.report" else argument for argument in given]
+        done = CliRunner().invoke(main, [*given, "--op", "all_gather", "--results-dir", str(results)])
+        assert done.exit_code == code, done.output
+
+
 def test_a_report_on_a_file_lies_beside_it(log: Path, results: Path) -> None:
     assert find(results, str(log)).folder == log.parent
 

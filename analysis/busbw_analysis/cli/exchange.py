@@ -9,7 +9,7 @@ import msgspec
 from busbw.errors import StoreError, UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs import store
-from busbw_analysis.cli.options import FILE, log_facts, log_options, read_run, results_dir_option, run_options
+from busbw_analysis.cli.options import FILE, log_facts, log_options, read_runs, results_dir_option, run_options
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import STANDARD_INPUT, find
 from busbw_analysis.diagnosis.judge import judgement_of
@@ -86,7 +86,7 @@ def export(
     if not samples:
         content = exporter.cases(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
     elif exporter.samples is not None:
-        content = exporter.samples(pool([read_run(results_dir, run) for run in runs], force=force))
+        content = exporter.samples(pool(read_runs(results_dir, runs), force=force))
     else:
         having = ", ".join(name for name, one in EXPORTERS.items() if one.samples is not None)
         raise UsageError(f"{form} has no place for samples; {having} have")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -83,7 +84,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     those of different numbers stand beside each other, which tells more of what the parameters are.
     """
     catalogued = catalogue(peaks_file)
-    datasets = read_groups([options.read_run(results_dir, run) for run in runs], force=force)
+    datasets = read_groups(options.read_runs(results_dir, runs), force=force)
     judgements = with_joint_fits([judge_with_selftest(dataset, catalogued) for dataset in datasets])
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
     compared = names_apart(judgements, lambda one: [pair.key for pair in one.comparisons])
@@ -158,9 +159,9 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             f"one run is no comparison: B is missing (busbw compare {first} B; busbw list runs names what there is)"
         )
     margin = _share(within)
-    sides = [
-        pool([options.read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)
-    ]
+    names = [_several(side) for side in (first, second)]
+    stored = options.read_runs(results_dir, chain(*names))
+    sides = [pool(side, force=force) for side in (stored[: len(names[0])], stored[len(names[0]) :])]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
     gate = gate_of(comparison, fail_on)
     if page is not None:
@@ -276,15 +277,16 @@ def report(
 
     folder = writer.folder_for([find(results_dir, run).folder for run in runs], output, results_dir)
     rows = catalogue(peaks_file)
-    stored = [options.read_run(results_dir, run) for run in runs]
-    datasets = (pool(stored, force=True),) if force else pool_alike(stored)
+    stored = options.read_runs(results_dir, (*runs, *references))
+    own, earlier = stored[: len(runs)], stored[len(runs) :]
+    datasets = (pool(own, force=True),) if force else pool_alike(own)
     wanted = [model_rows.named(model_rows.models(), name) for name in models]
     if len(datasets) > 1 and (references or wanted):
         name = "--reference" if references else "--model"
         message = f"{name} is for one kind of runs; these are {len(datasets)} that stand beside each other already"
         raise UsageError(message)
     judgements = [judge_with_selftest(dataset, rows) for dataset in datasets]
-    thin = [judge_with_selftest(pool([options.read_run(results_dir, run)]), rows) for run in references]
+    thin = [judge_with_selftest(pool([run]), rows) for run in earlier]
     written = writer.compose(judgements[0], thin, wanted) if len(judgements) == 1 else writer.compose_beside(judgements)
     path = writer.write(written, folder)
     for name, answer in written.answers.items():

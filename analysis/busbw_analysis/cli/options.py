@@ -1,7 +1,7 @@
 """What several commands of the analysis are given, and how they print JSON."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +15,7 @@ from busbw.runs.records import JSON
 from busbw.system.catalog import VARIABLE
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
-from busbw_analysis.data.sources import find
+from busbw_analysis.data.sources import read_all
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -79,7 +79,7 @@ def _keep_fact(context: click.Context, parameter: click.Parameter, value: Any) -
 
 
 def log_options(*wanted: str) -> Option:
-    """What may be said of logs; each field of ``LogFacts`` unless some are ``wanted``. ``read_run`` takes it."""
+    """What may be said of logs; each field of ``LogFacts`` unless some are ``wanted``. ``read_runs`` takes it."""
     options = [
         click.option(name, field, expose_value=False, callback=_keep_fact, help=words, **how)
         for field, (name, how, words) in _LOG_OPTIONS.items()
@@ -93,9 +93,9 @@ def log_facts() -> LogFacts:
     return LogFacts(**click.get_current_context().meta.get(_FACTS, {}))
 
 
-def read_run(results_dir: Path, run: str) -> store.StoredRun:
-    """What ``run`` means, read; raises BusbwError."""
-    return find(results_dir, run).read(log_facts())
+def read_runs(results_dir: Path, runs: Iterable[str]) -> list[store.StoredRun]:
+    """What each of ``runs`` means, read; raises BusbwError."""
+    return read_all(results_dir, runs, log_facts())
 
 
 def run_options(command: Command) -> Command:

@@ -18,7 +18,11 @@ from busbw_analysis.report.to_terminal import render
 @click.option("--op", required=True, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
 @click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.  [default: five of the measured]")
-@click.option("--hosts", type=int, help="On how many hosts.  [default: as many ranks on each as were measured]")
+@click.option(
+    "--hosts",
+    type=int,
+    help="On how many hosts.  [default: one if one was measured, else with as many ranks each]",
+)
 @click.option("--ranks-per-host", type=int, help="The same the other way round.")
 @click.option(
     "--algorithm",
@@ -59,7 +63,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     beside each other; runs of the same are pooled.
     """
     wanted = () if sizes is None else parse_sizes(sizes)
-    stored = [options.read_run(results_dir, run) for run in runs]
+    stored = options.read_runs(results_dir, runs)
     groups = predictions.read_groups(stored, force=force)
     prediction = predictions.predict(
         groups, op, ranks, wanted, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way

@@ -13,7 +13,7 @@ from busbw_analysis.cli.options import (
     as_json_option,
     choice_option,
     print_json,
-    read_run,
+    read_runs,
     results_dir_option,
     run_option,
 )
@@ -199,7 +199,7 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
     from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
 
-    dataset = pool([read_run(results_dir, run)])
+    dataset = pool(read_runs(results_dir, [run]))
     series = series_of(dataset)
     like = next((one for one in series if one.key.op == op), None)
     if like is None:

@@ -4,13 +4,13 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import IO, Final, cast
 
-from busbw.errors import LogError, StoreError
+from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import files, store
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.load import read
@@ -108,6 +108,19 @@ def find(results_dir: Path, selector: str) -> Found:
             raise
         message = f"{given} holds no results that can be read; want {' or '.join(one.name for one in SOURCES)}"
         raise StoreError(message) from error
+
+
+def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None = None) -> list[store.StoredRun]:
+    """What each of ``selectors`` means, read. Raises UsageError where ``facts`` are said of logs and none is a log, and
+    as ``find`` and ``Found.read``.
+    """
+    found = [find(results_dir, selector) for selector in selectors]
+    said = [] if facts is None else [name for name in LogFacts.__slots__ if getattr(facts, name) is not None]
+    if said and all(one.source is SOURCES[0] for one in found):
+        options = ", ".join("--format" if name == "reader" else f"--{name}" for name in said)
+        message = f"{options}: only for logs of other tools, which may not tell it; {found[0].path} is a run of busbw"
+        raise UsageError(message)
+    return [one.read(facts) for one in found]
 
 
 def _at(path: Path) -> Found | None:

@@ -174,7 +174,7 @@ def _unjudged(judgement: Judgement) -> str:
     if all(row.state != "measured" for row in judgement.dataset.cases):
         return "Nothing was measured, so nothing can be said about this machine."
     if pair := _slowest_pair(judgement):
-        return _sentence(pair, "pairs of ranks are held against each other alone")
+        return _sentence(pair, "pairs are compared with each other, not with a peak")
     if any(level.share is not None for level in judgement.levels):
         return "The rates stand beside the nominal ones of the hardware, and are not judged."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
@@ -205,7 +205,8 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     if fine:
         parts.append(f"{fine} as expected")
     number, _, rest = ", ".join(parts).partition(" ")
-    return f"{number} of {len(judged)} {rest}"
+    kind = "operations" if len({one.op for one in judged}) == len(judged) else "curves"
+    return f"{number} of {len(judged)} {kind} {rest}"
 
 
 def _between(unsure: Sequence[Verdict]) -> str:
@@ -282,15 +283,18 @@ def _best_collective(judgement: Judgement) -> str:
 
 
 def _slowest_pair(judgement: Judgement) -> str:
-    """The slowest pair of ranks at the largest size beside the median pair; "" of fewer than three ranks."""
-    matrix = max(judgement.matrices, key=lambda one: one.size_bytes, default=None)
+    """The slowest pair of ranks at the largest size at which one is slow in most launches, else at the largest, beside
+    the median pair; "" of fewer than three ranks.
+    """
+    matrix = max(judgement.matrices, key=lambda one: (bool(one.outliers), one.size_bytes), default=None)
     if matrix is None or len(matrix.ranks) < 3 or np.isnan(matrix.rate).all():
         return ""
     source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[source, target])
     share = rate / float(np.nanmedian(matrix.rate))
+    chance = "" if matrix.outliers else "no pair of ranks stands out from chance; the "
     return (
-        f"slowest pair of ranks {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
+        f"{chance}slowest pair of ranks {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
         f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median over pairs"
     )
 

@@ -19,6 +19,7 @@ from busbw_analysis.data.load import CaseState, Dataset, differences
 from busbw_analysis.data.pair_groups import PairGroups, has_modes
 from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.diagnosis.findings import disturbances
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, LaunchKey, Pairs, Verdict, estimate, verdicts
 
 Statistic = Literal["median", "mean"]
@@ -136,6 +137,9 @@ def compare(
     notices += [] if paired else _order(first, second)
     notices += [f"side {name}: {notice}" for name, side in (("A", first), ("B", second)) for notice in side.notices]
     one, two = ({summary.case: summary for summary in summarise(side)} for side in (first, second))
+    for name, cases in (("A", one), ("B", two)):
+        measured = [summary for summary in cases.values() if summary.state == "measured"]
+        notices += [f"side {name}: {finding.text.removesuffix('.')}" for finding in disturbances(measured)]
     both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
     timed = [case for case in both if case.mode != "overlap"]
     material = [_Material.of(first, one[case], second, two[case]) for case in timed]

@@ -76,7 +76,7 @@ def findings_on(
         *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
         *_taken_twice(dataset),
         *_odd(matrices),
-        *_disturbed(measured),
+        *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
         ("note", "resumed", resumptions(dataset)),
@@ -274,7 +274,8 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
         )
 
 
-def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+    """What else ran, or slowed GPUs down, beside these cases."""
     for code, share, of in (
         ("throttled", 0.0, [summary for summary in measured if summary.disturbance.throttled]),
         ("disturbed", _DISTURBED_SHARE, [summary for summary in measured if summary.disturbance.high]),
@@ -283,7 +284,7 @@ def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
             words = worst.disturbance.in_words()
             text = f"{words[:1].upper()}{words[1:]} ({case_name(worst)})"
-            text += f"; {len(of)} of {_cases(len(measured))} were disturbed"
+            text += f"; {len(of)} of {_cases(len(measured))} {'was' if len(of) == 1 else 'were'} disturbed"
             yield Finding("caution", code, f"{text}. Every sample is kept; a quiet machine has other numbers.")
 
 

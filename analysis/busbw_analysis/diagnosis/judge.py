@@ -10,7 +10,7 @@ from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.pair_groups import fastest_of
 from busbw_analysis.data.series import Series, key_of, series_of
-from busbw_analysis.data.sources import find
+from busbw_analysis.data.sources import read_all
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
@@ -153,7 +153,7 @@ def judgement_of(
     Raises StoreError for what is no run, UnlikeRuns for runs that may not be pooled unless ``force``.
     """
     rows = catalogue(peaks_file)
-    return judge_with_selftest(pool([find(results_dir, run).read(facts) for run in runs], force=force), rows)
+    return judge_with_selftest(pool(read_all(results_dir, runs, facts), force=force), rows)
 
 
 def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:

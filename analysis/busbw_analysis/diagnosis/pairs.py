@@ -143,7 +143,7 @@ def _unknown(count: int, launches: int, indistinct: str | None, *, holes: bool, 
     )
     two = (
         "single pairs are not judged: most have two modes, and which of them the median of a launch falls into is "
-        "chance; slow ranks and hosts are"
+        "chance; slow ranks and hosts are judged"
     )
     reasons = (indistinct, few if launches < LAUNCHES_FOR_A_PAIR else two if jumpy else None)
     return "; ".join(reason for reason in reasons if reason) or None

@@ -55,7 +55,7 @@ def _tested(judgement: Judgement) -> str:
 
 def scatter_of(judgement: Judgement) -> float | None:
     """How far the launches of one case differ, as a share: standard deviation of the logarithm of launch medians,
-    median over cases. None for one launch. Pairs of a matrix are left out.
+    median over cases. None for one launch. Pairs of a matrix count where nothing else was measured.
     """
     found = [
         float(np.log(group.launch_medians_ns).std(ddof=1))
@@ -64,6 +64,10 @@ def scatter_of(judgement: Judgement) -> float | None:
         for group in summary.groups
         if group.launches > 1
     ]
+    for summary in () if found else judgement.cases:
+        if isinstance(summary.groups, PairGroups):
+            medians = summary.groups.numbers.launch_medians_ns[summary.groups.numbers.launches > 1]
+            found += np.nanstd(np.log(medians), axis=1, ddof=1).tolist()
     return math.expm1(median(found)) if found else None
 
 

@@ -196,10 +196,14 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
             f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline leaves it out",
             err=True,
         )
+    missing = backend_named(wanted.backend).missing()
+    if missing is not None:
+        echo(f"caution: backend {wanted.backend} cannot run here: {missing}", err=True)
+    left_out = f"{len(skipped)} of {len(planned.cases)} cases would be skipped; " if skipped else ""
     echo(
         f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
-        f"{units.format_span(seconds)}, more where one call takes seconds; {len(skipped)} of {len(planned.cases)} "
-        "cases would be skipped, and those that the backend refuses; nothing was measured",
+        f"{units.format_span(seconds)}, more where one call takes seconds; {left_out}the backend may refuse some when "
+        "it starts; nothing was measured",
         err=True,
     )
 

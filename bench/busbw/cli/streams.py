@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 class _Raw(io.FileIO):
     """A descriptor that is written to until that fails once; what follows goes nowhere. Not ``strict``: the failure is
-    not raised. ``closed_before``: it was closed when the program began.
+    not raised, as it never is where a reader has gone: a command then ends with the status that it has for its data.
+    ``closed_before``: it was closed when the program began.
     """
 
     def __init__(self, number: int, *, strict: bool, closed_before: bool) -> None:
@@ -35,7 +36,7 @@ class _Raw(io.FileIO):
             return super().write(data)
         except OSError as error:
             self.error = error
-            if self._strict:
+            if self._strict and not isinstance(error, BrokenPipeError):
                 raise
             return size
 

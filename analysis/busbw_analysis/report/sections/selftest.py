@@ -37,7 +37,7 @@ def trust(judgement: Judgement) -> Section:
         caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
         blocks.append(table(caption, _CHECK_COLUMNS, tested.checks, folded=not tested.failures))
     blocks += _own_cost(judgement)
-    gist = "No self-test of this machine." if tested is None else tested.answer()
+    gist = "No self-test of this machine with so many ranks." if tested is None else tested.answer()
     return Section("trust", "How far to trust the instrument", tuple(blocks), gist=gist)
 
 

@@ -334,7 +334,10 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
     if any(band.estimate.p_value is not None for band in comparison.bands):
         family = "bands, and among sizes" if cases else "bands"
         yield f"low, high: exact 95 % interval; p adj: exact {_test(comparison)}, after Holm among {family}"
-        yield f"equal: the interval lies within ± {comparison.within * 100:.3g} %, however small p is; else 5 % decides"
+        yield (
+            f"equal: the interval lies within ± {comparison.within * 100:.3g} %, however small p is; faster, slower: "
+            "p adj is at most 5 %"
+        )
     if any(band.verdict.needed is not None and band.verdict.fewest is None for band in comparison.bands):
         yield (
             f"launches that would detect x %: {POWER:.0%} of comparisons with so many would call B slower were it "
