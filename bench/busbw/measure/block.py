@@ -20,7 +20,7 @@ from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of, told
 from busbw.measure.buffers import part_in
 from busbw.measure.interference import InterferenceMonitor
 from busbw.measure.sampling import RoundResult, Sweep, Terms, sample
-from busbw.measure.stopping import budget_of
+from busbw.measure.stopping import Budget, budget_of, more_tries
 from busbw.measure.verify import check_case
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op
@@ -44,8 +44,6 @@ from busbw.runs.store import utc_now
 from busbw.system.environment import last_level_cache_bytes
 
 _MOST_SETS = 64
-_TRIES = 5
-"""How often each part of a step of training is taken."""
 _MOST_TIMELINES = 32
 """Ranks whose timelines are kept."""
 _MOST_SPANS = 400
@@ -78,7 +76,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         try:
             with part_in(bench, op, case, groups, matrix, sets) as part:
                 done.append(_round(bench, op, case, groups, part, matrix, terms))
-                beside, apart = _cross_check(bench, op, part), _taken_apart(bench, case, part, launch)
+                beside, apart = _cross_check(bench, op, part), _taken_apart(bench, case, part, launch, terms.budget)
         except CaseFailed as reason:
             return failed(case, launch, block, str(reason))
         terms = dataclasses.replace(terms, calls=done[0].result.calls)
@@ -146,7 +144,7 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
     return msgspec.structs.replace(found[0], bytes_per_second=rates)
 
 
-def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> StepParts | None:
+def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> StepParts | None:
     """What a step of training is made of; None for every other op."""
     taken = None if part is None else part.sets[0].operation.parts
     if not OPS[case.op].splits or taken is None:
@@ -155,7 +153,9 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int) -> St
         parts = taken()
         # In turns, so that what changes on the machine changes both.
         calls = (parts.step, parts.compute, parts.communicate)
-        tries = [tuple(_once(bench, parts.prepare, call) for call in calls) for _ in range(_TRIES)]
+        tries: list[tuple[int, ...]] = []
+        while more_tries(budget, len(tries), sum(map(sum, tries))):
+            tries.append(tuple(_once(bench, parts.prepare, call) for call in calls))
         timeline = _timeline(bench, parts)
         if bench.traces is not None:
             name = re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(case_in_words(case)))

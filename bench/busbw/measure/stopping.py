@@ -31,6 +31,8 @@ _BALANCE = 1.25
 _CALIBRATION_SAMPLES = 20
 _LEAST_CALIBRATION_SAMPLES = 7
 _CALIBRATION_SHARE = 0.25
+_LEAST_TRIES = 3
+_MOST_TRIES = 5
 
 _TIMER_READS = 100
 """A sample that lasts as long as so many reads of the clock is 1 % clock; shorter ones are made of several calls."""
@@ -117,6 +119,13 @@ def first_batch(budget: Budget, estimate_ns: int, pace_ns: int) -> int:
     wanted = max(budget.min_samples, math.ceil(budget.min_ns / max(estimate_ns, 1)))
     affordable = max(budget.least_samples, int(budget.max_ns / max(pace_ns, estimate_ns, 1)))
     return max(1, min(wanted, affordable, budget.max_samples))
+
+
+def more_tries(budget: Budget, taken: int, spent_ns: int) -> bool:
+    """Whether the parts of a step of training are taken once more, after ``taken`` times in ``spent_ns``: always 3
+    times, and while that is within the budget 5 times.
+    """
+    return taken < _LEAST_TRIES or (taken < _MOST_TRIES and spent_ns < budget.max_ns)
 
 
 def next_batch(

@@ -1,0 +1,50 @@
+"""The shipped batch files of more than one job: the same plan on more and more nodes, and night after night."""
+
+from __future__ import annotations
+
+import pytest
+from bed.whole import Job
+from slurm_site import Site, assert_whole, until
+
+from busbw.runs import store
+
+
+def test_the_same_plan_on_more_and_more_nodes(site: Site) -> None:
+    number = site.shipped("scaling", more=("--op", "barrier", "--max-seconds", "0.02"), LAUNCHES="1")
+    until(
+        lambda: None if site.bed.ask("squeue", "-h", "-j", str(number)) else True,
+        lambda: site.bed.ask("squeue"),
+    )
+    tasks = site.bed.ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", "%A %K %T").split("\n")
+    found = {}
+    for task in filter(None, tasks):
+        job, nodes, state = task.split()
+        assert state == "COMPLETED", (site.folder / f"busbw-{number}_{nodes}.out").read_text()
+        run = site.run(int(job))
+        assert_whole(run, launches=1, nodes=int(nodes), ranks=2 * int(nodes), backend="gloo")
+        found[int(nodes)] = run.run.hosts
+    assert sorted(found) == [1, 2, 4]
+
+
+@pytest.mark.timeout(600)
+def test_a_night_is_held_against_the_first_one(site: Site) -> None:
+    nights = site.folder / "nights"
+    options = ("--nodelist=n1,n2", "--ntasks-per-node=1")
+
+    def night(launches: int, *more: str) -> Job:
+        variables = {"BUSBW_RESULTS_DIR": str(nights), "LAUNCHES": str(launches), "WITHIN": "90%"}
+        return site.ended(site.shipped("nightly", options, more, **variables))
+
+    whole = ("--op", "all_reduce,barrier", "--sizes", "8", "--max-seconds", "0.02")
+    first = night(5, *whole)  # the fewest that can tell two bands apart
+    assert first.state == "COMPLETED", site.log(first.number)
+    baseline = nights / "baseline"
+    assert f"the first run: {baseline} is now" in site.log(first.number)
+    assert (baseline / "report.html").is_file()
+    second = night(5, *whole)
+    assert second.state == "COMPLETED", site.log(second.number)
+    third = night(1, "--op", "barrier", "--max-seconds", "0.02")
+    assert (third.state, third.exit_code) == ("FAILED", 1), site.log(third.number)
+    assert "all_reduce" in site.log(third.number).rpartition("launch is complete")[2]
+    assert len(list(store.folders(nights))) == 3
+    assert store.read_run(baseline).id == min(folder.name for folder in store.folders(nights))
