@@ -89,9 +89,8 @@ def test_a_fault_is_caught(told: list[dict[str, Any]], exchange: str, fault: str
 
 
 def test_a_run_is_verified_and_compared(commands: Commands) -> None:
-    exchange = ("--exchange", "exact,late", "--scale", "0.02", "--compute", "wait=1ms", "--slow-rank", "1=1ms")
-    options = (*exchange, "--max-seconds", "0.1", "--no-baseline")
-    finished = commands.run("run", "--op", "train_exchange", "--ranks", "2", *options)
+    about = {"exchanges": '["exact", "late"]', "scale": "0.02", "compute": '"wait=1ms"', "slow_ranks": '["1=1ms"]'}
+    finished = commands.run("run", "--plan", commands.sweep("train_exchange", **about), "--ranks", "2")
     assert finished.code == 0, finished.told
     run = commands.read()
     steps = [row.step for row in run.measurements if row.step is not None and row.check.state == "verified"]

@@ -262,7 +262,7 @@ def _assert_failed(commands: Commands, finished: Finished, words: str) -> Stored
 )
 def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: signal.Signals, fate: str) -> None:
     """Also while the others wait within a compiled loop, where Python has no say."""
-    started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "15", *_MPI)
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "10", *_MPI)
     before = started.rows(atleast=2)
     pid = started.pids()[1]
     os.kill(pid, number)
@@ -297,7 +297,7 @@ def test_wrong_data_fail_their_case_alone(commands: Commands) -> None:
 
 def _with_fault(commands: Commands, fault: str) -> Finished:
     plan = commands.sweep("broadcast,all_reduce")
-    arguments = (fault, "run", "--plan", plan, "--ranks", "3", "--timeout", "15", *_MPI)
+    arguments = (fault, "run", "--plan", plan, "--ranks", "3", "--timeout", "10", *_MPI)
     return commands.run(*arguments, program=commands.program("with_fault.py"))
 
 
@@ -379,7 +379,7 @@ def test_what_cannot_be_right_ends_below_mpiexec_as_it_does_without(commands: Co
 def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with_it(
     commands: Commands, number: signal.Signals, rank: int
 ) -> None:
-    started = commands.start("run", "--plan", commands.long(), "--timeout", "15", *_MPI, program=commands.mpirun(3))
+    started = commands.start("run", "--plan", commands.long(), "--timeout", "10", *_MPI, program=commands.mpirun(3))
     before = started.rows(atleast=2)
     os.kill(started.pids()[rank], number)
     finished = started.wait()
@@ -397,8 +397,8 @@ def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with
 @pytest.mark.parametrize(
     ("rank", "does", "said"),
     [
-        (1, "sys.exit()", f"rank 0 of 2 (host {_HOST}) waits in MPI_Init: not every rank has come there within 20 s"),
-        (0, "from mpi4py import MPI; input()", f"rank 1 of 2 (host {_HOST}) has heard nothing from rank 0 within 20 s"),
+        (1, "sys.exit()", f"rank 0 of 2 (host {_HOST}) waits in MPI_Init: not every rank has come there within 8 s"),
+        (0, "from mpi4py import MPI; input()", f"rank 1 of 2 (host {_HOST}) has heard nothing from rank 0 within 8 s"),
     ],
 )
 def test_a_rank_that_never_takes_part_is_not_waited_for_for_ever(
@@ -410,7 +410,7 @@ def test_a_rank_that_never_takes_part_is_not_waited_for_for_ever(
         "else: sys.argv[0] = 'busbw'; runpy.run_module('busbw', run_name='__main__')"
     )
     program = commands.mpirun(2, ("-c", instead))
-    finished = commands.run("run", "--op", "barrier", "--timeout", "20", *_MPI, program=program)
+    finished = commands.run("run", "--op", "barrier", "--timeout", "8", *_MPI, program=program)
     assert finished.code != 0
     assert said in finished.err, finished.told
     assert commands.nobody_left(within_seconds=15)
@@ -472,7 +472,7 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
 @pytest.mark.slow
 @_spins
 def test_a_rank_of_gloo_below_mpiexec_that_is_lost_is_named(commands: Commands) -> None:
-    started = commands.start("run", "--plan", commands.long(), "--timeout", "15", program=commands.mpirun(3))
+    started = commands.start("run", "--plan", commands.long(), "--timeout", "10", program=commands.mpirun(3))
     before = started.rows(atleast=2)
     os.kill(started.pids()[1], signal.SIGSTOP)
     finished = started.wait()

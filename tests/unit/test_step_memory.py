@@ -40,3 +40,19 @@ def test_a_step_of_the_lecture_keeps_what_can_be_counted(micro_batches: int) -> 
     assert peak - weights - gradients >= 3 * activations
     added = 64 * 64 * 4 * (micro_batches > 1)  # to the gradient of the micro-batch before
     assert peak - weights - gradients <= 4 * 4 * activations + 8 * 64 * 4 * 4 + added
+
+
+def test_what_shrinks_and_grows_unseen_counts_as_it_is() -> None:
+    with Alive([]) as seen:
+        one, other = torch.zeros(100), torch.zeros(60)
+        assert seen.peak_bytes == 640
+        one.untyped_storage().resize_(0)
+        third = torch.zeros(120)
+        assert seen.peak_bytes == 240 + 480
+        one.untyped_storage().resize_(400)
+        one.fill_(1)
+        assert seen.peak_bytes == 400 + 240 + 480
+        del other, third
+        more = [torch.zeros(100) for _ in range(3)]
+        assert seen.peak_bytes == 4 * 400
+        assert len(more) == 3

@@ -17,6 +17,7 @@ class Alive(TorchDispatchMode):
     def __init__(self, known: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._storages = WeakIdKeyDictionary()
+        self._most_bytes = 0  # what they hold at most: freed and shrunk ones count until all are looked at
         self.peak_bytes = 0
         self._see(known)
 
@@ -31,6 +32,16 @@ class Alive(TorchDispatchMode):
     def _see(self, tensors: Iterable[torch.Tensor]) -> None:
         for one in tensors:
             if type(one) in {torch.Tensor, torch.nn.Parameter}:
-                self._storages[one.untyped_storage()] = None
-        # All of them anew: a storage may have been resized, as fully sharded weights are.
-        self.peak_bytes = max(self.peak_bytes, sum(one.nbytes() for one in self._storages))
+                storage = one.untyped_storage()
+                size, before = storage.nbytes(), self._storages.get(storage, 0)  # type: ignore[no-untyped-call]
+                if size != before:
+                    self._storages[storage] = size
+                    self._most_bytes += max(0, size - before)
+        # All of them anew, for storages are freed and resized unseen, as fully sharded weights are; but only where they
+        # may be more than ever, for a large model has thousands at each of as many operations.
+        if self._most_bytes > self.peak_bytes:
+            sizes = [(one, one.nbytes()) for one in self._storages]
+            for one, size in sizes:
+                self._storages[one] = size
+            self._most_bytes = sum(size for _, size in sizes)
+            self.peak_bytes = max(self.peak_bytes, self._most_bytes)
