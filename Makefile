@@ -82,7 +82,7 @@ cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm,
 
 # Each part may be without any of the tests that SELECT names (pytest's exit status 5).
 cluster-test: $(developed) ## tests on a virtual cluster whose network and faults are set; root, TUN, make cluster-setup
-	$(pytest) tests/cluster -m "not alone" --numprocesses 3 --dist loadfile --junitxml $(times)/cluster.xml $(SELECT) || test $$? -eq 5
+	$(pytest) tests/cluster -m "not alone" --numprocesses 4 --dist loadfile --junitxml $(times)/cluster.xml $(SELECT) || test $$? -eq 5
 	$(pytest) tests/cluster -m alone --junitxml $(times)/cluster-alone.xml $(SELECT) || test $$? -eq 5
 
 lint: $(developed) ## style, types and import layers

@@ -13,6 +13,7 @@ from typing import TypeVar
 import pytest
 from bed import HEAD, Bed
 from bed.whole import Job
+from exhaustive import EXHAUSTIVE
 
 from busbw.runs import store
 from busbw.runs.store import StoredRun
@@ -41,6 +42,11 @@ sizes = "8"
 """Two cases whose blocks take a tenth of a second each: about ``blocks`` / 3 seconds a launch."""
 
 Value = TypeVar("Value")
+
+
+def either(backend: str) -> list[str]:
+    """Both backends; for a commit this one alone, as each fault is tried by one of them and each of them by faults."""
+    return ["gloo", "mpi"] if EXHAUSTIVE else [backend]
 
 
 @dataclass

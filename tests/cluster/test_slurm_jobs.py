@@ -1,33 +1,21 @@
-"""``busbw submit`` and ``status`` on a real Slurm, and whatever ends a job early: a rank, a node, a cable, a limit.
-
-Each ends in a clear message, a run folder that can be read, and the right exit status.
-"""
+"""``busbw submit`` and ``status`` on a real Slurm, and jobs that are interrupted, requeued, cancelled or too long."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from bed import Bed, Cable, Network
 from bed.whole import Job
-from exhaustive import EXHAUSTIVE
-from slurm_site import STEADY, Site, assert_whole, told, until
+from slurm_site import STEADY, Site, assert_whole, either, told, until
 
 from busbw.runs import store
 from busbw.runs.records import Measurement
 from busbw.runs.store import StoredRun
-
-
-def either(backend: str) -> list[str]:
-    """Both backends; for a commit this one alone, as each fault is tried by one of them and each of them by faults."""
-    return ["gloo", "mpi"] if EXHAUSTIVE else [backend]
 
 
 def waits_for_ever(job: Job) -> str | None:
@@ -127,56 +115,6 @@ class TestSubmit:
 
 
 class TestBrokenOff:
-    @pytest.mark.parametrize("backend", either("mpi"))
-    def test_a_rank_that_dies_is_named(self, site: Site, backend: str) -> None:
-        plan = site.plan("dies", blocks=400, timeout=5 if backend == "mpi" else 60)
-        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--backend", backend)
-        with site.submitted(plan, *where) as (number, process):
-            site.measuring(number)
-            os.kill(site.rank_on("n2"), signal.SIGKILL)
-            code, err = told(process)
-        assert code == 1
-        assert f"job {number} ended FAILED: its script ended with an error" in err
-        assert "rank 1 (host n2) did not answer during" in err
-        run = site.run(number)
-        assert run.end is not None
-        assert run.end.status == "failed"
-        assert "rank 1 (host n2)" in str(run.end.reason)
-        assert run.measurements
-
-    def test_a_rank_of_open_mpi_that_dies_takes_all_along_and_loses_nothing_that_was_finished(
-        self, site: Site, openmpi: dict[str, str]
-    ) -> None:
-        """Slurm's part of PMIx kills the whole step when it loses one of its ranks: nobody is left to name it."""
-        plan = site.plan("dies", blocks=400)
-        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--backend", "mpi", "--mpi", "pmix")
-        with site.submitted(plan, *where, **openmpi) as (number, process):
-            before = len(site.measuring(number).measurements)
-            os.kill(site.rank_on("n2"), signal.SIGKILL)
-            code, err = told(process)
-        assert code == 1
-        assert f"job {number} ended FAILED: its script ended with an error" in err
-        assert len(site.run(number).measurements) >= before
-        assert re.search(r"error: .*n2.* task 1: Killed", site.log(number)), site.log(number)
-
-    @pytest.mark.parametrize("backend", either("gloo"))
-    def test_a_rank_that_hangs_is_named(self, site: Site, backend: str) -> None:
-        plan = site.plan("hangs", blocks=400, timeout=5)
-        where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1", "--backend", backend)
-        with site.submitted(plan, *where) as (number, process):
-            before = len(site.measuring(number).measurements)
-            hangs = site.rank_on("n4")
-            os.kill(hangs, signal.SIGSTOP)
-            run = until(lambda: run if (run := site.run(number)).end is not None else None, lambda: site.log(number))
-            os.kill(hangs, signal.SIGKILL)  # srun would do so about a minute later
-            code, err = told(process)
-        assert code == 1, err
-        assert "rank 1 (host n4) did not answer during" in err
-        assert run.end is not None
-        assert run.end.status == "failed"
-        assert "rank 1 (host n4)" in str(run.end.reason)
-        assert len(run.measurements) >= before
-
     def test_what_was_interrupted_is_resumed_on_its_nodes_and_measured_once(self, site: Site) -> None:
         plan = site.plan("interrupted", blocks=20, launches=2)
         where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1")
@@ -231,57 +169,6 @@ class TestBrokenOff:
         run = site.run(number)
         assert run.end is not None
         assert (run.end.status, run.end.reason) == ("interrupted", "ended at the end of a block by SIGTERM")
-
-    @pytest.mark.parametrize("backend", either("gloo"))
-    def test_a_node_that_goes_down_ends_the_job_and_loses_nothing_that_was_finished(
-        self, site: Site, backend: str
-    ) -> None:
-        plan = site.plan("down", blocks=400)
-        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--no-requeue", "--backend", backend)
-        with site.submitted(plan, *where) as (number, process):
-            before = len(site.measuring(number).measurements)
-            site.bed.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-            try:
-                code, err = told(process)
-            finally:
-                site.bed.ask("scontrol", "update", "nodename=n2", "state=idle")
-        assert code == 1
-        assert f"job {number} ended NODE_FAIL: a node went down" in err
-        run = site.run(number)
-        assert len(run.measurements) >= before
-        assert run.end is None or run.end.status in {"interrupted", "failed"}
-
-    def test_a_cable_that_is_cut_for_a_moment_is_survived(self, site: Site) -> None:
-        plan = site.plan("cut", blocks=30)
-        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1")
-        with site.submitted(plan, *where) as (number, process):
-            site.measuring(number)
-            site.bed.cut("n2")
-            time.sleep(3)
-            site.bed.mend("n2")
-            code, err = told(process)
-        assert code == 0, err
-        assert len(site.run(number).measurements) == 60
-
-    @pytest.mark.parametrize("backend", either("mpi"))
-    def test_a_cable_that_stays_cut_is_a_rank_that_does_not_answer(self, site: Site, backend: str) -> None:
-        plan = site.plan("cut-for-ever", blocks=400, timeout=5)
-        where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1", "--no-requeue", "--backend", backend)
-        with site.submitted(plan, *where) as (number, process):
-            site.measuring(number)
-            site.bed.cut("n4")
-            try:
-                run = until(
-                    lambda: run if (run := site.run(number)).end is not None else None, lambda: site.log(number)
-                )
-                code, err = told(process)
-            finally:
-                site.bed.mend("n4")
-        assert code == 1, err
-        assert run.end is not None
-        assert run.end.status == "failed"
-        assert "rank 1 (host n4) did not answer during" in str(run.end.reason)
-        assert "rank 1 (host n4) did not answer during" in err
 
 
 class TestTimeLimit:

@@ -79,10 +79,10 @@ PROVOKED = {
     "cluster/test_slurm.py": ("start the ranks with", "no run came of it: the step ended with exit status"),
     "cluster/test_slurm_jobs.py": (
         "the partition has fewer nodes than were asked for",
-        "did not answer during",
         "ended at the end of a block by",
         "requeued; going on with run",
     ),
+    "cluster/test_slurm_lost.py": ("did not answer during",),
     "cluster/test_launchers.py": ("the mpirun of Open MPI started the ranks, and mpi4py has loaded", "reach rank 0 at"),
 }
 """File of tests → what it brings busbw to say of something that went wrong: the guide says what to do then."""
