@@ -23,7 +23,7 @@ from forked import MARK, Forker
 
 from busbw.launch import mpiexec
 from busbw.runs import store
-from busbw.runs.records import Measurement, Row
+from busbw.runs.records import Failed, Measurement, Row
 
 _Value = TypeVar("_Value")
 
@@ -63,6 +63,22 @@ class Finished:
     def told(self) -> str:
         """Everything it said, for the message of a failed assertion."""
         return f"exit {self.code}\n{self.out}\n{self.err}"
+
+    def assert_failed(self, run: store.StoredRun, *words: str) -> None:
+        """Exit 1, and the same reason on stderr, in the row of the end and in the failed case's before it. What comes
+        while a row is written, between two cases, fails none of them.
+        """
+        assert self.code == 1, self.told
+        assert "Traceback" not in self.told
+        assert run.end is not None
+        assert run.end.status == "failed"
+        reason = str(run.end.reason)
+        texts = [self.err, reason]
+        if " during the pause after " not in reason:
+            assert isinstance(run.rows[-2], Failed)
+            texts.append(run.rows[-2].error)
+        for text in texts:
+            assert all(word in text for word in words), self.told
 
 
 @dataclass(slots=True)
