@@ -24,8 +24,12 @@ pytestmark = pytest.mark.integration
 
 def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,all_gather,pair_matrix,barrier")
-    finished = commands.run("run", "--plan", plan, program=commands.torchrun(3))
+    finished = commands.run(
+        *("run", "--plan", plan), program=commands.torchrun(3, commands.program("threads_left.py")[1:])
+    )
     assert finished.code == 0, finished.told
+    left = {f"rank {rank} leaves with 0 of Gloo's threads" for rank in range(3)}
+    assert left <= set(finished.err.replace("busbw: ", "").splitlines()), finished.told
     run = commands.read()
     assert run.run.launcher == "torchrun"
     assert {case.ranks for case in run.run.cases} == {3}

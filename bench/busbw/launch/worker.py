@@ -100,6 +100,7 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
         outcome = _work(job, backend, world, clock, listener, place)
         place.words = "the end of the launch"
         backend.close()
+        there.clear()  # ``lost`` and the backend hold each other; its threads must be gone before Python goes down
     except BackendError as error:
         raise _failure_of(backend, place, error) from error
     finally:

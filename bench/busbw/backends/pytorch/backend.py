@@ -151,9 +151,13 @@ class TorchBackend(LibraryBackend):
         return answers(self._store, self.size, {self.rank: text}, lambda: hang_up(self._store_port), self._world.key)
 
     def close(self) -> None:
-        """Drop the process groups."""
+        """Drop the process groups: their threads end with the last reference, and a thread that still lets go of a
+        tensor while Python goes down ends the process by SIGABRT.
+        """
         with explained(self), _not_for_ever(self._world):
             dist.destroy_process_group()
+            self._groups.clear()
+            del self._control
 
 
 class GlooBackend(TorchBackend):
