@@ -21,6 +21,10 @@ from busbw.slurm.runs import JobRuns
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 150.0
+PMI2_GARBLED = "mpi/pmi2: invalid client request"
+"""In the log of a job whose ranks never met: slurmstepd took a part of MPICH's request for a whole one. Seen twice, both
+times under a load above 5 on two cores.
+"""
 SMALL = ("--op", "broadcast,barrier", "--sizes", "8,64KiB", "--max-seconds", "0.02")
 """Options of ``busbw run`` behind a shipped file: three cases of its suite."""
 
@@ -107,6 +111,8 @@ class Site:
 
         def enough() -> StoredRun | None:
             runs = self.runs(number)
+            if PMI2_GARBLED in self.log(number):
+                pytest.skip("Slurm's pmi2 garbled the address exchange of MPICH, as it does on a loaded machine")
             return runs[0] if runs and len(runs[0].measurements) >= atleast else None
 
         return until(enough, lambda: f"job {number} measures nothing: {self.log(number)}")
