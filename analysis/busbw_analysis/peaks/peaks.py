@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Literal
 
-from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, OF_TWO_RANKS, ON_SOCKETS, STORING, TO_THE_HOST
+from busbw.ops import (
+    ARITHMETIC,
+    LEAST_CROSSING,
+    MEMORY_TRAFFIC,
+    MESSAGES,
+    OF_TWO_RANKS,
+    ON_SOCKETS,
+    OPS,
+    STORING,
+    TO_THE_HOST,
+)
 from busbw.ops.bounds import Crossing
 from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
@@ -448,7 +458,7 @@ def _with(links: HardwarePeak, network: Network, sharing: int) -> HardwarePeak:
     )
 
 
-_OF_ONE_CARD: Final = frozenset({"send_recv", "ping_pong", "pair_uni", "pair_bidir", "gather", "scatter"})
+_OF_ONE_CARD: Final = MESSAGES | {name for name, op in OPS.items() if op.rooted and op.in_blocks}
 """Messages from or to one GPU, which NCCL sends by the cards that are nearest to it."""
 
 
