@@ -51,6 +51,7 @@ PLANS: Final[Mapping[str, str]] = MappingProxyType(
 
 COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
     {
+        **{name: [f"{name} --help"] for name in main.list_commands(click.Context(main))},
         "busbw": ["--help", "--version", "nothing"],
         "list": [
             "list --help",
@@ -132,7 +133,6 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             "export all_reduce.log --to osu",
             "export usual --to excel",
         ],
-        "doctor": ["doctor --help"],
         "peaks": ["peaks --help", "peaks", "peaks --peaks nowhere.toml"],
         "selftest": ["selftest --help", "selftest --launches 2"],
         "submit": [
@@ -140,8 +140,6 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             "submit quick --nodes 2 --ranks-per-node 4 --time 30 --busbw busbw --mpi pmi2 --dry-run",
             "submit huge --nodes 2 --ranks-per-node 4 --dry-run",
         ],
-        "status": ["status --help"],
-        "launches": ["launches --help"],
         "run": [
             "run --help",
             "run --suite quick --ranks 4 --dry-run",
@@ -181,7 +179,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         ],
     }
 )
-"""What is asked of each command, in a folder with the runs of ``_runs``."""
+"""What is asked of each command, in a folder with the runs of ``_runs``: its help, if nothing more is said here."""
 
 
 def transcript(name: str) -> str:

@@ -14,5 +14,5 @@ def test_a_command_says_what_is_on_file(name: str) -> None:
 
 
 def test_every_command_has_its_file() -> None:
-    assert set(COMMANDS) == {"busbw", *main.list_commands(click.Context(main))}
+    assert set(COMMANDS) == {"busbw", *main.list_commands(click.Context(main))}, "a command that is no more"
     assert {path.stem for path in FOLDER.iterdir()} == set(COMMANDS)

@@ -1,10 +1,12 @@
 """Which modules load which libraries: asked of a fresh process, because this one has long loaded them all."""
 
+import ast
 import json
 import pkgutil
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,20 @@ def test_the_contract_of_the_analysis_forgets_no_package() -> None:
     forbidden = {name.removeprefix("busbw.") for name in contract["forbidden_modules"]}
     packages = {module.name for module in pkgutil.iter_modules(busbw.__path__)}
     assert packages - forbidden - {"__main__"} == SHARED
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Within functions, too: import-linter holds apart packages, not the modules of one. Raises CycleError."""
+    paths = [path.relative_to(root) for root in (ROOT / "bench", ROOT / "analysis") for path in root.rglob("*.py")]
+    modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    imported: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        folder = "bench" if name.partition(".")[0] == "busbw" else "analysis"
+        for node in ast.walk(ast.parse((ROOT / folder / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{one.name}" for one in node.names]
+                imported[name] |= {one if one in modules else str(node.module) for one in names}
+            elif isinstance(node, ast.Import):
+                imported[name] |= {one.name for one in node.names}
+    assert len(modules) > 300
+    TopologicalSorter({name: found & set(modules) - {name} for name, found in imported.items()}).prepare()

@@ -49,12 +49,8 @@ def test_what_has_no_room_stands_below_its_row_and_what_is_the_same_once_above()
 def test_outside_of_torchrun_ranks_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert {row["launcher"]: row["here"] for row in listing.rows("launchers", tmp_path)} == {
-        "torchrun": "no",
-        "mpirun": "no",
-        "srun": "no",
-        "local": "yes",
-    }
+    found = {row["launcher"]: row["here"] for row in listing.rows("launchers", tmp_path)}
+    assert found == {name: "yes" if name == "local" else "no" for name in LAUNCHERS}
 
 
 def test_runs_are_listed_in_whatever_state_they_are(tmp_path: Path) -> None:

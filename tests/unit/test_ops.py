@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from testing.reference import MEANINGS, Exchange
+from testing.reference import MEANINGS, Exchange, by_layout, meaning
 
 from busbw.backends.patterns import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import UsageError
@@ -54,7 +54,7 @@ class Table:
 
     def run(self) -> None:
         for me, (_, receive) in enumerate(self.buffers):
-            result = MEANINGS[self.op.name](self.exchange(me))
+            result = meaning(self.op, self.share)(self.exchange(me))
             if result is not None:
                 receive.copy_(result)
 
@@ -280,9 +280,8 @@ def test_one_rank_has_no_wire() -> None:
 
 
 def test_what_never_crosses_a_wire_has_no_factor() -> None:
-    wireless = {op.name for op in OPS.values() if op.factor(4) is None}
-    alone = {op.name for op in OPS.values() if op.local and op.members == "all"}
-    assert wireless == {"barrier", "checkpoint_save"} | alone | TRAINED
+    assert all((op.factor(4) is None) == (op.wire_bytes(4, 1 << 20) == 0) for op in OPS.values())
+    assert {"barrier", "checkpoint_save"} | TRAINED <= {op.name for op in OPS.values() if op.factor(4) is None}
 
 
 @pytest.mark.parametrize("op", [op for op in SIZED if not op.local], ids=lambda op: op.name)
@@ -315,8 +314,19 @@ def test_where_all_ranks_send_alike_each_sends_factor_times_size(ranks: int, siz
 # --- the table -------------------------------------------------------------------------------------------------
 
 
-def test_every_op_has_a_reference() -> None:
-    assert set(MEANINGS) == set(OPS) - TRAINED, "steps of training are held against one process"
+def test_every_reference_is_of_an_op_and_what_is_computed_has_one() -> None:
+    computed = {op.name for op in OPS.values() if op.computed}
+    assert computed - TRAINED <= set(MEANINGS) <= set(OPS), "steps of training are held against one process"
+
+
+@pytest.mark.parametrize("op", SIZED, ids=lambda op: op.name)
+def test_what_the_layouts_of_all_ranks_say_together_is_the_meaning_of_an_op(op: Op) -> None:
+    for ranks, in_place, root in variants(op):
+        made = table(op, ranks, block=BLOCK, in_place=in_place, root=root)
+        for me in range(ranks):
+            result, told = (by_layout(op, made.share, made.exchange(me)), meaning(op, made.share)(made.exchange(me)))
+            assert (result is None) == (told is None)
+            assert result is None or told is None or torch.equal(result, told.expand_as(result))
 
 
 _OF_TWO = {
@@ -330,7 +340,7 @@ def test_a_row_is_complete(op: Op) -> None:
     assert op.summary
     assert op.size_meaning
     assert op.in_place
-    assert (op.least_ranks() == 2) == (op.name in _OF_TWO)
+    assert op.least_ranks() == 2 or op.name not in _OF_TWO
     assert op.trips >= 1
     assert all(op.multiple(ranks) in {1, ranks} for ranks in RANKS)
     assert not (op.reduces and not op.sized)

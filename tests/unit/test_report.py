@@ -94,8 +94,9 @@ def test_the_page_is_well_formed_and_in_the_promised_order() -> None:
     assert outline.open == []
     headings = re.findall(r"<h2>([^<]+)</h2>", html)
     folded = re.findall(r'<details class="part"><summary><h2>([^<]+)</h2> <span class="gist">[^<]+</span>', html)
-    assert headings == ["Operations", "Single ranks", *folded]
-    assert folded == [
+    promised = [
+        "Operations",
+        "Single ranks",
         "Fits",
         "Hierarchy of memories and links",
         "Memory",
@@ -105,6 +106,8 @@ def test_the_page_is_well_formed_and_in_the_promised_order() -> None:
         "Words and units",
         "What this means for training",
     ]
+    assert [heading for heading in headings if heading in promised] == promised
+    assert [heading for heading in promised if heading not in folded] == promised[:2]
     assert len(outline.every("h1")) == 1
     anchors = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
     assert len(anchors) == len(set(anchors))

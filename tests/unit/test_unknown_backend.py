@@ -13,9 +13,10 @@ from busbw_analysis.peaks.transports import transport_of
 GLOO = BackendTraits(cost_models="gloo", transport="gloo-tcp")
 
 
-def judged(backend: str, traits: BackendTraits | None) -> Judgement:
+def judged(backend: str, traits: BackendTraits | None, algorithm: str | None = None) -> Judgement:
     sizes = [1 << power for power in range(8, 24, 3)]
     cases = [case(op, size, backend=backend) for op in ("all_reduce", "ping_pong", "broadcast") for size in sizes]
+    cases += [case("all_reduce", size, backend=backend, algorithm=algorithm) for size in sizes if algorithm is not None]
     made = synthetic_run(cases, launches=6)
     run = msgspec.structs.replace(made.run, backend=traits)
     return judge(pool((store.StoredRun(made.path, run, made.rows, ()),)))
@@ -35,6 +36,13 @@ def test_a_backend_that_follows_gloo_is_judged_like_it() -> None:
     assert models(unknown)["all_reduce"]
     assert [one.code for one in unknown.findings] == [one.code for one in known.findings]
     assert [str(one.status) for one in unknown.verdicts] == [str(one.status) for one in known.verdicts]
+
+
+def test_the_formula_of_its_own_algorithm_is_that_of_the_rules_which_it_follows() -> None:
+    (known,), (unknown,) = (judged(backend, GLOO, "recursive-doubling").comparisons for backend in ("gloo", "foo"))
+    found = [pair.expected for pair in unknown.pairs]
+    assert found == [pair.expected for pair in known.pairs]
+    assert not any(isinstance(one, Unavailable) for one in found)
 
 
 def test_a_backend_of_which_nothing_is_stored_has_no_model() -> None:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,6 @@ from busbw.runs.records import (
     Imported,
     ImportedLog,
     LogNote,
-    Mode,
     Run,
 )
 from busbw.runs.store import StoredRun
@@ -35,8 +34,9 @@ from busbw.units import parse_rate, parse_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
+from busbw_analysis.data.readers.logs import tool_named
+from busbw_analysis.data.readers.tools import NCCL, OF_MPI, UNKNOWN, Tool
 
-_UNKNOWN: Final = "unknown"
 _Machines = dict[str, dict[str, JSON]]
 _TOOL_BUFFER: Final = 512 << 20
 """What nvbandwidth copies unless it is told otherwise, where its log may not say (its ``--help``: bufferSize)."""
@@ -67,36 +67,6 @@ class LogFacts:
     machine: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    """What is known of a tool whatever its log says. ``names``: its own names of tests are part of what is measured."""
-
-    backend: str = _UNKNOWN
-    device: str = _UNKNOWN
-    mode: Mode = "pipelined"
-    traits: BackendTraits | None = None
-    names: re.Pattern[str] | None = None
-    one_host: bool = False
-
-
-_NCCL: Final = _Tool("nccl", "cuda", traits=BackendTraits(cost_models="nccl", transport="nccl-net"))
-_MPI: Final = _Tool("mpi", "cpu", traits=BackendTraits(cost_models="mpi", transport="mpi-net"))
-_OTHER_CALLS: Final = re.compile(
-    r"(?i)non-blocking|persistent|^I[a-z]+|managed|put|get|source|multi-(?:threaded|process)|partitioned"
-    r"|(?:gather|scatter)v|alltoallw"
-)
-"""Names of tests of MPI that measure their operation by other calls than the plain one."""
-_TOOLS: Final = {
-    "nccl-tests": _NCCL,
-    "rccl-tests": _NCCL,
-    "NCCL inspector": replace(_NCCL, mode="isolated"),
-    "PARAM comms": _Tool(),
-    "nvbandwidth": _Tool("cuda", "cuda", names=re.compile(""), one_host=True),
-    "SuperBench": replace(_NCCL, names=re.compile("^[HD]2[HD]"), one_host=True),
-    "OSU micro-benchmarks": replace(_MPI, names=_OTHER_CALLS),
-    "Intel MPI benchmarks": replace(_MPI, names=_OTHER_CALLS),
-    "perftest": _Tool("verbs", "cpu", names=re.compile("")),
-}
 _ON_GPUS: Final = re.compile("-(?:CUDA|ROCM|ZE)")
 _OVER_NCCL: Final = re.compile("[NRX]CCL")
 """How OSU names its tests of NCCL and RCCL."""
@@ -149,9 +119,9 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     return StoredRun(path=path, run=run, rows=(*rows, end), warnings=())
 
 
-def _tool_of(log: ForeignLog) -> _Tool:
-    known = _TOOLS.get(log.tool, _Tool())
-    return _NCCL if known.backend == "mpi" and _OVER_NCCL.match(log.rows[0].tool_op or "") else known
+def _tool_of(log: ForeignLog) -> Tool:
+    known = tool_named(log.tool)
+    return NCCL if known == OF_MPI and _OVER_NCCL.match(log.rows[0].tool_op or "") else known
 
 
 # --- which operation, over how many ranks --------------------------------------------------------------------------
@@ -234,7 +204,7 @@ class _World:
     unknown: tuple[str, ...]
 
     @classmethod
-    def of(cls, log: ForeignLog, tables: Sequence[Table], tool: _Tool, facts: LogFacts) -> "_World":
+    def of(cls, log: ForeignLog, tables: Sequence[Table], tool: Tool, facts: LogFacts) -> "_World":
         best = max(tables, key=lambda table: len(table.places))
         ranks = max([1, *(_last_rank(row) + 1 for table in tables for row in table.rows)])
         ranks = max(ranks, len(best.places)) if tool.one_host else ranks
@@ -245,7 +215,7 @@ class _World:
             raise LogError(message, code="too-large")
         hosts = _hosts(log, best, ranks, tool, facts)
         known = hosts is not None
-        hosts = hosts or (_UNKNOWN,) * ranks
+        hosts = hosts or (UNKNOWN,) * ranks
         environments: _Machines = {host: _facts(best, facts) for host in dict.fromkeys(hosts) if known}
         seated = _seat(environments, best.places, hosts, facts, log.tool) if known else 0
         several = known and len(set(hosts)) > 1
@@ -269,11 +239,11 @@ def _first_group(table: Table) -> tuple[int, ...] | None:
     return tuple(sorted(members[min(members)])) if len(members) > 1 else None
 
 
-def _hosts(log: ForeignLog, table: Table, ranks: int, tool: _Tool, facts: LogFacts) -> tuple[str, ...] | None:
+def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts) -> tuple[str, ...] | None:
     """The host of every rank; None: not known."""
     by_rank = {place.rank: place.host for place in table.places if place.host is not None}
     if all(rank in by_rank for rank in range(ranks)):
-        told = tuple(by_rank[rank] or _UNKNOWN for rank in range(ranks))
+        told = tuple(by_rank[rank] or UNKNOWN for rank in range(ranks))
         if facts.hosts not in {None, len(set(told))}:
             message = f"{log.source}: the log tells of {len(set(told))} host(s); --hosts {facts.hosts} contradicts it"
             raise UsageError(message, code="contradiction")
@@ -337,7 +307,7 @@ def _seat(machines: _Machines, places: Sequence[Place], hosts: Sequence[str], fa
 
 
 def _rows(
-    tables: Sequence[Table], tool: _Tool, world: _World, facts: LogFacts, notes: list[LogNote]
+    tables: Sequence[Table], tool: Tool, world: _World, facts: LogFacts, notes: list[LogNote]
 ) -> Iterator[Imported]:
     """The rows of all tables that are results of an operation which busbw knows."""
     seen: Counter[Case] = Counter()
@@ -383,7 +353,7 @@ def _rows(
         notes.append(LogNote(code="left-out", text=text, line=rows[0].line))
 
 
-def _size(row: Aggregate, table: Table, tool: _Tool, facts: LogFacts) -> tuple[int | None, bool]:
+def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[int | None, bool]:
     """S in bytes, and whether it is the tool's own where nobody says otherwise."""
     if row.size_bytes is not None or row.op is None:
         return row.size_bytes, False
@@ -393,7 +363,7 @@ def _size(row: Aggregate, table: Table, tool: _Tool, facts: LogFacts) -> tuple[i
         return parse_size(facts.size), False
     if (told := table.parameters.get("Buffer Size", "")).isdigit():
         return int(told) << 20, False
-    return (_TOOL_BUFFER, True) if tool.backend == "cuda" or row.op in TO_THE_HOST else (None, False)
+    return (_TOOL_BUFFER, True) if tool.copies or row.op in TO_THE_HOST else (None, False)
 
 
 def _seconds(row: Aggregate, size: int | None) -> float | None:
@@ -438,13 +408,13 @@ def _first_ranks(count: int) -> tuple[int, ...]:
     return tuple(range(count))
 
 
-def _case(row: Aggregate, size: int, table: Table, tool: _Tool, world: _World) -> tuple[Case, tuple[int, ...]]:
+def _case(row: Aggregate, size: int, table: Table, tool: Tool, world: _World) -> tuple[Case, tuple[int, ...]]:
     op = OPS[row.op or ""]
     ranks = _group(row) or (0,)
     first = None if op.name in _OF_FEW else _first_group(table)
     split = first is not None and len(first) == len(ranks)
     ranks = first if first is not None and split else ranks
-    gpus = tool.backend == "mpi" and _ON_GPUS.search(row.tool_op or "") is not None
+    gpus = tool == OF_MPI and _ON_GPUS.search(row.tool_op or "") is not None
     named = tool.names is not None and tool.names.search(row.tool_op or "") is not None
     words = [row.tool_op, *([row.part] if row.part else []), *([f"{table.groups} groups"] if table.groups else [])]
     world_of_case = len(world.hosts) if op.name in _OF_FEW or split else len(ranks)

@@ -241,7 +241,7 @@ def _by_messages(curve: Curve, shape: tuple[int, int], calls: Calls | None) -> C
     if isinstance(curve.model, Unavailable):
         return curve.model
     key = curve.series.key
-    model = candidates(key.op, key.backend, key.algorithm, calls)[0]
+    model = candidates(key.op, key.cost_models, key.algorithm, calls)[0]
     return _ONE_LEVEL if model.inner_sent(*shape, 1) > 0 else model
 
 

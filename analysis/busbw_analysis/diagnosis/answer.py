@@ -254,10 +254,10 @@ def _best(judgement: Judgement) -> Iterator[str]:
         return
     told = judgement.cases[best.case].groups[0].statistic or "median"
     text = f"highest busbw {format_rate(best.busbw)} ({told}), {best.label} at {format_size(best.size_bytes)}"
-    if best.peak is not None and best.denominator is not None:
+    if best.peak is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
-        text += f", {share} ({best.denominator.partition(',')[0].rstrip('.')})"
-        if best.busbw > best.peak and best.denominator.startswith("memory copy"):
+        text += f", {share} ({best.what})"
+        if best.busbw > best.peak and best.level == "memory copy of a host":
             text += ", above it because parts of a message stay in a cache"
     yield text
     if judgement.cases[best.case].case.op not in _COLLECTIVE:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from busbw.ops import MESSAGES, OPS
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.grouped import by_key, grouped
@@ -25,7 +26,7 @@ Truths = npt.NDArray[np.bool_]
 Steps: TypeAlias = tuple[tuple[int | None, ...], ...]
 """How far rank by rank is from rank by rank, as ``placement.distance`` has it."""
 
-PAIR_OPS: Final = frozenset({"pair_matrix", "ping_pong", "pair_uni", "pair_bidir"})
+PAIR_OPS: Final = frozenset(name for name in MESSAGES if OPS[name].members != "all")
 _MOST_NAMED = 3
 BETWEEN_HOSTS: Final = distance_in_words(None)
 

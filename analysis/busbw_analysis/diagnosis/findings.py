@@ -6,7 +6,7 @@ from statistics import geometric_mean
 from typing import Final, Literal, get_args
 
 from busbw.runs.placement import taken_twice
-from busbw.runs.records import JSON, case_in_words
+from busbw.runs.records import JSON, Case, case_in_words
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import format_size, format_time
@@ -143,10 +143,10 @@ _DOUBTFUL: Final = frozenset(
 """What readers find that should be known before a number is believed."""
 
 
-def case_name(summary: CaseSummary) -> str:
+def case_name(case: Case) -> str:
     """A case in a sentence: op, size and what is not the usual."""
-    op, *details = case_in_words(summary.case, {"device", "root"})
-    size = [format_size(summary.case.size_bytes)] if summary.case.size_bytes else []
+    op, *details = case_in_words(case, {"device", "root"})
+    size = [format_size(case.size_bytes)] if case.size_bytes else []
     return " ".join([op, *size, *details])
 
 
@@ -176,7 +176,7 @@ def _by_reason(
     """
     told = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
     for reason, cases in by_key(told).items():
-        names = _some([case_name(case) for case in cases])
+        names = _some([case_name(one.case) for one in cases])
         text = words.format(cases=_cases(len(cases)), names=names, reason=reason)
         yield Finding(severity, "wrong-data" if code == "failed" and "wrong data" in reason else code, text)
 
@@ -228,7 +228,7 @@ def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
 def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[str]:
     for group in lateness:
         for member in group.flagged:
-            yield in_words(group, member, case_name(summaries[member.worst]))
+            yield in_words(group, member, case_name(summaries[member.worst].case))
 
 
 def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
@@ -266,7 +266,7 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
 
 def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     """The one flag that healthy runs have in few of their cases; the others are in the rows alone."""
-    cases = [case_name(summary) for summary in measured if "drift" in summary.flags]
+    cases = [case_name(summary.case) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
             f"{len(cases)} of {_cases(len(measured))} drift: within most blocks the first and the last third differ by "
@@ -283,7 +283,7 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
         if len(of) > share * len(measured):
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
             words = worst.disturbance.in_words()
-            text = f"{words[:1].upper()}{words[1:]} ({case_name(worst)})"
+            text = f"{words[:1].upper()}{words[1:]} ({case_name(worst.case)})"
             text += f"; {len(of)} of {_cases(len(measured))} {'was' if len(of) == 1 else 'were'} disturbed"
             yield Finding("caution", code, f"{text}. Every sample is kept; a quiet machine has other numbers.")
 

@@ -35,7 +35,7 @@ from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.paths import gpu_model
-from busbw_analysis.peaks.peaks import Peak, peak_of
+from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
 from busbw_analysis.predict import joint_fits_of
 
 __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "judge"]
@@ -45,7 +45,8 @@ __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "ju
 class Best:
     """The highest busbw (B/s) of any measured case on any group of ranks, judged or not; pairs of a matrix are groups.
 
-    ``case`` is its index; ``peak`` (busbw, B/s) and ``denominator`` are None where no peak is known.
+    ``case`` is its index; ``peak`` (busbw, B/s), ``level``, ``what`` and ``denominator``, as of ``Peak``, are None
+    where no peak is known.
     """
 
     busbw: float
@@ -54,6 +55,8 @@ class Best:
     case: int
     ranks: tuple[int, ...]
     peak: float | None
+    level: PeakLevel | None
+    what: str | None
     denominator: str | None
 
 
@@ -106,6 +109,8 @@ class Judgement:
             case=case.index,
             ranks=group.ranks,
             peak=None if known is None else known.busbw,
+            level=None if known is None else known.level,
+            what=None if known is None else known.what,
             denominator=None if known is None else known.denominator,
         )
 

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, Literal
 
+from busbw.ops import OPS
 from busbw.runs.facts import fact
 from busbw.runs.placement import variables_of
 from busbw.runs.records import CASE_DTYPE_BYTES, JSON
@@ -59,7 +60,7 @@ def _bytes(text: str) -> int:
     return parse_size(text if text.isdecimal() else f"{text}iB")
 
 
-BY_BLOCK: Final = frozenset({"all_gather", "all_to_all", "reduce_scatter", "gather", "scatter"})
+BY_BLOCK: Final = frozenset(name for name, op in OPS.items() if op.in_blocks and not op.uneven)
 """Ops for which Open MPI goes by the bytes of one rank's block, S/n; for the others by S."""
 
 

@@ -9,7 +9,7 @@ import math
 from functools import partial
 from typing import Final
 
-from busbw.ops import FAMILIES, ON_SOCKETS
+from busbw.ops import FAMILIES, ON_SOCKETS, OPS
 from busbw_analysis.models.costs import CostModel, none
 from busbw_analysis.models.families import GLOO, MPI
 from busbw_analysis.models.textbook import (
@@ -194,10 +194,13 @@ _BY_FAMILY: Final = {
     "training": "it is several collectives beside computation; busbw training has their formulas",
 }
 
-UNMODELLED: dict[str, str] = {
+_REASONS: Final = {
     **{op.name: why for family, why in _BY_FAMILY.items() for op in FAMILIES[family]},
     **dict.fromkeys(ON_SOCKETS, "it is a measured peak; no library is at work"),
     "memory_copy": "it is a measured peak; no message is sent",
     "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
 }
+_MODELLED: Final = frozenset(model.op for model in MODELS)
+
+UNMODELLED: dict[str, str] = {op: _REASONS.get(op, "no cost model of it is known") for op in OPS if op not in _MODELLED}
 """Ops without a row, and why."""

@@ -25,14 +25,16 @@ class Narrowest:
     peak: HardwarePeak
     count: int
 
+    @property
+    def what(self) -> str:
+        """What it is, and whose."""
+        return f"{self.peak.what} of {self.holder}"
+
     def in_words(self, kind: str) -> str:
         """What 100 % is: what, whose, how much in which direction, nominal and practical, by whom."""
         direction = "in one direction" if self.peak.direction == "one direction" else f"of {self.peak.direction}"
         among = "" if self.count == 1 else f", the slowest of {self.count} {kind}"
-        return (
-            f"{self.peak.what} of {self.holder}, {format_rate(self.peak.nominal)} {direction}, "
-            f"{self.peak.in_words}{among}"
-        )
+        return f"{self.what}, {format_rate(self.peak.nominal)} {direction}, {self.peak.in_words}{among}"
 
 
 def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:

@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Literal
 
-from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, OF_TWO_RANKS, ON_SOCKETS, STORING, TO_THE_HOST
+from busbw.ops import (
+    ARITHMETIC,
+    LEAST_CROSSING,
+    MEMORY_TRAFFIC,
+    MESSAGES,
+    OF_TWO_RANKS,
+    ON_SOCKETS,
+    OPS,
+    STORING,
+    TO_THE_HOST,
+)
 from busbw.ops.bounds import Crossing
 from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
@@ -51,7 +61,8 @@ class Peak:
     """The most that this hardware allows, in B/s at any size; ``busbw`` is None where the op has none.
 
     ``level`` is which part of the machine allows no more, ``holder`` whose it is. ``denominator`` is the sentence
-    behind every percentage: what, which direction, measured or nominal, from where. ``measured`` tells a rate of this
+    behind every percentage: what, which direction, measured or nominal, from where; ``what`` is the first of these
+    alone. ``measured`` tells a rate of this
     run from one that the system states. ``practical`` is the algbw that others reach on such hardware (None: not
     known); ``practical_left_out`` says why one that the catalogue has is not of this op. ``widest``: it is the
     widest link that such hardware has, and nothing tells what it has here.
@@ -61,6 +72,7 @@ class Peak:
     busbw: float | None
     level: PeakLevel
     holder: str
+    what: str
     denominator: str
     measured: bool
     practical: float | None = None
@@ -202,7 +214,9 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
         left_out = "the catalogue knows what drives read in practice, no more"
     each = format_rate(peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    each_has = _part(series, peak, ranks, "storage", host, f"{words}, {peak.in_words}{shared}")
+    each_has = _part(
+        series, peak, ranks, "storage", (host, f"drive of {host} ({peak.what})"), f"{words}, {peak.in_words}{shared}"
+    )
     return replace(each_has, practical_left_out=left_out)
 
 
@@ -214,7 +228,7 @@ def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Un
         memory = gpu_memory(dataset, series.key.ranks, rows)
         if isinstance(memory, str):
             return Unavailable("memory-not-known", memory)
-        return _under_memory(series, memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), 1)
+        return _under_memory(series, memory.peak, "HBM", (memory.holder, memory.what), memory.in_words("GPUs"), 1)
     found: list[tuple[HardwarePeak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         peak = dram_of(dataset.environment(host), rows)
@@ -223,10 +237,12 @@ def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Un
         words = f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
         found.append((peak, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
-    return _under_memory(series, peak, "DRAM", host, words, ranks)
+    return _under_memory(series, peak, "DRAM", (host, f"memory of {host} ({peak.what})"), words, ranks)
 
 
-def _under_memory(series: Series, peak: HardwarePeak, level: PeakLevel, holder: str, words: str, ranks: int) -> Peak:
+def _under_memory(
+    series: Series, peak: HardwarePeak, level: PeakLevel, whose: tuple[str, str], words: str, ranks: int
+) -> Peak:
     """What is left of a memory for S of an op that ``ranks`` ranks share it in."""
     op = series.key.op
     moved = MEMORY_TRAFFIC[op] * ranks
@@ -234,7 +250,7 @@ def _under_memory(series: Series, peak: HardwarePeak, level: PeakLevel, holder: 
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
     left = format_rate(peak.nominal / moved)
     denominator = f"{words}; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
-    return _part(series, peak, moved, level, holder, denominator)
+    return _part(series, peak, moved, level, whose, denominator)
 
 
 def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
@@ -244,7 +260,7 @@ def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak |
         return Unavailable("link-not-known", link)
     both = "; each direction has it to itself" if series.key.op == "host_and_device" else ""
     denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
-    return _part(series, link.peak, 1, _level(link.peak), link.holder, denominator)
+    return _part(series, link.peak, 1, _level(link.peak), (link.holder, link.what), denominator)
 
 
 def _level(link: HardwarePeak) -> PeakLevel:
@@ -263,7 +279,7 @@ def _link_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Cros
         f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch does the sums (NVLS): then more than 100 % is possible"
     )
-    peak = _part(series, links.peak, multiple, _level(links.peak), links.holder, denominator)
+    peak = _part(series, links.peak, multiple, _level(links.peak), (links.holder, links.what), denominator)
     return replace(peak, widest=_is_widest(dataset, peak))
 
 
@@ -272,13 +288,17 @@ def _is_widest(dataset: Dataset, peak: Peak) -> bool:
     return peak.level == "PCIe" and dataset.runs[0].run.imported is not None
 
 
-def _part(series: Series, whole: HardwarePeak, times: float, level: PeakLevel, holder: str, denominator: str) -> Peak:
-    """What is left of ``whole`` for S of an op that has ``times`` as many bytes go through it."""
+def _part(
+    series: Series, whole: HardwarePeak, times: float, level: PeakLevel, whose: tuple[str, str], denominator: str
+) -> Peak:
+    """What is left of ``whole`` for S of an op that has ``times`` as many bytes go through it. ``whose``: the holder,
+    and what of it.
+    """
     algbw = whole.nominal / times
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
     practical = None if whole.practical is None else whole.practical / times
     denominator += _division(whole.nominal, series, times, "sent")
-    return Peak(algbw, busbw, level, holder, denominator, measured=False, practical=practical)
+    return Peak(algbw, busbw, level, *whose, denominator, measured=False, practical=practical)
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
@@ -331,7 +351,7 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
             f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
             f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
         )
-        return Peak(rate, rate, "sockets of a host", host, denominator, measured=True)
+        return Peak(rate, rate, "sockets of a host", host, f"plain TCP of {host}", denominator, measured=True)
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = host_copies(dataset).get(host)
     beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in all"
@@ -342,7 +362,7 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
     )
     algbw = together / moved
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, "sockets of a host", host, denominator, measured=True)
+    return Peak(algbw, busbw, "sockets of a host", host, f"plain TCP of {host}", denominator, measured=True)
 
 
 def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
@@ -367,7 +387,7 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
         f"rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, "memory copy of a host", host, denominator, measured=True)
+    return Peak(algbw, busbw, "memory copy of a host", host, f"memory copy of {host}", denominator, measured=True)
 
 
 def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:
@@ -388,7 +408,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
         f"the slowest of {len(networks)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
         f"{multiple:.3g} × S through the busiest one"
     )
-    peak = _part(series, network.peak, multiple, "network", f"{network.name} of {slowest}", denominator)
+    peak = _part(series, network.peak, multiple, "network", (f"{network.name} of {slowest}",) * 2, denominator)
     if key.device == _HOST_MEMORY:
         return peak
     of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
@@ -399,7 +419,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
         narrowest = min(ways, key=lambda way: way.peak.nominal)
         denominator = f"{narrowest.in_words('GPUs')}; {key.op} must carry {of_a_rank:.3g} × S through it"
         level = _level(narrowest.peak)
-        links = _part(series, narrowest.peak, of_a_rank, level, narrowest.holder, denominator)
+        links = _part(series, narrowest.peak, of_a_rank, level, (narrowest.holder, narrowest.what), denominator)
         links = replace(links, widest=_is_widest(dataset, links))
         known = [one.practical for one in (peak, links) if one.practical is not None]
         beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
@@ -448,7 +468,7 @@ def _with(links: HardwarePeak, network: Network, sharing: int) -> HardwarePeak:
     )
 
 
-_OF_ONE_CARD: Final = frozenset({"send_recv", "ping_pong", "pair_uni", "pair_bidir", "gather", "scatter"})
+_OF_ONE_CARD: Final = MESSAGES | {name for name, op in OPS.items() if op.rooted and op.in_blocks}
 """Messages from or to one GPU, which NCCL sends by the cards that are nearest to it."""
 
 

@@ -38,6 +38,20 @@ class LauncherVariables:
         return self.least == 1 or env_int(variables, self.size) >= self.least
 
 
+OF_MPIRUN = (
+    # Open MPI
+    LauncherVariables(
+        rank="OMPI_COMM_WORLD_RANK",
+        size="OMPI_COMM_WORLD_SIZE",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    # Hydra: MPICH and its kin, Intel MPI
+    LauncherVariables(rank="PMI_RANK", size="PMI_SIZE", local_rank="MPI_LOCALRANKID", local_size="MPI_LOCALNRANKS"),
+)
+"""What the libraries of MPI set for the ranks that mpirun or mpiexec starts."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankInfo:
     """This process's place in the world that the launcher called ``launcher`` started. Rank 0 leads: it keeps the run

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from busbw.backends.base import BackendRow
 from busbw.launch.base import Result, Settings
-from busbw.launch.launcher_env import LauncherVariables, RankInfo, env_int, found_in, rank_info
+from busbw.launch.launcher_env import OF_MPIRUN, LauncherVariables, RankInfo, env_int, found_in, rank_info
 from busbw.launch.rendezvous import Rendezvous, at_mpirun, at_srun, at_torchrun
 from busbw.launch.signals import LAST_WORDS_SECONDS, SignalPolicy
 from busbw.runs.plan import Plan
@@ -85,19 +85,7 @@ LAUNCHERS: dict[str, LauncherRow] = {
         LauncherRow(
             name="mpirun",
             summary="joins the world that mpirun or mpiexec has started: mpirun -n 4 busbw run …, over any backend",
-            variables=(
-                # Open MPI
-                LauncherVariables(
-                    rank="OMPI_COMM_WORLD_RANK",
-                    size="OMPI_COMM_WORLD_SIZE",
-                    local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-                    local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
-                ),
-                # Hydra: MPICH and its kin, Intel MPI
-                LauncherVariables(
-                    rank="PMI_RANK", size="PMI_SIZE", local_rank="MPI_LOCALRANKID", local_size="MPI_LOCALNRANKS"
-                ),
-            ),
+            variables=OF_MPIRUN,
             rendezvous=at_mpirun,
             signals=SignalPolicy({signal.SIGUSR1: None}, at_once=(signal.SIGINT, signal.SIGTERM), together=True),
         ),

@@ -23,8 +23,7 @@ from pathlib import Path
 
 from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError
-from busbw.launch.launcher_env import env_int, found_in
-from busbw.launch.launchers import LAUNCHERS
+from busbw.launch.launcher_env import OF_MPIRUN, env_int, found_in
 from busbw.system.env_vars import without_places
 from busbw.system.environment import usable_cores
 
@@ -233,7 +232,7 @@ def _received(guard: socket.socket, size: int) -> RankStub:
     if len(head) < _HEAD_BYTES or len(told) < length:
         raise LaunchError("a process that mpiexec had started ended before it said which rank it was")
     about = json.loads(told)
-    found = found_in(LAUNCHERS["mpirun"].variables, about["variables"])
+    found = found_in(OF_MPIRUN, about["variables"])
     if found is None or env_int(about["variables"], found.size) != size:
         raise LaunchError(
             "mpiexec does not say in its environment variables which rank is which, as its library should"

@@ -168,6 +168,11 @@ class Op:
         """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""
         return None if self.bus_factor is None or ranks < 2 else self.bus_factor(ranks)
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether S is a block for each rank, which lie in the order of the ranks."""
+        return self.uneven or self.multiple(2) > 1
+
     def least_ranks(self) -> int:
         """The smallest group the op makes sense in."""
         return 1 if self.members == "all" and self.trips == 1 else 2

@@ -21,13 +21,13 @@ from busbw.backends.base import BackendRow, Operation, Vector, Wait
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.errors import BackendError, BusbwError
 from busbw.measure.compute import ComputeLoad
-from busbw.ops.base import Matrix, Op
+from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
 from busbw.runs.records import BackendTraits, Case
 from busbw.system.device import Device, DeviceConditions
 from testing.devices import DeviceScript, FakeDevice
-from testing.reference import MEANINGS, Exchange
+from testing.reference import MEANINGS, Exchange, meaning
 from testing.thread_barrier import Meeting
 
 T = TypeVar("T")
@@ -257,7 +257,7 @@ class FakeBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """What the script says, and no to an operation that has no meaning here."""
-        if op.name not in MEANINGS:
+        if op.computed and op.name not in MEANINGS:
             return f"the fake world does not know {op.name}"
         return self._world.script.refuse(op, case)
 
@@ -276,14 +276,15 @@ class FakeBackend:
         if op.members == "all" and group not in self._groups:
             message = f"group {group} was never made; use_groups comes before bind"
             raise BackendError(message)
-        meeting, me, meaning = self._world.group(group), group.index(self.rank), MEANINGS[op.name]
+        meeting, me = self._world.group(group), group.index(self.rank)
+        means = meaning(op, Share(me, len(group), case.count, case.in_place, case.root or 0, traffic))
         numbers = itertools.count()
 
         def run(entered_ns: int) -> int:
             """Move the data; when it ends for this rank."""
             self.calls += 1
             all_sent = meeting.exchange(self.rank, _Sent(send.clone(), entered_ns))
-            result = meaning(Exchange([sent.data for sent in all_sent], me, case.root or 0, case.redop, traffic))
+            result = means(Exchange([sent.data for sent in all_sent], me, case.root or 0, case.redop, traffic))
             if result is not None:
                 if self.stream is None:
                     receive.copy_(result)
@@ -310,7 +311,7 @@ class FakeBackend:
             return lambda: finish(entered_ns)
 
         def wrong() -> int:
-            result = meaning(Exchange([send], 0))
+            result = means(Exchange([send], 0))
             return 0 if result is None else int((receive != result).sum())
 
         return Operation(call, post, wrong=wrong if op.computed else None)

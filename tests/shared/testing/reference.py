@@ -1,11 +1,12 @@
 """What every operation means, written down a second time: the reference that layouts and backends are held against."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
-from busbw.ops.base import Matrix
+from busbw.ops.base import REDUCED, Layout, Matrix, Op, Share, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +119,29 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
 """Every operation as a function of what the ranks put in: what rank ``me`` gets, None when it gets nothing. A single
 element stands for a buffer that is full of it.
 """
+
+
+def meaning(op: Op, share: Share) -> Callable[[Exchange], torch.Tensor | None]:
+    """What a call leaves: by the row above, and by the layouts where ``op`` has none."""
+    return MEANINGS.get(op.name) or partial(by_layout, op, share)
+
+
+def by_layout(op: Op, share: Share, exchange: Exchange) -> torch.Tensor | None:
+    """What the ranks put in, where the layout of rank ``me`` expects it. Raises LookupError where nobody sends that."""
+    layouts = [op.layout(replace(share, rank=rank)) for rank in range(exchange.ranks)]
+    parts = [
+        exchange.reduced()[span.phase :][: span.length]
+        if span.source == REDUCED
+        else _sent(exchange.sent[span.source], layouts[span.source], span)
+        for span in layouts[exchange.me].expect
+    ]
+    return torch.cat(parts) if parts else None
+
+
+def _sent(data: torch.Tensor, layout: Layout, wanted: Span) -> torch.Tensor:
+    start = 0
+    for span in layout.send:
+        if 0 <= wanted.phase - span.phase <= span.length - wanted.length:
+            return data[start + wanted.phase - span.phase :][: wanted.length]
+        start += span.length
+    raise LookupError(f"rank {wanted.source} does not send {wanted}")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Final
@@ -26,6 +26,7 @@ from busbw_analysis.data.readers import (
 )
 from busbw_analysis.data.readers.lines import LONGEST_LINE
 from busbw_analysis.data.readers.log import ForeignLog
+from busbw_analysis.data.readers.tools import EVERY_NAME, NCCL, OF_MPI, UNTOLD, Tool
 
 HEAD_BYTES: Final = 1 << 20
 """What is looked at at once to recognise a log; a log may begin with more of what NCCL says."""
@@ -34,27 +35,34 @@ _MOST_HEAD: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A format: the words by which its logs are recognised, and what reads the lines of a log of the given name."""
+    """A format: the words by which its logs are recognised, what reads the lines of a log of the given name, and what
+    is known of the ``tool`` that writes it. It is called like the tool, whose logs in JSON have a name of their own.
+    """
 
     name: str
     sign: re.Pattern[bytes]
     read: Callable[[str, Iterator[str]], ForeignLog]
+    tool: Tool = UNTOLD
 
+
+_NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=True)
+_SUPERBENCH: Final = replace(NCCL, names=re.compile("^[HD]2[HD]"), one_host=True)
+_PERFTEST: Final = Tool("verbs", "cpu", names=EVERY_NAME)
 
 READERS: Final = (
-    Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read),
-    Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json),
-    Reader("NCCL inspector", inspector.SIGN, inspector.read),
-    Reader("perftest JSON", perftest.JSON, perftest.read_json),
-    Reader("rccl-tests JSON", named.JSON, named.read_json),
-    Reader("SuperBench", superbench.SIGN, superbench.read),
+    Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read, NCCL),
+    Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json, _NVBANDWIDTH),
+    Reader("NCCL inspector", inspector.SIGN, inspector.read, replace(NCCL, mode="isolated")),
+    Reader("perftest JSON", perftest.JSON, perftest.read_json, _PERFTEST),
+    Reader("rccl-tests JSON", named.JSON, named.read_json, NCCL),
+    Reader("SuperBench", superbench.SIGN, superbench.read, _SUPERBENCH),
     Reader("PARAM comms", param.SIGN, param.read),
-    Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text),
-    Reader("OSU micro-benchmarks", osu.SIGN, osu.read),
-    Reader("Intel MPI benchmarks", imb.SIGN, imb.read),
-    Reader("perftest", perftest.SIGN, perftest.read),
+    Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text, _NVBANDWIDTH),
+    Reader("OSU micro-benchmarks", osu.SIGN, osu.read, OF_MPI),
+    Reader("Intel MPI benchmarks", imb.SIGN, imb.read, OF_MPI),
+    Reader("perftest", perftest.SIGN, perftest.read, _PERFTEST),
     Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
-    Reader("nccl-tests", nccl_text.SIGN, nccl_text.read),
+    Reader("nccl-tests", nccl_text.SIGN, nccl_text.read, NCCL),
     Reader("CSV", named.CSV, named.read_csv),
 )
 """The first whose sign is in a log reads it; the last one if its sign is in the first line."""
@@ -79,6 +87,11 @@ def read_log(path: Path) -> ForeignLog:
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror}"
         raise LogError(message, code="unreadable") from error
+
+
+def tool_named(name: str) -> Tool:
+    """What is known of the tool that a log names (``ForeignLog.tool``); of one without a reader, nothing."""
+    return next((reader.tool for reader in READERS if reader.name in {name, f"{name} JSON"}), UNTOLD)
 
 
 def reader_named(name: str) -> Reader:

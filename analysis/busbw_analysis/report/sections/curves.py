@@ -168,7 +168,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         series.append(plots.Series(slot, tuple(points_of(one.curve, "rate", label))))
         legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(op)))
         if isinstance(one.curve.peak, Peak) and one.curve.peak.busbw:
-            what = one.curve.peak.denominator.partition(",")[0]
+            what = one.curve.peak.what
             peaks.setdefault(one.curve.peak.busbw, f"{what} ({one.side.name})" if one.side.name else what)
     if not plots.drawable(series):
         return None
@@ -382,9 +382,9 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
     if algorithms:
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
     yield from _thin_entries(references, curves, shared)
-    denominators = (curve.peak.denominator.partition(",")[0] for curve in curves if isinstance(curve.peak, Peak))
-    for denominator in dict.fromkeys(denominators):
-        yield LegendEntry(plots.swatch(None, "peak"), f"peak: {denominator}")
+    named = (curve.peak.what for curve in curves if isinstance(curve.peak, Peak))
+    for what in dict.fromkeys(named):
+        yield LegendEntry(plots.swatch(None, "peak"), f"peak: {what}")
 
 
 def predictions_of(curve: Curve) -> tuple[Prediction, ...]:

@@ -13,6 +13,7 @@ from busbw.runs.records import JSON, Case, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
+from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
@@ -61,7 +62,7 @@ def _gate(gate: Gate) -> JSON:
                 "exit_code": one.code,
                 "finding": one.finding,
                 "bands": [_band_name(band) for band in one.bands],
-                "cases": [_case_name(left.case) for left in one.cases],
+                "cases": [case_name(left.case) for left in one.cases],
                 "launches_needed": one.needed,
             }
             for one in gate.reasons
@@ -298,10 +299,6 @@ def _band_name(band: ComparedBand) -> str:
     return f"{label(band.case)}: {band.band}{shown}"
 
 
-def _case_name(case: Case) -> str:
-    return f"{label(case)}{f' {format_size(case.size_bytes)}' if case.size_bytes else ''}"
-
-
 def label(case: Case) -> str:
     """A case without its size: the op, and what is not the usual."""
     return " ".join(case_in_words(case))
@@ -356,7 +353,7 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
     several = len({(one.case.backend, one.case.ranks) for one in comparison.left_out}) > 1
     for one in comparison.left_out:
         where = f" on {one.case.ranks} {one.case.backend} ranks" if several else ""
-        by_reason.setdefault(one.why, []).append(f"{_case_name(one.case)}{where}")
+        by_reason.setdefault(one.why, []).append(f"{case_name(one.case)}{where}")
     for why, names in by_reason.items():
         yield f"not compared, {why}: {', '.join(names)}"
 
@@ -365,7 +362,7 @@ def incomplete_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence or two for every run that has less than its plan: of which side, and what it lacks."""
     for one in comparison.incomplete:
         lacks = [
-            f"{len(cases)} {state} ({_some([_case_name(case) for case in cases])})"
+            f"{len(cases)} {state} ({_some([case_name(case) for case in cases])})"
             for state, cases in (("failed", one.failed), ("not reached", one.not_reached), ("skipped", one.skipped))
             if cases
         ]
@@ -382,7 +379,7 @@ def _some(names: Sequence[str]) -> str:
 
 def gate_line(comparison: Comparison, reason: Reason) -> str:
     """A sentence for a reason why the gate does not pass."""
-    names = _some([*map(_band_name, reason.bands), *(_case_name(one.case) for one in reason.cases)])
+    names = _some([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)])
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
         unit = "pairs" if comparison.paired else "launches a side"

@@ -188,7 +188,7 @@ _ALGORITHM_COLUMNS: Final[tuple[Column[tuple[JointFit, str]], ...]] = (
 
 def _names_explained(joint: JointFit) -> str:
     """What the backend behind the name of an algorithm means, where one that is tied with another has it."""
-    own = f"({joint.backend})"
+    own = f"({joint.cost_models})"
     if not any(own in name and joint.ties.get(op) for op, name in joint.algorithms.items()):
         return ""
     return f"{own}: as {joint.backend} runs it, where a step may take several delays; others take one a round"

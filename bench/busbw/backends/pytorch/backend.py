@@ -24,13 +24,11 @@ from busbw.backends.pytorch.training import step
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
 from busbw.errors import BackendError, LaunchError
+from busbw.ops import MESSAGES
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.system.device import Device
-
-_BLOCKS_IN_RANK_ORDER = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
-"""Ops whose blocks lie in the order of the ranks of the group, which torch 2.4 always sorts."""
 
 
 class TorchBackend(LibraryBackend):
@@ -72,9 +70,10 @@ class TorchBackend(LibraryBackend):
         if case.mode == "persistent":
             return "torch.distributed prepares no calls; MPI does"
         groups = split_world(case.group, case.ranks)
-        if op.name == "send_recv" and any(len(group) == 1 for group in groups):
+        if op.name in MESSAGES and any(len(group) == 1 for group in groups):
             return "torch.distributed sends nothing from a rank to itself, which a ring of one rank needs"
-        ordered = op.name not in _BLOCKS_IN_RANK_ORDER or all(group == tuple(sorted(group)) for group in groups)
+        # torch 2.4 always sorts the ranks of a group.
+        ordered = not op.in_blocks or all(group == tuple(sorted(group)) for group in groups)
         another = f"groups {case.group} asks for another"
         return None if ordered else f"torch.distributed puts the ranks of a group in ascending order; {another}"
 
