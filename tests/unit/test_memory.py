@@ -519,7 +519,7 @@ def test_a_sweep_within_a_cache_is_not_called_memory() -> None:
     judgement = judged(kernels("stream_copy", threads=[1], sizes=SIZES[:7]), flat)
     assert level(judgement, "DRAM").name == "memory, perhaps with caches"
     assert "DRAM (memory, perhaps with caches): 200 GB/s" in compose.compose(judgement).answers[""].measured
-    assert "which a cache may hold" in every_text(memory_section(judgement))
+    assert "which may fit into a cache" in every_text(memory_section(judgement))
 
 
 def test_caches_that_the_host_states_withhold_what_is_said_of_memory() -> None:

@@ -197,7 +197,7 @@ def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -
         "most likely the memory behind the caches, by the sizes alone, because the size of the caches is unknown"
         in (unknown.outermost)
     )
-    assert "it ends at 192 MiB, which a cache may hold (the system states 256 MiB of last-level cache for a rank)" in (
+    assert "it ends at 192 MiB, which may fit into a cache (the system states 256 MiB of last-level cache per rank)" in (
         held.outermost
     )
     assert "take working sets up to 1 GiB" in held.outermost
