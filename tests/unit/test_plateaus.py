@@ -197,8 +197,9 @@ def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -
         "most likely the memory behind the caches, by the sizes alone, because the size of the caches is unknown"
         in (unknown.outermost)
     )
-    assert "it ends at 192 MiB, which may fit into a cache (the system states 256 MiB of last-level cache per rank)" in (
-        held.outermost
+    assert (
+        "it ends at 192 MiB, which may fit into a cache (the system states 256 MiB of last-level cache per rank)"
+        in (held.outermost)
     )
     assert "take working sets up to 1 GiB" in held.outermost
     assert "by its sizes and the 48 MiB of last-level cache that the system states for a rank" in small.outermost

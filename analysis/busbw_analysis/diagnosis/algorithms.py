@@ -26,7 +26,7 @@ from busbw.errors import AnalysisError
 from busbw.units import format_time
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.diagnosis.verdicts import Curve, ends_of
 from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, written
 from busbw_analysis.fitting.joint import JointFit, OneRegime
@@ -79,7 +79,7 @@ class Gain:
 
 def faster(names: tuple[str, str], points: tuple[Point, Point]) -> str | None:
     """The certainly faster one of two; None if their intervals overlap or their times are equal."""
-    (low, high), (other_low, other_high) = (_ends(point) for point in points)
+    (low, high), (other_low, other_high) = (ends_of(point) for point in points)
     if high < other_low:
         return names[0]
     return names[1] if other_high < low else None
@@ -115,7 +115,7 @@ def _crossing(below: str, above: str, timed: Timed) -> Crossing:
     at = math.sqrt(medians[0] * medians[-1])
     if any(point.interval.low_ns is None for both in timed.values() for point in both):
         return Crossing(below, above, at)
-    ends = [(size, _ends(one), _ends(two)) for size, (one, two) in timed.items()]
+    ends = [(size, ends_of(one), ends_of(two)) for size, (one, two) in timed.items()]
     soonest = _places([(size, one[1] - two[0]) for size, one, two in ends])
     latest = _places([(size, one[0] - two[1]) for size, one, two in ends])
     return Crossing(below, above, at, soonest[0], latest[-1])
@@ -128,12 +128,6 @@ def _places(differences: Sequence[tuple[int, float]]) -> list[float]:
         if (before < 0) != (after < 0):
             found.append(size + (next_size - size) * before / (before - after))
     return found
-
-
-def _ends(point: Point) -> tuple[float, float]:
-    """Both ends of the interval; the median twice if there is no interval."""
-    low, high = point.interval.low_ns, point.interval.high_ns
-    return (point.time_ns, point.time_ns) if low is None or high is None else (low, high)
 
 
 @dataclass(frozen=True, slots=True)

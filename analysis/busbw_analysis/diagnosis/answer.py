@@ -14,10 +14,9 @@ from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of, slow_model
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.trust import trust_in
-from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
 """Status of a whole run. ``explained``: slower than expected, and the causes say why. ``slower``: slower, and no cause
@@ -110,8 +109,8 @@ def answer_of(judgement: Judgement) -> Answer:
         confidence=confidence,
         causes=causes,
         verdicts=verdicts,
-        findings=tuple(one for one in judgement.findings if one.code not in known),
-        evidence=tuple(one for one in judgement.findings if one.code in known),
+        findings=tuple(finding for finding in judgement.findings if finding.code not in known),
+        evidence=tuple(finding for finding in judgement.findings if finding.code in known),
     )
 
 
@@ -133,9 +132,9 @@ def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> t
     machines.
     """
     found = {cause.code for cause in causes}
-    doubts = {one.code for one in judgement.findings if one.severity != "note"} - found - {"disturbed", "self-test"}
-    ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
-    alone = status == "explained" and found <= _PLACEMENT_CAUSES and not doubts
+    doubts = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
+    ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
+    alone = status == "explained" and found <= _PLACEMENT_CAUSES and doubts <= {"disturbed", "self-test"}
     return ("no sign of a faulty machine",) if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ()
 
 
@@ -152,25 +151,24 @@ def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[str]:
     ratios.
     """
     for band, name in _BANDS.items():
-        judged = [one for one in verdicts if one.band == band and one.status != "not judged"]
+        judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
         if judged:
             yield f"{name}: {_measured_in_band(judged) if doubted else _in_band(judged)}"
 
 
 def _measured_in_band(judged: Sequence[Verdict]) -> str:
     """The rate of each operation with its share of the peak if known; without a rate, its time."""
-    shown = [
-        f"{_name(one, judged)} {format_time(one.time_ns)} at {format_size(one.size_bytes)}"
-        if one.busbw is None
-        else f"{_name(one, judged)} {format_rate(one.busbw)}{_of_peak(one)} at {format_size(one.size_bytes)}"
-        for one in sorted(judged, key=lambda one: -(one.busbw or 0.0))
-    ]
+    ordered = sorted(judged, key=lambda verdict: -(verdict.busbw or 0.0))
+    shown = [f"{_name(one, judged)} {_rate_or_time(one)} at {format_size(one.size_bytes)}" for one in ordered]
     more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
     return ", ".join([*shown[:_MOST_SHOWN], *more])
 
 
-def _of_peak(one: Verdict) -> str:
-    return "" if one.peak_share is None else f" ({100 * one.peak_share:.3g} % of peak)"
+def _rate_or_time(verdict: Verdict) -> str:
+    if verdict.busbw is None:
+        return format_time(verdict.time_ns)
+    share = "" if verdict.peak_share is None else f" ({100 * verdict.peak_share:.3g} % of peak)"
+    return f"{format_rate(verdict.busbw)}{share}"
 
 
 def _unjudged(judgement: Judgement) -> str:
@@ -189,43 +187,43 @@ def _unjudged(judgement: Judgement) -> str:
 def _in_band(judged: Sequence[Verdict]) -> str:
     if len(judged) == 1:
         return judged[0].text if judged[0].status != "as expected" else f"as expected ({judged[0].text})"
-    slower = [one for one in judged if one.status == "slower"]
-    unsure = [one for one in judged if one.status == "undecided"]
-    faster = [one for one in judged if one.status == "faster" and (one.model_ratio or 1.0) < BEATEN]
+    slower = [verdict for verdict in judged if verdict.status == "slower"]
+    unsure = [verdict for verdict in judged if verdict.status == "undecided"]
+    faster = [verdict for verdict in judged if verdict.status == "faster" and (verdict.model_ratio or 1.0) < BEATEN]
     fine = len(judged) - len(slower) - len(unsure) - len(faster)
     if fine == len(judged):
-        alike = {(one.op, one.status) for one in judged}  # differing only in place or out of place
+        alike = {(verdict.op, verdict.status) for verdict in judged}  # differing only in place or out of place
         return f"as expected ({judged[0].text})" if len(alike) == 1 else "as expected"
     parts = []
     if slower:
-        worst = max(slower, key=lambda one: (one.model_ratio or 0.0, -(one.peak_share or 0.0)))
+        worst = max(slower, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
         parts.append(f"{len(slower)} slower, worst {_name(worst, judged)} ({worst.text})")
     if unsure:
         parts.append(f"{len(unsure)} undecided{_between(unsure)}")
     if faster:
-        most = min(faster, key=lambda one: (one.model_ratio or 1.0, -(one.peak_share or 0.0)))
+        most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         parts.append(f"{len(faster)} faster, most {_name(most, judged)} ({most.text})")
     if fine:
         parts.append(f"{fine} as expected")
     number, _, rest = ", ".join(parts).partition(" ")
-    kind = "operations" if len({one.op for one in judged}) == len(judged) else "curves"
+    kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
     return f"{number} of {len(judged)} {kind} {rest}"
 
 
 def _between(unsure: Sequence[Verdict]) -> str:
     """The range of undecided verdicts: lowest and highest median over the model's time or the peak."""
-    ratios = sorted(one.model_ratio for one in unsure if one.model_ratio is not None)
-    shares = sorted(100 * one.peak_share for one in unsure if one.peak_share is not None)
+    ratios = sorted(verdict.model_ratio for verdict in unsure if verdict.model_ratio is not None)
+    shares = sorted(100 * verdict.peak_share for verdict in unsure if verdict.peak_share is not None)
     known, words, unit = (ratios, "{:.2g}×", "the model's time") if ratios else (shares, "{:.3g} %", "of peak")
     ends = dict.fromkeys(words.format(end) for end in (*known[:1], *known[-1:]))
     return f" ({' to '.join(ends)} {unit})" if ends else ""
 
 
-def _name(of: Verdict, among: Sequence[Verdict]) -> str:
+def _name(named: Verdict, among: Sequence[Verdict]) -> str:
     """The op of a verdict, with the parts of its label that distinguish it from other curves of the same op."""
-    others = [one.label.split(" · ") for one in among if one.op == of.op and one is not of]
+    others = [verdict.label.split(" · ") for verdict in among if verdict.op == named.op and verdict is not named]
     return " ".join(
-        part for part in of.label.split(" · ") if part == of.op or any(part not in other for other in others)
+        part for part in named.label.split(" · ") if part == named.op or any(part not in other for other in others)
     )
 
 
@@ -234,9 +232,9 @@ def _measured(judgement: Judgement) -> str:
     measured = sum(row.state == "measured" for row in dataset.cases)
     ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
     backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
-    whole = [progress_of(stored) for stored in dataset.runs]
-    complete, planned = sum(one.complete for one in whole), sum(one.planned for one in whole)
-    checks = {one.check for one in judgement.cases if one.state == "measured" and one.case.size_bytes}
+    progress = [progress_of(stored) for stored in dataset.runs]
+    complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
+    checks = {summary.check for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     parts = [
         f"{measured} of {len(dataset.cases)} cases",
@@ -255,41 +253,30 @@ def _best(judgement: Judgement) -> Iterator[str]:
     if best is None:
         yield from _best_memory(judgement)
         return
+    yield f"highest busbw {_rate_of(judgement, best, best.label)}"
+    collective = judgement.best_of(_COLLECTIVE)
+    if collective is not None and collective.case != best.case:
+        op = judgement.cases[collective.case].case.op
+        yield f"highest of a collective: {_rate_of(judgement, collective, op)}"
+
+
+def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
+    """The rate with its statistic, ``name`` of the curve, size and share of the peak."""
     statistic = judgement.cases[best.case].groups[0].statistic or "median"
-    text = f"highest busbw {format_rate(best.busbw)} ({statistic}), {best.label} at {format_size(best.size_bytes)}"
+    text = f"{format_rate(best.busbw)} ({statistic}), {name} at {format_size(best.size_bytes)}"
     if best.peak is not None and best.denominator is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
         text += f", {share} ({best.denominator.partition(',')[0].rstrip('.')})"
         if best.busbw > best.peak and best.denominator.startswith("memory copy"):
             text += " (above 100 % because parts of a message stay in a cache)"
-    yield text
-    if judgement.cases[best.case].case.op not in _COLLECTIVE:
-        yield _best_collective(judgement)
-
-
-def _best_collective(judgement: Judgement) -> str:
-    """The highest busbw of a collective, for runs in which point-to-point messages are faster; "" if there is none."""
-    points = [
-        (point.busbw, point.size_bytes, curve)
-        for curve in judgement.curves
-        if curve.series.key.op in _COLLECTIVE
-        for point in curve.series.points
-        if point.busbw is not None
-    ]
-    if not points:
-        return ""
-    busbw, size, curve = max(points, key=lambda one: one[0])
-    share = ""
-    if isinstance(curve.peak, Peak) and curve.peak.busbw:
-        share = f", {100 * busbw / curve.peak.busbw:.3g} % of its peak of {format_rate(curve.peak.busbw)}"
-    return f"highest of a collective: {format_rate(busbw)}, {curve.series.key.op} at {format_size(size)}{share}"
+    return text
 
 
 def _slowest_pair(judgement: Judgement) -> str:
     """The slowest pair of ranks compared with the median pair; "" for fewer than three ranks. The matrix is the largest
     one with outliers, or the largest one if none has any.
     """
-    matrix = max(judgement.matrices, key=lambda one: (bool(one.outliers), one.size_bytes), default=None)
+    matrix = max(judgement.matrices, key=lambda matrix: (bool(matrix.outliers), matrix.size_bytes), default=None)
     if matrix is None or len(matrix.ranks) < 3 or np.isnan(matrix.rate).all():
         return ""
     source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)

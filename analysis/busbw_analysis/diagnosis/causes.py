@@ -181,11 +181,7 @@ _RULES: Final = (
         "check the host of that rank: load, clock frequency, core binding",
         lambda _, verdict: verdict.op in SYNCHRONISING,
     ),
-    _Rule(
-        "slow-link",
-        "check that link: cable, interface, switch port; within a host: core binding and NUMA nodes",
-        lambda *_: True,
-    ),
+    _Rule("slow-link", "check that link: cable, NIC, switch port; within a host, binding and NUMA", lambda *_: True),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
     _Rule("slow-model", _ALONE, text=slow_model),
     _Rule(

@@ -286,13 +286,11 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic)
     turns.
     """
     name, groups = f"launch_{statistic}s_ns", summary.groups
-    numbers = groups.numbers if isinstance(groups, PairGroups) else None
-    if numbers is not None and len(numbers.launch_keys) == 1:
-        columns = dict(zip(numbers.launch_keys[0], getattr(numbers, name).T.tolist(), strict=True))
+    if isinstance(groups, PairGroups):
+        rows = list(zip(groups.numbers.keys, getattr(groups.numbers, name).tolist(), strict=True))
     else:
-        rows = [(group.launch_keys, getattr(group, name)) for group in groups] if numbers is None else []
-        rows += [] if numbers is None else zip(numbers.launch_keys, getattr(numbers, name).tolist(), strict=True)
-        columns = by_key(entry for keys, values in rows for entry in zip(keys, values, strict=False))
+        rows = [(group.launch_keys, getattr(group, name)) for group in groups]
+    columns = by_key(entry for keys, values in rows for entry in zip(keys, values, strict=False))
     bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
     return {
         (dataset.runs[run].run.id, launch): bring(column)

@@ -17,7 +17,7 @@ from busbw_analysis.data.resumed import ended_in_words, resumptions
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
-from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
+from busbw_analysis.diagnosis.stragglers import GroupLateness, counted, in_words
 
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
@@ -157,10 +157,6 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_EXAMPLES])} and {len(names) - _EXAMPLES} more"
 
 
-def _cases(count: int) -> str:
-    return "1 case" if count == 1 else f"{count} cases"
-
-
 def _ends(dataset: Dataset) -> Iterator[Finding]:
     for stored in dataset.runs:
         end = stored.end
@@ -178,7 +174,7 @@ def _by_reason(
     found = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
     for reason, cases in by_key(found).items():
         names = _some([case_name(case) for case in cases])
-        text = words.format(cases=_cases(len(cases)), names=names, reason=reason)
+        text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason)
         yield Finding(severity, "wrong-data" if code == "failed" and "wrong data" in reason else code, text)
 
 
@@ -200,12 +196,7 @@ _KEPT: Final = " The other launches count; busbw run --resume measures the missi
 _UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
     ("bad", "failed", _of_state("failed"), "{cases} failed ({names}): {reason}. Failed cases are not judged."),
     ("caution", "launch-lost", _loss, "{cases} lost a launch to an unrelated failure ({names}): {reason}." + _KEPT),
-    (
-        "caution",
-        "not-reached",
-        _of_state("not reached"),
-        "The run ended before it reached {cases} of the plan: {names}.",
-    ),
+    ("caution", "not-reached", _of_state("not reached"), "The run ended before {cases} of the plan: {names}."),
     ("note", "skipped", _of_state("skipped"), "{cases} could not run here ({names}): {reason}."),
 )
 """Severity, code, reason and words, as in ``_by_reason``."""
@@ -265,8 +256,8 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
             yield (
-                f"Launch {launch + 1} took {slower:.2g}× the usual time (geometric mean over {_cases(len(ratios))}): "
-                "the machine changed during the run."
+                f"Launch {launch + 1} took {slower:.2g}× the usual time (geometric mean over "
+                f"{counted(len(ratios), 'case')}): the machine changed during the run."
             )
 
 
@@ -277,8 +268,8 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     cases = [case_name(summary) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
-            f"{len(cases)} of {_cases(len(measured))} drift: within most blocks the first and the last third differ by "
-            f"more than their intervals allow ({_some(cases)})."
+            f"{len(cases)} of {counted(len(measured), 'case')} drift: within most blocks, the first and the last third "
+            f"differ by more than their intervals allow ({_some(cases)})."
         )
 
 
@@ -290,7 +281,9 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     ):
         if len(of) > share * len(measured):
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
-            text = f"{len(of)} of {_cases(len(measured))} {'was' if len(of) == 1 else 'were'} disturbed; worst: "
+            text = (
+                f"{len(of)} of {counted(len(measured), 'case')} {'was' if len(of) == 1 else 'were'} disturbed; worst: "
+            )
             text += f"{worst.disturbance.in_words()} ({case_name(worst)})"
             yield Finding("caution", code, f"{text}. All samples are kept; a quiet machine would give other numbers.")
 
@@ -300,7 +293,7 @@ def _clocks(measured: Sequence[CaseSummary]) -> Iterator[str]:
     if cases:
         worst = max(float(of_groups(summary.groups, "clock_error_ns").max()) for summary in cases)
         yield (
-            f"In {len(cases)} of {_cases(len(measured))} the clocks of the ranks may differ by up to "
+            f"In {len(cases)} of {counted(len(measured), 'case')} the clocks of the ranks may differ by up to "
             f"{format_time(worst)}, more than 5 % of a call: the order of arrival is unknown there."
         )
 
@@ -316,13 +309,11 @@ def _links(dataset: Dataset, rows: Catalogue) -> Iterator[str]:
     been in power saving are left out, because these facts are read before any traffic.
     """
     hosts = dict.fromkeys(dataset.hosts)
-    found = by_key(
-        (text, host) for host in hosts for text in _limited(picture(dataset.environment(host), rows).findings)
-    )
+    found = by_key((text, host) for host in hosts for text in _first(picture(dataset.environment(host), rows).findings))
     yield from (f"On {', '.join(on)}: {text}." for text, on in found.items())
 
 
-def _limited(findings: Sequence[str]) -> Iterator[str]:
+def _first(findings: Sequence[str]) -> Iterator[str]:
     yield from findings[:_MOST_LINKS]
     if len(findings) > _MOST_LINKS:
         yield f"{len(findings) - _MOST_LINKS} more findings of this kind; busbw peaks --here on that host lists them"

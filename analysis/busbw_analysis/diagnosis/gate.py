@@ -41,8 +41,7 @@ class Gate:
     @property
     def code(self) -> Literal[0, 1, 2]:
         """The exit status. A condition that holds counts even if other bands could not be judged."""
-        codes = [reason.code for reason in self.reasons]
-        return 0 if not codes else min(codes)
+        return min((reason.code for reason in self.reasons), default=0)
 
 
 def gate_of(comparison: Comparison, fail_on: Sequence[str]) -> Gate:

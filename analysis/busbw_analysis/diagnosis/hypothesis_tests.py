@@ -106,19 +106,14 @@ class Verdict:
 def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> Estimate:
     """The ratio of ``second`` to ``first``: by the rank-sum test, or with ``pairs`` by the signed-rank test.
 
-    Pairs that lack a launch are left out. Raises AnalysisError if a side is empty, a value is not positive and finite,
-    or a launch is on both sides.
+    The sides must not share a launch. Pairs that lack a launch are left out. Raises AnalysisError if a side is empty,
+    or a value is not positive and finite.
     """
-    both = sorted(set(first) & set(second))
-    if both:
-        run, launch = both[0]
-        raise AnalysisError(f"launch {launch + 1} of run {run} is on both sides, and a launch always equals itself")
     for side in (first, second):
         if not side or not all(math.isfinite(value) and value > 0 for value in side.values()):
-            message = (
+            raise AnalysisError(
                 f"a side has the values {list(side.values())[:5]}; expected one positive, finite number per launch"
             )
-            raise AnalysisError(message)
     if pairs is None:
         one, two = _logs(first.values()), _logs(second.values())
         points = np.sort((two[:, np.newaxis] - one).ravel())

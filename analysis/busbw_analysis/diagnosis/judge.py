@@ -1,6 +1,6 @@
 """The judgement on a run: findings first, then verdicts and all derived records with their evidence."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,11 +91,15 @@ class Judgement:
 
     @property
     def best(self) -> Best | None:
-        """The highest busbw of the run; None if there is none.
+        """The highest busbw of the run; None if there is none."""
+        return self.best_of(OPS)
+
+    def best_of(self, ops: Container[str]) -> Best | None:
+        """The highest busbw of these ops; None if there is none.
 
         Totals over groups do not count, nor do plain sockets, which serve as a peak.
         """
-        cases = [case for case in self.cases if not OPS[case.case.op].plain_sockets]
+        cases = [case for case in self.cases if case.case.op in ops and not OPS[case.case.op].plain_sockets]
         groups = [(case, group) for case in cases for group in fastest_of(case.groups)]
         rated = [(group.busbw, case, group) for case, group in groups if group.busbw is not None]
         if not rated:

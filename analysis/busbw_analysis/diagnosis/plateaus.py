@@ -115,12 +115,9 @@ class Plateaus:
     @property
     def names(self) -> tuple[str, ...]:
         """Names such as ``plateau 1 (up to 32 KiB)``: by the data, without claiming which cache it is."""
-        last = len(self.plateaus) - 1
-        return tuple(
-            f"plateau {number + 1} ({f'from {about_size(one.first_bytes)}' if number == last else ''}"
-            f"{'' if number == last else f'up to {about_size(one.last_bytes)}'})"
-            for number, one in enumerate(self.plateaus)
-        )
+        ranges = [f"up to {about_size(one.last_bytes)}" for one in self.plateaus[:-1]]
+        ranges.append(f"from {about_size(self.plateaus[-1].first_bytes)}")
+        return tuple(f"plateau {number} ({where})" for number, where in enumerate(ranges, 1))
 
     @property
     def outermost(self) -> str:

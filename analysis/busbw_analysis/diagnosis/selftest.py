@@ -186,27 +186,17 @@ def _state(value: float, limits: tuple[float, float]) -> State:
     return "ok" if value <= caution else "caution" if value <= fail else "fail"
 
 
-def _clock_reads(same: Dataset) -> tuple[Check, Check]:
+def _clock_reads(same: Dataset) -> Iterator[Check]:
     launches = same.runs[0].launches
     timer = max(max(launch.timer_ns) for launch in launches)
     empty = max(max(launch.empty_call_ns) for launch in launches)
     row = max(max(launch.empty_loop_ns) for launch in launches)
-    return (
-        Check(
-            "timer",
-            f"{timer} ns per read or step",
-            f"≤ {_TIMER_NS[0]:g} ns (fails above {_TIMER_NS[1]:g})",
-            _state(timer, _TIMER_NS),
-            "reading the clock takes too long to time short calls",
-        ),
-        Check(
-            "empty call",
-            f"{empty} ns alone, {row} ns in a row",
-            f"≤ {format_time(_EMPTY_NS[0])} (fails above {format_time(_EMPTY_NS[1])})",
-            _state(empty, _EMPTY_NS),
-            "timing an empty call takes too long to time short calls",
-        ),
-    )
+    for name, cost, found, limits, action in (
+        ("timer", timer, f"{timer} ns per read or step", _TIMER_NS, "reading the clock"),
+        ("empty call", empty, f"{empty} ns alone, {row} ns in a row", _EMPTY_NS, "timing an empty call"),
+    ):
+        limit = f"≤ {format_time(limits[0])} (fails above {format_time(limits[1])})"
+        yield Check(name, found, limit, _state(cost, limits), f"{action} takes too long to time short calls")
 
 
 def _start_skew(summaries: Sequence[CaseSummary]) -> Check:
@@ -313,25 +303,15 @@ def _late(late: Dataset, truth: dict[str, JSON]) -> Check:
     flagged = {one.rank: one for group in lateness_of(late) for one in group.flagged}
     if set(flagged) != {rank}:
         found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'none'}"
-        return Check(
-            "late rank", found, limit, "fail", f"rank {rank} was delayed on purpose and should be the only flagged rank"
-        )
+        return Check("late rank", found, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")
     one = flagged[rank]
     error = abs(one.median_ns / true_ns - 1)
     found = f"rank {rank}, median {format_time(one.median_ns)} in {one.share:.0%} of the samples ({share:.0%} true)"
-    return Check(
-        "late rank",
-        found,
-        limit,
-        _state(error, _LATE_ERROR),
-        "the measured delay of the rank differs from the true one",
-    )
+    return Check("late rank", found, limit, _state(error, _LATE_ERROR), "the measured delay of the rank is wrong")
 
 
 def _wrong(wrong: Dataset) -> Check:
     caught = [row for row in wrong.cases if row.state == "failed" and any("wrong data" in one for one in row.reasons)]
     found = f"{len(caught)} of {len(wrong.cases)} cases failed"
     state: State = "ok" if len(caught) == len(wrong.cases) else "fail"
-    return Check(
-        "wrong data", found, "every case with corrupted data fails", state, "corrupted data were accepted as a result"
-    )
+    return Check("wrong data", found, "every corrupted case fails", state, "corrupted data were accepted as a result")

@@ -312,13 +312,14 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     return (
         f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. In 4 of 5 "
         f"samples, {usual}. Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of "
-        f"{_counted(group.cases, 'case')} and {member.launches} of {_counted(group.launches, 'launch', 'launches')}, "
+        f"{counted(group.cases, 'case')} and {member.launches} of {counted(group.launches, 'launch', 'launches')}, "
         f"most in {worst}. It was late most often in {member.ahead} of "
-        f"{_counted(member.stretches, 'window', 'windows')} of samples ({chance} if all ranks are equal).{together}"
+        f"{counted(member.stretches, 'window')} of samples ({chance} if all ranks are equal).{together}"
     )
 
 
-def _counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: "1 case", "2 cases"."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 

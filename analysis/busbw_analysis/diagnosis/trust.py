@@ -10,6 +10,7 @@ from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import taken_in_words
+from busbw_analysis.diagnosis.stragglers import counted
 
 MOST_CONFIDENCE: Final = 4
 _SCATTERED: Final = 0.1
@@ -31,7 +32,7 @@ def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
     doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
-    many = "1 launch" if launches == 1 else f"{launches} launches"
+    many = counted(launches, "launch", "launches")
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
         text = f"{many}{where}: another launch may differ"

@@ -118,7 +118,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     peak_share = None if peak is None or point.busbw is None else point.busbw / peak
     model_ratio = None if isinstance(curve.model, Unavailable) else point.time_ns / curve.model[index].time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
+    ends = ends_of(point)
     (status, text), best, worst = (
         _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in ends))
@@ -220,6 +220,12 @@ def _beside(theirs: PublishedPoint, status: Status, text: str) -> tuple[Status, 
     if status not in {"slower", "not judged"}:
         return status, known
     return (by_theirs if by_theirs == "slower" or status == "not judged" else "as expected"), known
+
+
+def ends_of(point: Point) -> tuple[float, float]:
+    """Both ends of the interval; the median twice if there is no interval."""
+    low, high = point.interval.low_ns, point.interval.high_ns
+    return (point.time_ns, point.time_ns) if low is None or high is None else (low, high)
 
 
 def times(ratio: float) -> str:
