@@ -234,13 +234,14 @@ def _measured(judgement: Judgement) -> str:
     backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
     progress = [progress_of(stored) for stored in dataset.runs]
     complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
+    wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
     checks = {summary.check for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     parts = [
         f"{measured} of {len(dataset.cases)} cases",
         f"{world} on {dataset.hosts_in_words}",
         f"{complete} of {planned} launches complete" if complete < planned else "",
-        "all data verified" if checks == {"verified"} else "",
+        "all data verified" if checks == {"verified"} and not wrong else "",
     ]
     pair = _slowest_pair(judgement) if judgement.verdicts else ""
     return _sentence(", ".join(filter(None, parts)), *_best(judgement), pair)

@@ -139,10 +139,10 @@ def compare(
     Raises UsageError if a run is on both sides, launches to be paired were not taken in turns, or no case has a result
     on both sides. Raises UnlikeRuns, with all differences, if machines or settings differ, unless ``force``.
     """
-    ours, theirs = ({stored.run.id for stored in side.runs} for side in (first, second))
-    if ours & theirs:
+    runs_a, runs_b = ({stored.run.id for stored in side.runs} for side in (first, second))
+    if runs_a & runs_b:
         raise UsageError(
-            f"run {', '.join(sorted(ours & theirs))} is on both sides, and a run always equals itself. Give two "
+            f"run {', '.join(sorted(runs_a & runs_b))} is on both sides, and a run always equals itself. Give two "
             "different runs; to see which differences this machine can resolve, measure twice"
         )
     notices = [*_unlike(first, second, force=force)]
@@ -361,10 +361,10 @@ def _median(side: Launches) -> float:
 def _left_out(one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:
     for case in dict.fromkeys([*one, *two]):
         states = {name: _why_not(side.get(case)) for name, side in (("A", one), ("B", two))}
-        wanting = {name: why for name, why in states.items() if why is not None}
-        if wanting:
-            missing: Literal["A", "B", "both"] = "both" if len(wanting) == 2 else ("A" if "A" in wanting else "B")
-            why = "; ".join(f"{why} in {name}" for name, why in wanting.items())
+        lacking = {name: why for name, why in states.items() if why is not None}
+        if lacking:
+            missing: Literal["A", "B", "both"] = "both" if len(lacking) == 2 else ("A" if "A" in lacking else "B")
+            why = "; ".join(f"{why} in {name}" for name, why in lacking.items())
             yield LeftOut(case, missing, why, *(None if case not in side else side[case].state for side in (one, two)))
 
 

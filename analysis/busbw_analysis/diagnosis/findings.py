@@ -281,9 +281,7 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     ):
         if len(of) > share * len(measured):
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
-            text = (
-                f"{len(of)} of {counted(len(measured), 'case')} {'was' if len(of) == 1 else 'were'} disturbed; worst: "
-            )
+            text = f"{len(of)} of {counted(len(measured), 'case')} disturbed; worst: "
             text += f"{worst.disturbance.in_words()} ({case_name(worst)})"
             yield Finding("caution", code, f"{text}. All samples are kept; a quiet machine would give other numbers.")
 

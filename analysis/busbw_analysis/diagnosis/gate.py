@@ -49,8 +49,8 @@ def gate_of(comparison: Comparison, fail_on: Sequence[str]) -> Gate:
     slower = tuple(band for band in comparison.bands if band.verdict.word == "slower")
     few = tuple(band for band in comparison.bands if band.verdict.fewest is not None)
     unsure = tuple(band for band in comparison.bands if band.verdict.word == "cannot tell" and band not in few)
-    missing = tuple(one for one in comparison.left_out if one.missing == "B")
-    unjudged = tuple(one for one in comparison.left_out if one.unjudged)
+    missing = tuple(left for left in comparison.left_out if left.missing == "B")
+    unjudged = tuple(left for left in comparison.left_out if left.unjudged)
     judging = bool(_NEED_A_VERDICT & set(fail_on))
     needed = max((band.verdict.fewest or 0 for band in few), default=None)
     found = (
@@ -60,4 +60,4 @@ def gate_of(comparison: Comparison, fail_on: Sequence[str]) -> Gate:
         (judging, Reason(2, "too few launches", few, needed=needed)),
         (judging, Reason(2, "no result", cases=unjudged)),
     )
-    return Gate(tuple(fail_on), tuple(one for asked, one in found if asked and (one.bands or one.cases)))
+    return Gate(tuple(fail_on), tuple(reason for asked, reason in found if asked and (reason.bands or reason.cases)))

@@ -124,8 +124,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         for slowdown in (1.0, *(end / point.time_ns for end in ends))
     )
     reasons = [*_peak_words(curve, point, peak_share), _model_words(curve, index)]
-    if (theirs := published_of(curve.published, point)) is not None:
-        reasons.append(published_words(theirs))
+    if (published := published_of(curve.published, point)) is not None:
+        reasons.append(published_words(published))
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
     found = {best[0], status, worst[0]}
@@ -136,8 +136,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
             f"{format_time(ends[1])} {worst[1]}",
         )
         status, text = "undecided", f"undecided: {best[1]} to {worst[1]}"
-    elif theirs is not None and model_ratio is None and status != "undecided":
-        status, text = _beside(theirs, status, text)
+    elif published is not None and model_ratio is None and status != "undecided":
+        status, text = _with_published(published, status, text)
     return Verdict(
         label=curve.series.key.label,
         op=curve.series.key.op,
@@ -208,18 +208,18 @@ def _by_tolerance(ratio: float, what: str) -> tuple[Status, str]:
     return "as expected", ""
 
 
-def _beside(theirs: PublishedPoint, status: Status, text: str) -> tuple[Status, str]:
+def _with_published(published: PublishedPoint, status: Status, text: str) -> tuple[Status, str]:
     """A verdict by the peak alone, or without any reference, compared with published results.
 
     A call that takes no longer than the published one is as expected, at any share of the peak. A rate near the peak is
     never slow.
     """
-    by_theirs, words = _by_tolerance(theirs.ratio, "published")
-    found = f"{words or 'as published'}: {theirs.rate_in_words}"
+    by_published, words = _by_tolerance(published.ratio, "published")
+    found = f"{words or 'as published'}: {published.rate_in_words}"
     known = f"{text}, {found}" if "of peak" in text else found
     if status not in {"slower", "not judged"}:
         return status, known
-    return (by_theirs if by_theirs == "slower" or status == "not judged" else "as expected"), known
+    return (by_published if by_published == "slower" or status == "not judged" else "as expected"), known
 
 
 def ends_of(point: Point) -> tuple[float, float]:
