@@ -100,7 +100,7 @@ def answer_of(judgement: Judgement) -> Answer:
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        answer=_sentence(*_healthy(judgement, status, causes), *_by_band(verdicts, doubted=doubted))
+        answer=_sentence(_healthy(judgement, status, causes), *_by_band(verdicts, doubted=doubted))
         or _unjudged(judgement),
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
@@ -127,7 +127,7 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
 
-def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> tuple[str, ...]:
+def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
     """The opening clause if nothing but the placement of ranks slows them down, and by no more than on healthy
     machines.
     """
@@ -135,7 +135,7 @@ def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> t
     doubts = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
     alone = status == "explained" and found <= _PLACEMENT_CAUSES and doubts <= {"disturbed", "self-test"}
-    return ("no sign of a faulty machine",) if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ()
+    return "no sign of a faulty machine" if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ""
 
 
 def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
