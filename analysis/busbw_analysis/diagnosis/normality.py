@@ -91,7 +91,7 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
     at = f"At {format_size(point.size_bytes)} a" if point.size_bytes else "A"
     text = f"{at} call takes {times_in_words(ratio)} times{span} as long as the model says"
     if not sure:
-        text += f", which is undecided: the interval includes a factor of {MODEL_TOLERANCE:g}"
+        text += f", which is undecided: a limit (a factor of {MODEL_TOLERANCE:g}) lies inside the interval"
     elif ratio < 1:
         text += ": the model is too pessimistic here"
     else:
