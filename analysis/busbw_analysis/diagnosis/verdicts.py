@@ -244,20 +244,21 @@ def latency_bound(curve: Curve, point: Point) -> bool:
 
 
 def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterator[str]:
-    if isinstance(curve.peak, Unavailable):
-        yield f"no peak: {curve.peak.reason}"
+    peak = curve.peak
+    if isinstance(peak, Unavailable):
+        yield f"no peak: {peak.reason}"
     elif peak_share is not None:
-        practical = curve.peak.practical_busbw
+        practical = peak.practical_busbw
         reached = (
-            f", {point.busbw / practical:.0%} of the {format_rate(practical)} reached in practice"
+            f", {100 * point.busbw / practical:.3g} % of the {format_rate(practical)} reached in practice"
             if practical is not None and point.busbw is not None
             else ""
         )
-        yield f"busbw {format_rate(point.busbw)} is {peak_share:.0%} of {format_rate(curve.peak.busbw)}{reached}"
-        if curve.peak.widest:
+        yield f"busbw {format_rate(point.busbw)} is {100 * peak_share:.3g} % of {format_rate(peak.busbw)}{reached}"
+        if peak.widest:
             yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:
-            yield _above(curve.peak)
+            yield _above(peak)
         if curve.series.moved_factor > 1:
             yield (
                 f"the backend moves {curve.series.moved_factor:g}× the necessary bytes, so at most "
