@@ -49,4 +49,4 @@ def test_a_late_rank_is_named_and_a_healthy_one_is_not(commands: Commands, fault
     findings = [finding["text"] for finding in document["warnings"] if finding["code"] == "late-rank"]
     assert len(findings) == (fault is not None)
     for text in findings:
-        assert text.startswith(f"Rank 1 (host {socket.gethostname()}) arrives late in ")
+        assert text.startswith(f"Rank 1 (host {socket.gethostname()}) is a straggler: late in ")

@@ -428,8 +428,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a gate lets a finding pass beside what could not be judged",
         _DIAGNOSIS + "gate.py",
-        "return 0 if not codes else min(codes)",
-        "return 0 if not codes else max(codes)",
+        "return min((reason.code for reason in self.reasons), default=0)",
+        "return max((reason.code for reason in self.reasons), default=0)",
         ("test_compare.py",),
     ),
     Fault(

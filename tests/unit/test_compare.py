@@ -136,8 +136,8 @@ def test_a_band_is_made_of_the_sizes_that_both_sides_have() -> None:
     found = compared(run_of(1, first), run_of(2, second))
     assert found.bands[0].sizes == (128, 256)
     assert [(one.case.size_bytes, one.missing, one.why) for one in found.left_out] == [
-        (64, "B", "not asked for in B"),
-        (512, "A", "not asked for in A"),
+        (64, "B", "not in the plan in B"),
+        (512, "A", "not in the plan in A"),
     ]
 
 
@@ -155,7 +155,7 @@ def test_failed_cases_are_named_and_never_compared() -> None:
 
 def test_nothing_in_common_is_no_comparison() -> None:
     with pytest.raises(
-        UsageError, match=r"no case has times for it on both sides: not asked for in B \(1\); not asked for"
+        UsageError, match=r"no case has times on both sides: not in the plan in B \(1\); not in the plan"
     ):
         compared(run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 128)]))
 
@@ -336,7 +336,7 @@ def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_ove
     cases = [case("all_reduce", 64)]
     one = run_of(1, cases, launches=4, starts=(0, 1, 2, 3))
     two = run_of(2, cases, launches=4, starts=(4, 5, 6, 7))
-    with pytest.raises(UsageError, match=r"began in the order AAAABBBB.* --launches 1, .*docs/usage.md"):
+    with pytest.raises(UsageError, match=r"began in the order AAAABBBB.* --launches 1: .*docs/usage.md"):
         compared(one, two, paired=True)
     assert "before those of the other" in compared(one, two).notices[0]
 

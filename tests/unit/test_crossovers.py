@@ -399,7 +399,7 @@ class TestRaces:
         fitted = pair_of(race, "ring", "binomial-tree")
         (found,) = fitted.measured
         assert fitted.ratio(found) == pytest.approx(1.0, rel=0.05)
-        assert "from a joint fit that has these very curves among its data" in origin_words(fitted)
+        assert "from a joint fit to data that include these curves" in origin_words(fitted)
         # Of other curves it says nothing.
         others = judged(["ring", "binomial-tree"], messages=False, noise=0.03)
         assert lacks_formulas(algorithm_comparisons(others.curves, None, joint))
@@ -429,7 +429,7 @@ class TestRaces:
         (race,) = algorithm_comparisons(judgement.curves, None, [fitted])
         of_a_call, of_a_byte = (re.escape(mixed.sum) for mixed in fitted.joint.not_separated)
         assert re.fullmatch(
-            rf"S\* by {of_a_call} = [\d.]+ µs, {of_a_byte} = [\d.]+ ns/B, from a joint fit that has .* among its data",
+            rf"S\* by {of_a_call} = [\d.]+ µs, {of_a_byte} = [\d.]+ ns/B, from a joint fit to data that include .*",
             origin_words(race.pairs[0]),
         )
 
@@ -556,7 +556,7 @@ class TestShown:
         assert sections_of(section) == ["all_reduce"]
         written = compose.compose(judgement)
         assert "every two algorithms" in written.text
-        assert "from a joint fit that has these very curves among its data" in written.text
+        assert "from a joint fit to data that include these curves" in written.text
 
     def test_more_algorithms_than_colours_are_drawn_as_far_as_there_are(self) -> None:
         names = (*ROUNDS, "direct", "binary-tree", "double-tree", "parameter-server")
@@ -603,7 +603,7 @@ def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
     folder = str(write_synthetic(tmp_path, judgement.dataset.runs[0]))
     text = CliRunner().invoke(main, ["fit", folder]).stdout
     assert ": every two algorithms" in text
-    assert "from a joint fit that has these very curves among its data" in text.replace("\n# ", " ")
+    assert "from a joint fit to data that include these curves" in text.replace("\n# ", " ")
     rows = json.loads(CliRunner().invoke(main, ["fit", folder, "--json"]).stdout)["crossings"]
     assert [row["algorithms"] for row in rows] == [
         ["ring", "binomial-tree"],

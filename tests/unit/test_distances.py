@@ -186,7 +186,7 @@ def test_a_report_says_who_is_indistinct() -> None:
     machine = Machine(hosts=HOSTS[:2])
     judgement = judge(pool((synthetic_run([matrix()], WORLD, machine=machine, launches=6),)))
     assert judgement.matrices[0].outliers == ()
-    assert "whether n1, n2 or the way there is slow" in compose(judgement).text.lower()
+    assert "whether n1, n2 or the link there is slow" in compose(judgement).text.lower()
 
 
 SEATS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "x", "y"])), min_size=2, max_size=7)

@@ -110,12 +110,6 @@ def test_one_launch_a_side_shows_no_scatter() -> None:
     assert verdicts([found], 0.05)[0].needed is None
 
 
-def test_a_launch_may_not_stand_on_both_sides() -> None:
-    one = side("a", [1.0, 2.0, 3.0, 4.0])
-    with pytest.raises(AnalysisError, match="launch 1 of run a is on both sides"):
-        estimate(one, one)
-
-
 @pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, math.nan], [-1.0], [math.inf]])
 def test_what_is_no_time_is_refused(values: list[float]) -> None:
     with pytest.raises(AnalysisError, match="positive"):

@@ -119,10 +119,10 @@ def test_where_ranks_share_hosts_the_host_is_named(
 
 def test_the_words_name_hosts_rates_and_the_share() -> None:
     (host,) = found(TWO_EACH, both_ways(2, 3))
-    assert host.text.startswith("everything from and to host n1 (ranks 2,3) is slow at 1 MiB: ")
-    assert "is usual (5" in host.text or "is usual (4" in host.text
+    assert host.text.startswith("all traffic from and to host n1 (ranks 2,3) is slow at 1 MiB: ")
+    assert "B/s (5" in host.text or "B/s (4" in host.text
     (sender,) = found(TWO_EACH, sends(6))
-    assert sender.text.startswith("everything that rank 6 (host n3) sends is slow")
+    assert sender.text.startswith("all traffic from rank 6 (host n3) is slow")
     (pair,) = found(TWO_EACH, pairs((0, 4), (4, 0)))
     assert pair.text.startswith("the pair 0 ↔ 4 (host n0 ↔ host n2) is slow in both directions")
 
@@ -178,8 +178,8 @@ def test_a_slow_rank_is_one_finding_and_not_two() -> None:
     assert [(odd.kind, odd.ranks) for odd in judgement.matrices[0].outliers] == [("rank", (3,))]
     assert np.isnan(np.diag(judgement.matrices[0].rate)).all()
     text = " ".join(finding.text for finding in judgement.findings if finding.code == "slow-rank")
-    assert "everything from and to rank 3 (host n0) is slow" in text
-    assert "everything from and to rank 3 (host n0) is slow" in compose(judgement).text.lower()
+    assert "all traffic from and to rank 3 (host n0) is slow" in text
+    assert "all traffic from and to rank 3 (host n0) is slow" in compose(judgement).text.lower()
 
 
 def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
@@ -189,14 +189,14 @@ def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
     findings = [finding.text for finding in judgement.findings if finding.code == "slow-pair"]
     assert len(findings) == 1
     assert "the pair 2 → 1 is slow" in findings[0]
-    assert "of 4 matrices: 2 → 1 in 4" in findings[0]
+    assert "in 4 matrices: 2 → 1 in 4" in findings[0]
 
 
 @pytest.mark.parametrize(
     ("ranks", "launches", "why"),
     [
-        (2, 6, "two ranks have one pair"),
-        (3, 6, "3 ranks are too few to name anyone"),
+        (2, 6, "two ranks form only one pair"),
+        (3, 6, "3 ranks are too few to name a slow one"),
         (4, 3, "single pairs are not judged"),
     ],
 )
@@ -211,7 +211,7 @@ def test_no_pair_is_judged_where_medians_jump_between_two_modes() -> None:
     world = World(slow_pairs=((1, 2),), slow_factor=4.0, slow_share=0.4, slow_seconds=4e-3)
     matrix = matrix_of(4, world)
     assert matrix.outliers == ()
-    assert "most have two modes" in (matrix.unknown or "")
+    assert "most are bimodal" in (matrix.unknown or "")
     rank = matrix_of(6, replace(world, slow_pairs=(), slow_ranks=(2,)))
     assert [odd.name for odd in rank.outliers] == ["rank 2"]
 

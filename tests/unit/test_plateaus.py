@@ -152,7 +152,7 @@ def test_a_rate_that_falls_all_the_way_has_no_plateau() -> None:
     sizes = sweep(steps=1)
     answer = find_plateaus(sizes, [1e12 * 0.7**index for index in range(len(sizes))])
     assert isinstance(answer, Unavailable)
-    assert "nowhere the same over 3 sizes" in answer.reason
+    assert "never constant over 3 sizes" in answer.reason
 
 
 def test_a_fall_at_the_end_says_that_memory_was_perhaps_not_reached() -> None:
@@ -162,7 +162,7 @@ def test_a_fall_at_the_end_says_that_memory_was_perhaps_not_reached() -> None:
     answer = found(sizes, rates)
     assert answer.end == "falls"
     assert "still falls at the end" in answer.outermost
-    assert "memory was perhaps not reached" in answer.outermost
+    assert "memory may not have been reached" in answer.outermost
 
 
 def test_the_last_plateau_goes_to_the_end_where_the_end_is_less_than_a_step_away() -> None:
@@ -193,11 +193,13 @@ def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -
     assert isinstance(small, Plateaus)
     assert [one.rate for one in held.plateaus] == [one.rate for one in unknown.plateaus], "they place no plateau"
     assert (unknown.end, held.end, small.end) == ("flat", "small", "flat")
-    assert "most likely the memory behind the caches, by the sizes alone, for what the caches hold was not told" in (
-        unknown.outermost
+    assert (
+        "most likely the memory behind the caches, by the sizes alone, because the size of the caches is unknown"
+        in (unknown.outermost)
     )
-    assert "it ends at 192 MiB, which a cache may hold (the system states 256 MiB of last-level cache for a rank)" in (
-        held.outermost
+    assert (
+        "it ends at 192 MiB, which may fit into a cache (the system states 256 MiB of last-level cache per rank)"
+        in (held.outermost)
     )
     assert "take working sets up to 1 GiB" in held.outermost
     assert "by its sizes and the 48 MiB of last-level cache that the system states for a rank" in small.outermost
@@ -264,7 +266,7 @@ def test_a_cache_of_too_few_sizes_for_a_plateau_is_not_denied() -> None:
     answer = of_launches(*of_a_gpu("H100", 1e-6, 0.004, steps=1))
     assert len(answer.plateaus) == 1
     assert answer.faster_before
-    assert "smaller working sets are faster, so of a cache, but at too few sizes" in answer.outermost
+    assert "smaller working sets are faster, so in a cache, but at too few sizes" in answer.outermost
     flat = of_launches(*of_a_gpu("H200", 5e-6, 0.004))
     assert not flat.faster_before
     assert "no cache was seen before it" in flat.outermost

@@ -117,7 +117,7 @@ def test_a_host_that_is_named_twice_is_a_caution() -> None:
 
 def test_hosts_with_one_kernel_are_one_machine() -> None:
     (text,) = findings(Machine(hosts=HOSTS, facts={"boot_id": "a"}))["one-machine"]
-    assert text.startswith("n1, n2 are one machine")
+    assert text.startswith("n1, n2 are the same machine")
     assert "one-machine" not in findings(Machine(hosts=HOSTS))
     assert "one-machine" not in findings(Machine(hosts=("n1",), facts={"boot_id": "a"}))
 

@@ -281,7 +281,7 @@ def test_the_first_words_name_the_rate_of_arithmetic_and_its_peak() -> None:
     assert first.text.startswith(said)
     assert said in page.answers[0][1].measured
     together = compose.page_of(judged({case("matmul", 4 * MIB, 4): 2 * 1024**3 / (PI / 4)})).answers[0][1].measured
-    assert "reaches 100 GFLOP/s (the best matmul of this run, 1024 × 1024, 4 ranks at once)." in together
+    assert "reaches 100 GFLOP/s (the best matmul of this run, 1024 × 1024, 4 ranks together)." in together
     unknown = compose.page_of(judged(one_core())).answers[0][1].measured
     assert "Arithmetic in float32 reaches 100 GFLOP/s (the best matmul of this run, 1024 × 1024)." in unknown
 

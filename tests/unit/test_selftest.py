@@ -102,7 +102,7 @@ def test_a_good_instrument_on_a_good_machine_passes_and_tells_its_resolution(tmp
     assert states(judged)["late rank"] == states(judged)["wrong data"] == states(judged)["clock error"] == "ok"
     assert judged.launches == 10
     assert all(0 < width < 0.1 for width in judged.resolution.values())
-    assert "The instrument works here. Between 10 and 10 launches" in judged.answer()
+    assert "The instrument works here. With 10 launches per side" in judged.answer()
 
 
 def test_launches_that_scatter_wildly_cannot_be_trusted(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_launches_that_scatter_wildly_cannot_be_trusted(tmp_path: Path) -> None:
 def test_a_delay_that_nobody_finds_fails(tmp_path: Path) -> None:
     judged = judge_selftest(taken(tmp_path / "one", late=QUIET))
     (check,) = (one for one in judged.checks if one.name == "late rank")
-    assert (check.state, check.found) == ("fail", "flagged: nobody")
+    assert (check.state, check.found) == ("fail", "flagged: none")
 
 
 def test_a_rank_that_is_accused_beside_the_late_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_the_wrong_rank_or_the_wrong_size_is_no_finding(tmp_path: Path) -> None:
 def test_wrong_data_that_pass_fail_the_instrument(tmp_path: Path) -> None:
     judged = judge_selftest(taken(tmp_path / "one", spoilt=False))
     assert states(judged)["wrong data"] == "fail"
-    assert "wrong data were taken for a result" in judged.answer()
+    assert "corrupted data were accepted as a result" in judged.answer()
 
 
 def lying_clock(row: Row) -> Row:
@@ -235,8 +235,8 @@ def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_pa
     run = synthetic_run(SAME, launches=4, seed=5)
     judged = judge_selftest(taken(tmp_path / "one"))
     for began, words in (
-        ("2025-01-01T06:12:34.567Z", "elf-test of 2025-01-01 06:12:34 UTC, 10 launches a side"),
-        ("2027-01-01T06:12:34.567Z", "elf-test of 2027-01-01 06:12:34 UTC, 10 launches a side, taken after the run"),
+        ("2025-01-01T06:12:34.567Z", "elf-test of 2025-01-01 06:12:34 UTC, 10 launches per side"),
+        ("2027-01-01T06:12:34.567Z", "elf-test of 2027-01-01 06:12:34 UTC, 10 launches per side, taken after the run"),
     ):
         judgement = judge(pool((run,)), replace(judged, started=began))
         sentence = answer_of(judgement).trust
@@ -250,5 +250,5 @@ def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_pa
 def test_half_a_self_test_is_refused_in_words(tmp_path: Path) -> None:
     folder = taken(tmp_path / "one")
     (folder / "truth.json").unlink()
-    with pytest.raises(AnalysisError, match="holds no complete self-test"):
+    with pytest.raises(AnalysisError, match="does not contain a complete self-test"):
         judge_selftest(folder)

@@ -132,10 +132,10 @@ def test_a_rank_that_is_late_in_some_samples_is_named_alone(ranks: int, rank: in
 
 def test_the_words_name_rank_host_share_lateness_and_cost() -> None:
     text = said(arriving(delayed(3, share=0.95), launches=6, hosts=("n3", "n4")))
-    begin = r"Rank 3 \(host n4\) arrives late in 9\d% of samples \(\d\d% to \d\d% by launch\), median 1\.\d\d ms\. "
-    assert re.match(begin, text)
-    assert "Of the others none comes more than" in text
-    assert "in 4 of 5 samples. Waiting for it takes" in text
+    assert re.match(r"Rank 3 \(host n4\) is a straggler: late in 9\d% of samples \(\d\d% to \d\d% by launch\), ", text)
+    assert re.search(r", by 1\.\d\d ms \(median\)\. ", text)
+    assert "The other ranks wait for it during" in text
+    assert "In 4 of 5 samples, no other rank is more than" in text
     assert "in 3 of 3 cases and 6 of 6 launches" in text
     assert "p < 10⁻¹²" in text
     assert "All ranks of host" not in text
@@ -150,7 +150,7 @@ def test_ranks_that_are_late_in_turns_do_not_hide_each_other() -> None:
 
     judgement = arriving(arrivals, hosts=("n3", "n4"))
     assert sorted(flagged(judgement)) == [2, 3]
-    assert "All ranks of host n4 are late." in said(judgement)
+    assert "All ranks of host n4 are stragglers." in said(judgement)
 
 
 def test_the_report_shows_each_rank_with_its_verdict() -> None:
@@ -273,7 +273,7 @@ def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last
     run = synthetic_run([case("all_reduce", size) for size in SIZES[:2]], world, launches=4)
     judgement = judge(pool((swapped_late_ranks(run, last),)))
     assert flagged(judgement) == [named]
-    assert ("shortest time (usually the one that came last)" in said(judgement)) == (last is None)
+    assert ("shortest time (usually that of the last to arrive)" in said(judgement)) == (last is None)
     group = judgement.cases[0].only
     assert group is not None
     assert group.entry_known == (last is not None)

@@ -508,4 +508,4 @@ def test_messages_between_hosts_say_no_crossing_of_two_levels() -> None:
     for pair in race.pairs:
         assert isinstance(pair.expected, Unavailable) == ("hierarchical" in pair.names), pair.names
         if isinstance(pair.expected, Unavailable):
-            assert "say nothing of what stays inside a host" in pair.expected.reason
+            assert "give no α and β within a host" in pair.expected.reason

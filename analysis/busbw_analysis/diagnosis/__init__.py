@@ -1,1 +1,1 @@
-"""Diagnosis: findings, verdicts, stragglers, slow links, comparison."""
+"""Diagnosis: findings, verdicts, stragglers, slow links and comparison of runs."""

@@ -1,16 +1,15 @@
-"""Algorithms of one op held against each other: which is the fastest at which sizes, where two cross, and whether
-formulas said so (S*, where both take the same time).
+"""Algorithms of the same op compared: the fastest at each size, the crossover sizes, and the predictions of the cost
+formulas (S*, the size at which two algorithms take the same time).
 
-Measured over send/recv beside each other, and beside what the library runs by itself.
+The algorithms are explicit ones over send/recv, compared with each other and with the library's own.
 
-Measured, at a size at which the intervals of both overlap, neither is told from the other, however often their medians
-change places. One that was faster for sure at some size and slower for sure at a larger one was crossed between those
-two: where straight lines through the medians meet, and for the range those through the ends of the intervals. Times are
-taken to be straight over the size from one measured size to the next, as they are by every formula: on logarithmic
-paper, lines that are straight there would put the crossing of two formulas up to a quarter away for sizes four times
-apart.
+If the intervals of two algorithms overlap at a size, their order there is undecided, whatever their medians. If one is
+certainly faster at some size and certainly slower at a larger one, they cross between the two. The crossover is where
+straight lines through the medians meet; its range is where those through the ends of the intervals meet. Times are
+taken as linear in the size between two measured sizes, as in every formula. Interpolation on logarithmic axes would
+misplace the crossover of two formulas by up to a quarter for sizes four times apart.
 
-Costs are fed with α and β (γ, R) of messages of the same run, or else with the parameters of a joint fit.
+Costs use α and β (γ, R) from messages of the same run, or else the parameters of a joint fit.
 """
 
 import functools
@@ -27,7 +26,7 @@ from busbw.errors import AnalysisError
 from busbw.units import format_time
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.diagnosis.verdicts import Curve, ends_of
 from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, written
 from busbw_analysis.fitting.joint import JointFit, OneRegime
@@ -38,21 +37,23 @@ from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.selection import LIBRARY, algorithm_of, shape_of
 
 Timed = Mapping[int, tuple[Point, Point]]
-"""Both points of two algorithms at each size above 0, ascending."""
+"""The points of two algorithms at each size above 0, ascending."""
 
 
 _BEYOND: Final = 16
-"""S* of costs that are no straight lines is looked for up to so many times what was measured, and down to as little."""
+"""If costs are not linear, S* is searched from the smallest measured size divided by this to the largest times this."""
 _STEPS: Final = 8
-"""For each factor of two."""
+"""Grid points per factor of two in this search."""
 _ALIKE: Final = 1e-9
-"""Costs that differ by less are the same, but for what floating point makes of them."""
+"""Costs that differ by less are equal up to rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """``below`` is faster up to ``at_bytes``, ``above`` from there on. A measured one lies between ``low_bytes`` and
-    ``high_bytes``, which are None where times have no interval; one of formulas is a number and has none.
+    """A crossover: ``below`` is faster up to ``at_bytes``, ``above`` beyond.
+
+    low_bytes, high_bytes: range of a measured crossover; None if times have no interval. A crossover of formulas has
+        none.
     """
 
     below: str
@@ -64,7 +65,11 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How many ``times`` as long the slower one takes at one size. ``sure``: their intervals do not overlap."""
+    """The difference of two algorithms at one size.
+
+    times: time of the slower one over that of the faster one.
+    sure: their intervals do not overlap.
+    """
 
     size_bytes: int
     faster: str
@@ -73,22 +78,22 @@ class Gain:
 
 
 def faster(names: tuple[str, str], points: tuple[Point, Point]) -> str | None:
-    """Which of two is the faster for sure; None where their intervals overlap, or their times are one."""
-    (low, high), (other_low, other_high) = (_ends(point) for point in points)
+    """The certainly faster one of two; None if their intervals overlap or their times are equal."""
+    (low, high), (other_low, other_high) = (ends_of(point) for point in points)
     if high < other_low:
         return names[0]
     return names[1] if other_high < low else None
 
 
 def gain(names: tuple[str, str], size_bytes: int, points: tuple[Point, Point]) -> Gain:
-    """What the one with the smaller median gains over the other."""
+    """The gain of the one with the smaller median over the other."""
     ratio = points[1].time_ns / points[0].time_ns
     sure = faster(names, points) is not None
     return Gain(size_bytes, names[0] if ratio >= 1 else names[1], max(ratio, 1 / ratio), sure)
 
 
 def crossings(names: tuple[str, str], timed: Timed) -> tuple[Crossing, ...]:
-    """Every crossing of which there is no doubt, by ascending size."""
+    """Every certain crossover, by ascending size."""
     sizes = list(timed)
     sure = [(place, name) for place, size in enumerate(sizes) if (name := faster(names, timed[size])) is not None]
     found: list[Crossing] = []
@@ -102,21 +107,22 @@ def crossings(names: tuple[str, str], timed: Timed) -> tuple[Crossing, ...]:
 
 
 def _crossing(below: str, above: str, timed: Timed) -> Crossing:
-    """The one crossing of ``timed``, whose first point of each two is below and faster at first. Medians that change
-    places several times on the way do so by chance, so the middle of those places is taken.
+    """The crossover within ``timed``, in which ``below`` comes first in each pair and is faster at the first size.
+
+    Medians that change order several times do so by chance, so the middle of these places is taken.
     """
     medians = _places([(size, one.time_ns - two.time_ns) for size, (one, two) in timed.items()])
     at = math.sqrt(medians[0] * medians[-1])
     if any(point.interval.low_ns is None for both in timed.values() for point in both):
         return Crossing(below, above, at)
-    ends = [(size, _ends(one), _ends(two)) for size, (one, two) in timed.items()]
+    ends = [(size, ends_of(one), ends_of(two)) for size, (one, two) in timed.items()]
     soonest = _places([(size, one[1] - two[0]) for size, one, two in ends])
     latest = _places([(size, one[0] - two[1]) for size, one, two in ends])
     return Crossing(below, above, at, soonest[0], latest[-1])
 
 
 def _places(differences: Sequence[tuple[int, float]]) -> list[float]:
-    """The sizes in bytes at which ``differences``, which begin below 0 and end above, change their sign."""
+    """The sizes in bytes at which ``differences``, which begin below 0 and end above, change sign."""
     found: list[float] = []
     for (size, before), (next_size, after) in pairwise(differences):
         if (before < 0) != (after < 0):
@@ -124,17 +130,13 @@ def _places(differences: Sequence[tuple[int, float]]) -> list[float]:
     return found
 
 
-def _ends(point: Point) -> tuple[float, float]:
-    """Both ends of the interval, of which there is nothing but the median where there is none."""
-    low, high = point.interval.low_ns, point.interval.high_ns
-    return (point.time_ns, point.time_ns) if low is None or high is None else (low, high)
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the formulas of two algorithms say: their crossings S*, and which is the ``faster`` at each size that was
-    measured (None: they cost the same; sizes at which no cost of one is known are not in it). ``origin`` says where
-    α, β, γ and R are from.
+    """The prediction of the cost formulas for two algorithms.
+
+    crossings: their crossovers S*.
+    faster: the faster one at each measured size (None: equal cost); sizes without a known cost are left out.
+    origin: where α, β, γ and R come from.
     """
 
     crossings: tuple[Crossing, ...]
@@ -143,18 +145,18 @@ class Expected:
 
 
 def sized(series: Series) -> dict[int, Point]:
-    """The points of ``series`` by their size, for S* without those of no bytes."""
+    """The points of ``series`` by size, without size 0, which has no S*."""
     return {point.size_bytes: point for point in series.points if point.size_bytes}
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the algorithms of one op cost on one number of ranks and hosts.
+    """Costs of the algorithms of one op on one number of ranks and hosts.
 
-    ``models``: by name, or why one is not known.
-    ``parameters``: what they are fed with.
-    ``shape``: ranks and hosts.
-    ``origin``: where the parameters are from, in words.
+    models: by name, or why a cost is unknown.
+    parameters: parameters of the models.
+    shape: ranks and hosts.
+    origin: where the parameters come from, as text.
     """
 
     models: Mapping[str, CostModel | Unavailable]
@@ -163,11 +165,11 @@ class Costs:
     origin: str
 
     def difference(self, one: CostModel, other: CostModel, size_bytes: float) -> float:
-        """Of the logarithms of both times: below 0 where ``one`` takes less; NaN where no cost is known."""
+        """Difference of the logarithms of both times: below 0 if ``one`` takes less; NaN if a cost is unknown."""
         try:
             first, second = (self.parameters.seconds(model, *self.shape, size_bytes) for model in (one, other))
         except AnalysisError:
-            # The library takes an algorithm there of which no cost is known.
+            # The cost of the algorithm that the library uses there is unknown.
             return math.nan
         return math.log(first / second)
 
@@ -181,9 +183,7 @@ def _expected(costs: Costs, names: tuple[str, str], sizes: Sequence[int]) -> Exp
     difference = functools.partial(costs.difference, one, other)
     at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
     if not at_sizes:
-        return Unavailable(
-            "no-common-size", f"at no size that was measured a cost of both {names[0]} and {names[1]} is known"
-        )
+        return Unavailable("no-common-size", f"no measured size has a known cost of both {names[0]} and {names[1]}")
     if isinstance(costs.parameters, Parameters) and LIBRARY not in names:
         at = costs.parameters.crossover_bytes(one, other, *costs.shape)
         places = [] if at is None else [(at, difference(at / 2))]
@@ -202,7 +202,7 @@ def _expected(costs: Costs, names: tuple[str, str], sizes: Sequence[int]) -> Exp
 def _sign_changes(
     difference: Callable[[float], float], first_bytes: float, last_bytes: float
 ) -> Iterator[tuple[float, float]]:
-    """The sizes at which ``difference`` changes its sign, each with what it is before."""
+    """The sizes at which ``difference`` changes its sign, each with the value before."""
     grid = np.geomspace(first_bytes, last_bytes, round(_STEPS * math.log2(last_bytes / first_bytes)) + 1)
     differences = [(float(size), difference(float(size))) for size in grid]
     apart = [(size, value) for size, value in differences if math.isnan(value) or abs(value) > _ALIKE]
@@ -217,7 +217,7 @@ def costs_of(
     library: Library | Unavailable | None,
     joint: Sequence[OneRegime],
 ) -> Iterator[Costs | Unavailable]:
-    """By messages, where the models of these curves have their parameters from there, and then by a joint fit."""
+    """Costs by the parameters of messages, if the models of these curves have them, and then by a joint fit."""
     first = next(iter(members.values()))
     key, shape, parameters = first.series.key, shape_of(first.series), first.parameters
     if isinstance(parameters, Parameters):
@@ -247,13 +247,13 @@ def _by_messages(curve: Curve, shape: tuple[int, int], calls: Calls | None) -> C
 
 _ONE_LEVEL: Final = Unavailable(
     "one-level",
-    "α and β of messages between hosts say nothing of what stays inside a host, for which an algorithm in two levels "
-    "needs others: busbw fit finds both from runs on several numbers of hosts and of ranks on each",
+    "messages between hosts give no α and β within a host, which a two-level algorithm needs; busbw fit finds both "
+    "from runs with several numbers of hosts and of ranks per host",
 )
 
 
 def _has(joint: JointFit, curves: Iterable[Series]) -> bool:
-    """Whether all of ``curves`` are among the data of ``joint``, with the times that they have here."""
+    """Whether all points of ``curves`` are among the data of ``joint``, with the same times."""
     seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
     return all(
         (series.key.op, series.key.algorithm, *shape_of(series), size, point.time_ns / 1e9) in seen
@@ -272,15 +272,15 @@ def _by_joint(series: Series, joint: JointFit) -> CostModel | Unavailable:
 
 
 def _origin(joint: JointFit) -> str:
-    """What of the parameters is known: each by itself, or sums of those that the data do not tell apart."""
+    """The known parameters: single ones, or sums that the data cannot separate."""
     known = [written(name, estimate.value) for name, estimate in joint.parameters.items() if estimate.value > 0]
     sums = [
         f"{mixed.sum} = {_in_units(mixed.parameters[0], mixed.estimate.value)}"
         for mixed in joint.not_separated
         if mixed.estimate is not None and mixed.estimate.value > 0
     ]
-    told = f"{', '.join([*known, *sums])}, from a joint fit" if known or sums else "a joint fit"
-    return f"{told} that has these very curves among its data"
+    fitted = f"{', '.join([*known, *sums])}, from a joint fit" if known or sums else "a joint fit"
+    return f"{fitted} to data that include these curves"
 
 
 def _in_units(parameter: Parameter, value: float) -> str:
@@ -289,8 +289,11 @@ def _in_units(parameter: Parameter, value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two algorithms at the sizes that both were measured at: which was ``faster`` for sure at each (None: not told
-    apart), where they cross, and what their formulas say of that.
+    """Two algorithms at the sizes at which both were measured.
+
+    faster: the certainly faster one at each size; None if undecided.
+    measured: their crossovers.
+    expected: prediction of the cost formulas.
     """
 
     names: tuple[str, str]
@@ -302,22 +305,20 @@ class Pair:
     expected: Expected | Unavailable
 
     def expected_bytes(self, crossing: Crossing) -> float | None:
-        """The S* that a measured ``crossing`` is to be held against: the nearest at which the same two change places
-        in the same direction. None where the formulas have no such.
-        """
+        """The S* for a measured ``crossing``: the nearest one in the same direction; None if the formulas have none."""
         if isinstance(self.expected, Unavailable):
             return None
         alike = [one.at_bytes for one in self.expected.crossings if one.below == crossing.below]
         return min(alike, key=lambda at: abs(math.log(at / crossing.at_bytes)), default=None)
 
     def ratio(self, crossing: Crossing) -> float | None:
-        """A measured ``crossing`` over its S*; None where there is none."""
+        """A measured ``crossing`` over its S*; None if there is no S*."""
         expected = self.expected_bytes(crossing)
         return None if expected is None else crossing.at_bytes / expected
 
     @property
     def undecided(self) -> tuple[int, ...]:
-        """The sizes that do not tell them apart, but for those between which they cross."""
+        """The undecided sizes, except those between which the two cross."""
         sure = [place for place, name in enumerate(self.faster) if name is not None]
         crossed = {
             place
@@ -334,8 +335,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmComparison:
-    """All algorithms of one op on the same ranks, measured in the same way, and every two of them. ``key`` is what they
-    have in common.
+    """All algorithms of one op, measured in the same way on the same ranks, and all pairs of them. ``key`` is what they
+    share.
     """
 
     key: SeriesKey
@@ -344,24 +345,24 @@ class AlgorithmComparison:
 
     @property
     def by_size(self) -> Mapping[int, Mapping[str, Point]]:
-        """What was measured at each size that all of them have, ascending."""
+        """The points at each size that all algorithms have, ascending."""
         points = {name: sized(series) for name, series in self.curves.items()}
         common = set.intersection(*(set(found) for found in points.values()))
         return {size: {name: found[size] for name, found in points.items()} for size in sorted(common)}
 
     @property
     def _fastest(self) -> list[tuple[int, str]]:
-        """Each of these sizes with the algorithm that has the least median there."""
+        """Each of these sizes with the algorithm that has the smallest median."""
         return [(size, min(points, key=lambda name: points[name].time_ns)) for size, points in self.by_size.items()]
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """Those with the least median at one of these sizes or more, from the smallest size on."""
+        """The algorithms with the smallest median at any of these sizes, from the smallest size on."""
         return tuple(dict.fromkeys(name for _, name in self._fastest))
 
     @property
     def turns(self) -> tuple[tuple[Crossing, float | None], ...]:
-        """The measured crossings at which the fastest of all changes, each with its S*."""
+        """The measured crossovers at which the overall fastest changes, each with its S*."""
         found: list[tuple[Crossing, float | None]] = []
         for pair in self.pairs:
             for one in pair.measured:
@@ -375,11 +376,11 @@ class AlgorithmComparison:
 def algorithm_comparisons(
     curves: Sequence[Curve], library: Library | Unavailable | None = None, joint: Sequence[OneRegime] = ()
 ) -> tuple[AlgorithmComparison, ...]:
-    """Every op that two algorithms were measured of, over send/recv or one of them by the backend itself (``library``:
-    which it is over MPI).
+    """Every op with several measured algorithms, over send/recv or by the backend itself (``library``: its choice for
+    MPI).
 
-    S* has the parameters of the models of ``curves``, which are from messages; of two for which these say nothing those
-    of a ``joint`` fit, where these very curves are among its data.
+    S* uses the parameters of the models of ``curves``, which come from messages. If these do not suffice, it uses those
+    of a ``joint`` fit to data that include these curves.
     """
     found: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
@@ -396,7 +397,7 @@ def algorithm_comparisons(
 
 
 def lacks_formulas(comparisons: Sequence[AlgorithmComparison]) -> bool:
-    """Whether there are two algorithms without S*, which a joint fit may have."""
+    """Whether a pair of algorithms has no S* that a joint fit could give."""
     return any(isinstance(pair.expected, Unavailable) for comparison in comparisons for pair in comparison.pairs)
 
 
@@ -406,8 +407,8 @@ def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -
         timed = {size: (one[size], other[size]) for size in one if size in other}
         sizes = tuple(timed)
         if sizes:
-            # By the first of the costs that has both, else what the last one lacks.
-            told = [one if isinstance(one, Unavailable) else _expected(one, names, sizes) for one in costs]
+            # The first costs that have both; otherwise the reason of the last ones.
+            predictions = [one if isinstance(one, Unavailable) else _expected(one, names, sizes) for one in costs]
             yield Pair(
                 names=names,
                 sizes_bytes=sizes,
@@ -415,5 +416,5 @@ def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -
                 measured=crossings(names, timed),
                 smallest=gain(names, sizes[0], timed[sizes[0]]),
                 largest=gain(names, sizes[-1], timed[sizes[-1]]),
-                expected=next((one for one in told if isinstance(one, Expected)), told[-1]),
+                expected=next((one for one in predictions if isinstance(one, Expected)), predictions[-1]),
             )

@@ -1,6 +1,6 @@
-"""The answer to a run: is it as expected, why not, what to do, and how far to trust it. Every output says it from here.
+"""The answer to a run, as shown in every output: is it as expected, why not, what to do, and how far to trust it.
 
-``answer_of`` makes it once from a judgement; the causes are in ``causes``.
+``answer_of`` builds it from a judgement; ``causes`` finds the causes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,17 +14,17 @@ from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of, slow_model
 from busbw_analysis.diagnosis.findings import Finding
-from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.trust import trust_in
-from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
-"""Of a whole run. ``explained``: slower than expected, and the causes say why; ``slower``: for no cause that was found.
+"""Status of a whole run. ``explained``: slower than expected, and the causes say why. ``slower``: slower, and no cause
+was found.
 """
 
 OPEN_FINDINGS: Final = 3
-"""So many findings are shown; more are folded behind their number."""
+"""Number of findings that are shown; the others are folded behind their number."""
 
 _BANDS: Final = {
     "large": "large messages",
@@ -32,32 +32,32 @@ _BANDS: Final = {
     "small": "small messages",
     "no size": "without data",
 }
-"""The bands of the verdicts, in the order in which the answer says them."""
+"""The bands of the verdicts, in the order in which the answer names them."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
-"""So many operations of a band are named with their numbers."""
-_OF_SOUND: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
-"""Causes that come from where the ranks run, and that a sound machine has, too."""
-_MOST_OF_SOUND: Final = 15.0
-"""So many times the model's time they may take: sound machines were seen at up to 12."""
+"""Number of operations per band that are named with their numbers."""
+_PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
+"""Causes that come from the placement of the ranks. Healthy machines have them, too."""
+_MOST_BY_PLACEMENT: Final = 15.0
+"""Largest slowdown (times the model's time) that these causes can explain: up to 12 was seen on healthy machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a run says, in four lines, and what they are made of. Sentences are whole; "" where there is none.
+    """The answer to a run in four lines, and the records behind them. Texts are whole sentences, or "".
 
     status: of the whole run; a stable word.
-    answer: the verdicts by band of sizes, as direction and ratio.
-    cause: the causes in one sentence.
+    answer: the verdicts per band of sizes, as direction and ratio.
+    cause: the causes, one sentence each.
     action: what to do.
-    trust: launches, their scatter, and what difference they show.
+    trust: number of launches, their scatter, and the smallest difference that they can show.
     measured: what ran, how much of it was measured and verified, and the highest busbw.
-    confidence: 0 to 4, a point each for: all measured and verified, at least 4 launches, a quiet machine, launches
-        that scatter by at most ± 10 %.
-    causes: those of ``cause``; ``Verdict.explained_by`` has their codes.
-    verdicts: those of the judgement, with what explains them.
-    findings: what else there is to know, what changes a decision most first.
-    evidence: the findings that the causes were found by, with their numbers.
+    confidence: 0 to 4; one point each if everything was measured and verified, there are at least 4 launches, the
+        machine was quiet, and launches scatter by at most ± 10 %.
+    causes: the causes that ``cause`` names; ``Verdict.explained_by`` refers to them by code.
+    verdicts: the verdicts of the judgement, with the cause that explains each.
+    findings: the other findings, those that change a decision most first.
+    evidence: the findings behind ``causes``, with their numbers.
     """
 
     status: Status
@@ -74,7 +74,7 @@ class Answer:
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """Label and sentence of every line that has one, in the order in which they are read."""
+        """Label and text of every line that is not empty, in reading order."""
         labels = ("Answer", "Why", "Do", "Trust", "Measured")
         texts = (self.answer, self.cause, self.action, self.trust, self.measured)
         return tuple((label, text) for label, text in zip(labels, texts, strict=True) if text)
@@ -86,12 +86,12 @@ class Answer:
 
     @property
     def folded(self) -> tuple[Finding, ...]:
-        """The findings behind their number, with those that are causes."""
+        """The findings to fold behind their number, then the evidence for the causes."""
         return (*self.findings[OPEN_FINDINGS:], *self.evidence)
 
 
 def answer_of(judgement: Judgement) -> Answer:
-    """The answer to ``judgement``."""
+    """Build the answer from ``judgement``."""
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
     action = _sentence(*dict.fromkeys(cause.action for cause in causes))
@@ -100,7 +100,7 @@ def answer_of(judgement: Judgement) -> Answer:
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        answer=_sentence(*_acquitted(judgement, status, causes), *_by_band(verdicts, doubted=doubted))
+        answer=_sentence(_healthy(judgement, status, causes), *_by_band(verdicts, doubted=doubted))
         or _unjudged(judgement),
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
@@ -109,8 +109,8 @@ def answer_of(judgement: Judgement) -> Answer:
         confidence=confidence,
         causes=causes,
         verdicts=verdicts,
-        findings=tuple(one for one in judgement.findings if one.code not in known),
-        evidence=tuple(one for one in judgement.findings if one.code in known),
+        findings=tuple(finding for finding in judgement.findings if finding.code not in known),
+        evidence=tuple(finding for finding in judgement.findings if finding.code in known),
     )
 
 
@@ -127,102 +127,103 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
 
-def _acquitted(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> tuple[str, ...]:
-    """The clause that comes first where nothing but the place of the ranks makes anything slower, nor by more than it
-    does on sound machines.
+def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
+    """The opening clause if nothing but the placement of ranks slows them down, and by no more than on healthy
+    machines.
     """
     found = {cause.code for cause in causes}
-    doubts = {one.code for one in judgement.findings if one.severity != "note"} - found - {"disturbed", "self-test"}
-    ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
-    alone = status == "explained" and found <= _OF_SOUND and not doubts
-    return ("no sign of a faulty machine",) if alone and max(ratios, default=1.0) <= _MOST_OF_SOUND else ()
+    doubts = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
+    ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
+    alone = status == "explained" and found <= _PLACEMENT_CAUSES and doubts <= {"disturbed", "self-test"}
+    return "no sign of a faulty machine" if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ""
 
 
 def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     rest = sum(verdict.explained_by is None for verdict in slower)
     if causes and rest:
-        return f"for {rest} of {len(slower)} that are slower no cause was found"
-    return "no straggler, slow link, shared core or busy machine was found that explains what is slower" if rest else ""
+        return f"no cause was found for {rest} of {len(slower)} slower results"
+    return "no cause was found: no straggler, slow link, shared core or other load explains it" if rest else ""
 
 
 def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[str]:
-    """One clause per band of sizes that was judged: of a model that is ``doubted`` the measured numbers instead."""
+    """One clause per judged band of sizes. If the model is ``doubted``, the clauses give measured numbers instead of
+    ratios.
+    """
     for band, name in _BANDS.items():
-        judged = [one for one in verdicts if one.band == band and one.status != "not judged"]
+        judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
         if judged:
             yield f"{name}: {_measured_in_band(judged) if doubted else _in_band(judged)}"
 
 
 def _measured_in_band(judged: Sequence[Verdict]) -> str:
-    """The rate of each operation with its share of the peak, where it has one, else its time."""
-    shown = [
-        f"{_name(one, judged)} {format_time(one.time_ns)} at {format_size(one.size_bytes)}"
-        if one.busbw is None
-        else f"{_name(one, judged)} {format_rate(one.busbw)}{_of_peak(one)} at {format_size(one.size_bytes)}"
-        for one in sorted(judged, key=lambda one: -(one.busbw or 0.0))
-    ]
+    """The rate of each operation with its share of the peak if known; without a rate, its time."""
+    ordered = sorted(judged, key=lambda verdict: -(verdict.busbw or 0.0))
+    shown = [f"{_name(one, judged)} {_rate_or_time(one)} at {format_size(one.size_bytes)}" for one in ordered]
     more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
     return ", ".join([*shown[:_MOST_SHOWN], *more])
 
 
-def _of_peak(one: Verdict) -> str:
-    return "" if one.peak_share is None else f" ({100 * one.peak_share:.3g} % of peak)"
+def _rate_or_time(verdict: Verdict) -> str:
+    if verdict.busbw is None:
+        return format_time(verdict.time_ns)
+    share = "" if verdict.peak_share is None else f" ({100 * verdict.peak_share:.3g} % of peak)"
+    return f"{format_rate(verdict.busbw)}{share}"
 
 
 def _unjudged(judgement: Judgement) -> str:
     if all(row.state != "measured" for row in judgement.dataset.cases):
-        return "Nothing was measured, so nothing can be said about this machine."
+        return "Nothing was measured, so there is nothing to judge."
     if pair := _slowest_pair(judgement):
         return _sentence(pair, "pairs are compared with each other, not with a peak")
     if any(level.share is not None for level in judgement.levels):
-        return "The rates stand beside the nominal ones of the hardware, and are not judged."
+        return "Not judged: the rates are listed beside the nominal rates of the hardware."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
-    rest = f", unless you say what the log does not: {', '.join(options)}" if options else ""
-    return f"There is nothing to compare the numbers with: they are shown and not judged{rest}."
+    rest = f" The log lacks facts; give them with {', '.join(options)}." if options else ""
+    return f"Not judged: there is neither a peak nor a model to compare with.{rest}"
 
 
 def _in_band(judged: Sequence[Verdict]) -> str:
     if len(judged) == 1:
         return judged[0].text if judged[0].status != "as expected" else f"as expected ({judged[0].text})"
-    slower = [one for one in judged if one.status == "slower"]
-    unsure = [one for one in judged if one.status == "undecided"]
-    faster = [one for one in judged if one.status == "faster" and (one.model_ratio or 1.0) < BEATEN]
+    slower = [verdict for verdict in judged if verdict.status == "slower"]
+    unsure = [verdict for verdict in judged if verdict.status == "undecided"]
+    faster = [verdict for verdict in judged if verdict.status == "faster" and (verdict.model_ratio or 1.0) < BEATEN]
     fine = len(judged) - len(slower) - len(unsure) - len(faster)
     if fine == len(judged):
-        alike = {(one.op, one.status) for one in judged}  # in place and out of place
+        alike = {(verdict.op, verdict.status) for verdict in judged}  # differing only in place or out of place
         return f"as expected ({judged[0].text})" if len(alike) == 1 else "as expected"
     parts = []
     if slower:
-        worst = max(slower, key=lambda one: (one.model_ratio or 0.0, -(one.peak_share or 0.0)))
+        worst = max(slower, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
         parts.append(f"{len(slower)} slower, worst {_name(worst, judged)} ({worst.text})")
     if unsure:
         parts.append(f"{len(unsure)} undecided{_between(unsure)}")
     if faster:
-        most = min(faster, key=lambda one: (one.model_ratio or 1.0, -(one.peak_share or 0.0)))
+        most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         parts.append(f"{len(faster)} faster, most {_name(most, judged)} ({most.text})")
     if fine:
         parts.append(f"{fine} as expected")
     number, _, rest = ", ".join(parts).partition(" ")
-    kind = "operations" if len({one.op for one in judged}) == len(judged) else "curves"
+    kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
     return f"{number} of {len(judged)} {kind} {rest}"
 
 
 def _between(unsure: Sequence[Verdict]) -> str:
-    """What is known of undecided verdicts: between what their medians lie."""
-    ratios = sorted(one.model_ratio for one in unsure if one.model_ratio is not None)
-    shares = sorted(100 * one.peak_share for one in unsure if one.peak_share is not None)
+    """The range of undecided verdicts: lowest and highest median over the model's time or the peak."""
+    ratios = sorted(verdict.model_ratio for verdict in unsure if verdict.model_ratio is not None)
+    shares = sorted(100 * verdict.peak_share for verdict in unsure if verdict.peak_share is not None)
     known, words, unit = (ratios, "{:.2g}×", "the model's time") if ratios else (shares, "{:.3g} %", "of peak")
     ends = dict.fromkeys(words.format(end) for end in (*known[:1], *known[-1:]))
     return f" ({' to '.join(ends)} {unit})" if ends else ""
 
 
-def _name(of: Verdict, among: Sequence[Verdict]) -> str:
-    """The op of a verdict, with what tells its curve from others of the same op."""
-    others = [one.label.split(" · ") for one in among if one.op == of.op and one is not of]
+def _name(named: Verdict, among: Sequence[Verdict]) -> str:
+    """The op of a verdict, with the parts of its label that distinguish it from other curves of the same op."""
+    others = [verdict.label.split(" · ") for verdict in among if verdict.op == named.op and verdict is not named]
     return " ".join(
-        part for part in of.label.split(" · ") if part == of.op or any(part not in other for other in others)
+        part for part in named.label.split(" · ") if part == named.op or any(part not in other for other in others)
     )
 
 
@@ -231,70 +232,60 @@ def _measured(judgement: Judgement) -> str:
     measured = sum(row.state == "measured" for row in dataset.cases)
     ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
     backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
-    whole = [progress_of(stored) for stored in dataset.runs]
-    complete, planned = sum(one.complete for one in whole), sum(one.planned for one in whole)
-    checks = {one.check for one in judgement.cases if one.state == "measured" and one.case.size_bytes}
+    progress = [progress_of(stored) for stored in dataset.runs]
+    complete, planned = sum(run.complete for run in progress), sum(run.planned for run in progress)
+    wrong = any(finding.code == "wrong-data" for finding in judgement.findings)
+    checks = {summary.check for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     parts = [
         f"{measured} of {len(dataset.cases)} cases",
         f"{world} on {dataset.hosts_in_words}",
-        f"{complete} of {planned} launches" if complete < planned else "",
-        "all data verified" if checks == {"verified"} else "",
+        f"{complete} of {planned} launches complete" if complete < planned else "",
+        "all data verified" if checks == {"verified"} and not wrong else "",
     ]
     pair = _slowest_pair(judgement) if judgement.verdicts else ""
     return _sentence(", ".join(filter(None, parts)), *_best(judgement), pair)
 
 
 def _best(judgement: Judgement) -> Iterator[str]:
-    """The best of what was measured: busbw, else what memory or storage carries; and arithmetic."""
+    """The highest measured rates: arithmetic, then busbw, or memory or storage if no busbw was measured."""
     yield from best_arithmetic(judgement.rooflines)
     best = judgement.best
     if best is None:
         yield from _best_memory(judgement)
         return
-    told = judgement.cases[best.case].groups[0].statistic or "median"
-    text = f"highest busbw {format_rate(best.busbw)} ({told}), {best.label} at {format_size(best.size_bytes)}"
+    yield f"highest busbw {_rate_of(judgement, best, best.label)}"
+    collective = judgement.best_of(_COLLECTIVE)
+    if collective is not None and collective.case != best.case:
+        op = judgement.cases[collective.case].case.op
+        yield f"highest of a collective: {_rate_of(judgement, collective, op)}"
+
+
+def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
+    """The rate with its statistic, ``name`` of the curve, size and share of the peak."""
+    statistic = judgement.cases[best.case].groups[0].statistic or "median"
+    text = f"{format_rate(best.busbw)} ({statistic}), {name} at {format_size(best.size_bytes)}"
     if best.peak is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
         text += f", {share} ({best.what})"
         if best.busbw > best.peak and best.level == "memory copy of a host":
-            text += ", above it because parts of a message stay in a cache"
-    yield text
-    if judgement.cases[best.case].case.op not in _COLLECTIVE:
-        yield _best_collective(judgement)
-
-
-def _best_collective(judgement: Judgement) -> str:
-    """The highest busbw of a collective, for runs whose messages between two ranks are faster; "" without one."""
-    points = [
-        (point.busbw, point.size_bytes, curve)
-        for curve in judgement.curves
-        if curve.series.key.op in _COLLECTIVE
-        for point in curve.series.points
-        if point.busbw is not None
-    ]
-    if not points:
-        return ""
-    busbw, size, curve = max(points, key=lambda one: one[0])
-    share = ""
-    if isinstance(curve.peak, Peak) and curve.peak.busbw:
-        share = f", {100 * busbw / curve.peak.busbw:.3g} % of its peak of {format_rate(curve.peak.busbw)}"
-    return f"of a collective {format_rate(busbw)}, {curve.series.key.op} at {format_size(size)}{share}"
+            text += " (above 100 % because parts of a message stay in a cache)"
+    return text
 
 
 def _slowest_pair(judgement: Judgement) -> str:
-    """The slowest pair of ranks at the largest size at which one is slow in most launches, else at the largest, beside
-    the median pair; "" of fewer than three ranks.
+    """The slowest pair of ranks compared with the median pair; "" for fewer than three ranks. The matrix is the largest
+    one with outliers, or the largest one if none has any.
     """
-    matrix = max(judgement.matrices, key=lambda one: (bool(one.outliers), one.size_bytes), default=None)
+    matrix = max(judgement.matrices, key=lambda matrix: (bool(matrix.outliers), matrix.size_bytes), default=None)
     if matrix is None or len(matrix.ranks) < 3 or np.isnan(matrix.rate).all():
         return ""
     source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[source, target])
     share = rate / float(np.nanmedian(matrix.rate))
-    chance = "" if matrix.outliers else "no pair of ranks stands out from chance; the "
+    chance = "" if matrix.outliers else "no pair of ranks is significantly slow; "
     return (
-        f"{chance}slowest pair of ranks {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
+        f"{chance}slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
         f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median over pairs"
     )
 
@@ -304,12 +295,12 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
     files = [level for level in judgement.levels if level.kind == "storage" and level.measured]
     if found is not None:
         share = "" if found.share is None else f", {100 * found.share:.3g} % of nominal"
-        yield f"{found.kind} ({found.name}) carries {format_rate(found.measured)}{share} ({found.how})"
+        yield f"{found.kind} ({found.name}): {format_rate(found.measured)}{share} ({found.how})"
     elif files:
         rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
-        yield f"the best rates of all ranks together: {rates}"
+        yield f"highest rates of all ranks together: {rates}"
 
 
 def _sentence(*clauses: str) -> str:
-    """``clauses`` as sentences, one after another."""
+    """Join ``clauses`` as sentences; empty clauses are left out."""
     return " ".join(f"{clause[:1].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause)

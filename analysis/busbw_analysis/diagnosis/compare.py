@@ -1,4 +1,4 @@
-"""Two datasets brought together: what both measured, band by band of sizes and case by case, and what only one did."""
+"""Two datasets compared: what both measured, band by band of sizes and case by case, and what only one measured."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,19 +24,21 @@ from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, Launch
 
 Statistic = Literal["median", "mean"]
 
-_APART: Final = "measured on both sides, but by no launches that belong together"
+_APART: Final = "measured on both sides, but not in launches that form a pair"
 
 _PART_COMPUTATION: Final = (
-    "because a sample of mode overlap is computation in part, whose amount every block sets anew (the report of each "
-    "side tells its overlap; another mode tells the time of the call)"
+    "because a sample in mode overlap contains computation, whose amount every block sets anew (see the overlap in the "
+    "report of each side, or measure the call in another mode)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCase:
-    """One case on both sides. ``first_ns`` and ``second_ns`` are the medians over launches of its ``statistic`` within
-    a launch, ns per call; that is the mean where either side has two modes, whose median may jump between them. Of logs
-    it is what their tools say that they print.
+    """One case on both sides.
+
+    statistic: of the samples within a launch: ``median``, or ``mean`` if either side is bimodal, because a median may
+        jump between the modes. For logs, as stated by their tools.
+    first_ns, second_ns: median over launches of ``statistic``, ns per call.
     """
 
     case: Case
@@ -49,9 +51,12 @@ class ComparedCase:
 
 @dataclass(frozen=True, slots=True)
 class ComparedBand:
-    """The sizes of one curve in one band, as one: each launch counts with the geometric mean over ``sizes`` of its
-    times. ``case`` is what they share; its ``size_bytes`` is the smallest. A launch that lacks one of the sizes does
-    not count; when none has them all, each size is a band of its own.
+    """The sizes of one curve in one band, compared together.
+
+    Each launch counts with the geometric mean of its times over ``sizes``. A launch without one of the sizes does not
+    count; if no launch has them all, each size is a band of its own.
+
+    case: what the sizes share; its ``size_bytes`` is the smallest.
     """
 
     case: Case
@@ -64,8 +69,10 @@ class ComparedBand:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A case that could not be compared, and why; ``missing`` is the side without what a comparison needs. ``a`` and
-    ``b`` are what became of it there, None where it was not asked for.
+    """A case that could not be compared, and why.
+
+    missing: the side that lacks something needed for the comparison.
+    a, b: state of the case on each side; None if it was not in the plan.
     """
 
     case: Case
@@ -76,16 +83,17 @@ class LeftOut:
 
     @property
     def unjudged(self) -> bool:
-        """Whether A has a result and B was to have one, but nothing says whether B is slower. Mode overlap never is."""
+        """Whether A has a result and B planned one, but the two cannot be compared. Mode overlap is never compared."""
         return self.a == "measured" and self.b is not None and self.case.mode != "overlap"
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A run that has less than its plan: ``status`` None is one that was killed, or is still going on.
+    """A run that measured less than its plan.
 
-    ``launches`` are those that are complete, of ``planned``. The cases are of this run alone: one that ``failed`` in
-    another run of the side is none of its own.
+    status: None if the run was killed or is still going on.
+    launches: number of complete launches, of ``planned``.
+    failed, skipped, not_reached: cases of this run alone, not of other runs of the side.
     """
 
     side: Literal["A", "B"]
@@ -101,8 +109,11 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B held against A. ``within`` is the difference that is called equal, as a share; ``notices`` is what to know.
-    ``imported``: either side is of logs, which have one number a table and no launches.
+    """B compared with A.
+
+    within: the largest difference, as a share, that is called equal.
+    notices: what to know about the comparison.
+    imported: a side has logs, which give one number per table and no launches.
     """
 
     first: tuple[str, ...]
@@ -120,17 +131,19 @@ class Comparison:
 def compare(
     first: Dataset, second: Dataset, *, within: float = 0.05, paired: bool = False, force: bool = False
 ) -> Comparison:
-    """Hold ``second`` (B) against ``first`` (A), over launches and nothing else.
+    """Compare ``second`` (B) with ``first`` (A), by launches only.
 
-    ``paired``: the launches were taken in turns, and neighbours are compared. Raises UsageError when a run is on both
-    sides, launches to be paired were not taken in turns or no case has a result on both; UnlikeRuns with all
-    differences when the sides were not measured on like machines and settings (``force`` makes notices of them).
+    paired: launches were taken in turns, and neighbours are compared.
+    force: turn differences between the sides into notices.
+
+    Raises UsageError if a run is on both sides, launches to be paired were not taken in turns, or no case has a result
+    on both sides. Raises UnlikeRuns, with all differences, if machines or settings differ, unless ``force``.
     """
-    ours, theirs = ({stored.run.id for stored in side.runs} for side in (first, second))
-    if ours & theirs:
+    runs_a, runs_b = ({stored.run.id for stored in side.runs} for side in (first, second))
+    if runs_a & runs_b:
         raise UsageError(
-            f"run {', '.join(sorted(ours & theirs))} is on both sides; a run compared with itself is equal by "
-            "construction and says nothing. Give two runs; to see what this machine tells apart, measure twice"
+            f"run {', '.join(sorted(runs_a & runs_b))} is on both sides, and a run always equals itself. Give two "
+            "different runs; to see which differences this machine can resolve, measure twice"
         )
     notices = [*_unlike(first, second, force=force)]
     pairs = _pairs(first, second) if paired else None
@@ -152,8 +165,8 @@ def compare(
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
         broken = [ended_in_words(run) for side in (first, second) for run in side.runs if not _ended_well(run)]
         nothing = (
-            "nothing can be compared, no case has times for it on both sides: "
-            f"{why or 'there is no case at all'}. Give runs of one plan"
+            f"nothing can be compared, because no case has times on both sides: {why or 'there are no cases'}. Give "
+            "runs of the same plan"
         )
         raise UsageError(". ".join([nothing, *broken]))
     return Comparison(
@@ -199,14 +212,14 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
     found = [one for side in (first, second) for stored in side.runs for one in differences(base, stored)]
     for one in found:
         if one.unknown_in is not None:
-            yield f"run {one.unknown_in} did not record {one.key!r}, so it could not be compared"
+            yield f"run {one.unknown_in} did not record {one.key!r}, so this could not be checked"
     unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
     if unlike and not force:
         raise UnlikeRuns(
-            f"these runs may not be compared: {'; '.join(unlike)}. busbw report A B draws them in one figure; --force "
-            "compares what both measured alike"
+            f"these runs differ: {'; '.join(unlike)}. Draw them in one figure with busbw report A B, or add --force to "
+            "compare the cases that both measured"
         )
-    yield from (f"compared although {text}" for text in unlike)
+    yield from (f"compared by force although {text}" for text in unlike)
 
 
 def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
@@ -221,7 +234,7 @@ def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
 
 
 def _pairs(first: Dataset, second: Dataset) -> Pairs:
-    """Neighbours in time, one of each side: A B B A A B makes (A B) (B A) (A B)."""
+    """Neighbours in time, one launch of each side: A B B A A B becomes (A B) (B A) (A B)."""
     sides = (("A", _starts(first)), ("B", _starts(second)))
     both = sorted((began, side, key) for side, starts in sides for key, began in starts.items())
     turns = ({side: key for _, side, key in two} for two in zip(both[::2], both[1::2], strict=False))
@@ -229,10 +242,9 @@ def _pairs(first: Dataset, second: Dataset) -> Pairs:
     if len(pairs) * 2 != len(both):
         order = "".join(side for _, side, _ in both)
         raise UsageError(
-            f"--paired needs launches that were taken in turns (A B B A …), each pair one of A and one of B; these "
-            f"began in the order {order}. Compare them without --paired, or take them in turns: runs of busbw run "
-            "--launches 1, first one of A, then two of B, one of A and so on (docs/usage.md has a loop for it, at "
-            "Compare two runs), and give those of each side with commas between"
+            f"--paired needs launches that were taken in turns (A B B A …); these began in the order {order}. Compare "
+            "without --paired, or measure in turns with busbw run --launches 1: one of A, two of B, one of A and so on "
+            "(loop in docs/usage.md, Compare two runs). Then give the runs of each side, separated by commas"
         )
     return pairs
 
@@ -241,14 +253,14 @@ def _order(first: Dataset, second: Dataset) -> Iterator[str]:
     one, two = _starts(first).values(), _starts(second).values()
     if one and two and (max(one) < min(two) or max(two) < min(one)):
         yield (
-            "all launches of one side were taken before those of the other: a machine that changed in between looks "
-            "like a difference. Take them in turns (A B B A …) and use --paired to be safe from that"
+            "all launches of one side were taken before those of the other, so a change of the machine looks like a "
+            "difference. To rule that out, take launches in turns (A B B A …) and use --paired"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Material:
-    """One case with one number a launch on each side."""
+    """One case with one number per launch on each side."""
 
     case: Case
     statistic: str
@@ -262,23 +274,23 @@ class _Material:
         groups = (
             () if isinstance(one.groups, PairGroups) or isinstance(two.groups, PairGroups) else one.groups + two.groups
         )
-        told = " and ".join(dict.fromkeys(group.statistic for group in groups if group.statistic is not None))
+        stated = " and ".join(dict.fromkeys(group.statistic for group in groups if group.statistic is not None))
         sides = (_launch_values(first, one, statistic), _launch_values(second, two, statistic))
-        return cls(one.case, told or statistic, *sides)
+        return cls(one.case, stated or statistic, *sides)
 
 
 def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic) -> Launches:
-    """One number of every launch, ns per call: of the one group, of the slowest of groups that run at once, or the
-    geometric mean of pairs that take turns. A launch in which a group is missing has none.
+    """One number per launch, ns per call; a launch without all groups has none.
+
+    It is that of the only group, of the slowest of groups that run together, or the geometric mean over pairs that take
+    turns.
     """
     name, groups = f"launch_{statistic}s_ns", summary.groups
-    numbers = groups.numbers if isinstance(groups, PairGroups) else None
-    if numbers is not None and len(numbers.launch_keys) == 1:
-        columns = dict(zip(numbers.launch_keys[0], getattr(numbers, name).T.tolist(), strict=True))
+    if isinstance(groups, PairGroups):
+        rows = list(zip(groups.numbers.keys, getattr(groups.numbers, name).tolist(), strict=True))
     else:
-        rows = [(group.launch_keys, getattr(group, name)) for group in groups] if numbers is None else []
-        rows += [] if numbers is None else zip(numbers.launch_keys, getattr(numbers, name).tolist(), strict=True)
-        columns = by_key(entry for keys, values in rows for entry in zip(keys, values, strict=False))
+        rows = [(group.launch_keys, getattr(group, name)) for group in groups]
+    columns = by_key(entry for keys, values in rows for entry in zip(keys, values, strict=False))
     bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
     return {
         (dataset.runs[run].run.id, launch): bring(column)
@@ -293,10 +305,10 @@ def _geometric_mean(values: Iterable[float]) -> float:
 
 def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[ComparedBand, ...]:
     cases = {
-        one.case: ComparedCase(one.case, one.statistic, _middle(one.first), _middle(one.second), estimated, verdict)
+        one.case: ComparedCase(one.case, one.statistic, _median(one.first), _median(one.second), estimated, verdict)
         for one, estimated, verdict in _judged(usable, pairs, within)
     }
-    # In the order of the plan, in which the ops were asked for; the sizes of one curve ascend.
+    # In the order of the plan; the sizes of each curve ascend.
     curves = grouped(usable, lambda one: msgspec.structs.replace(one.case, size_bytes=0)).values()
     whole = [
         (band, members)
@@ -342,23 +354,23 @@ def _together(members: Sequence[_Material]) -> _Material:
     return _Material(members[0].case, "median", side(lambda one: one.first), side(lambda one: one.second))
 
 
-def _middle(side: Launches) -> float:
+def _median(side: Launches) -> float:
     return float(np.median(list(side.values())))
 
 
 def _left_out(one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:
     for case in dict.fromkeys([*one, *two]):
         states = {name: _why_not(side.get(case)) for name, side in (("A", one), ("B", two))}
-        wanting = {name: why for name, why in states.items() if why is not None}
-        if wanting:
-            missing: Literal["A", "B", "both"] = "both" if len(wanting) == 2 else ("A" if "A" in wanting else "B")
-            why = "; ".join(f"{why} in {name}" for name, why in wanting.items())
+        lacking = {name: why for name, why in states.items() if why is not None}
+        if lacking:
+            missing: Literal["A", "B", "both"] = "both" if len(lacking) == 2 else ("A" if "A" in lacking else "B")
+            why = "; ".join(f"{why} in {name}" for name, why in lacking.items())
             yield LeftOut(case, missing, why, *(None if case not in side else side[case].state for side in (one, two)))
 
 
 def _why_not(summary: CaseSummary | None) -> str | None:
     if summary is None:
-        return "not asked for"
+        return "not in the plan"
     if summary.groups:
         return None
     reasons = f" ({'; '.join(summary.reasons)})" if summary.reasons else ""

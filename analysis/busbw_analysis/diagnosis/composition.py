@@ -1,4 +1,4 @@
-"""All-reduce against its two halves: a reduce-scatter and an all-gather one after the other, as FSDP runs them."""
+"""All-reduce compared with a reduce-scatter followed by an all-gather, as FSDP runs them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +9,12 @@ from busbw_analysis.diagnosis.verdicts import Curve
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """One size at which all three were measured in the same way, by the library's own algorithms. Times in ns per call.
+    """One size at which all three were measured in the same way, with the library's own algorithms. Times are ns per
+    call.
 
     label: the all-reduce.
-    size_bytes: S of all three: the buffer of the all-reduce, the input of the reduce-scatter, the gathered output.
-    ratio: the sum of the two halves over the all-reduce; above 1 the all-reduce is the faster way.
+    size_bytes: S of all three: the buffer of the all-reduce, the input of the reduce-scatter, the output of the
+        all-gather.
     """
 
     label: str
@@ -24,18 +25,18 @@ class Composition:
 
     @property
     def sum_ns(self) -> float:
-        """The two halves one after the other."""
+        """Reduce-scatter plus all-gather."""
         return self.reduce_scatter_ns + self.all_gather_ns
 
     @property
     def ratio(self) -> float:
-        """``sum_ns`` over ``all_reduce_ns``."""
+        """``sum_ns`` over ``all_reduce_ns``; above 1 the all-reduce is faster."""
         return self.sum_ns / self.all_reduce_ns
 
 
 def compositions_of(curves: Sequence[Curve]) -> tuple[Composition, ...]:
-    """Every size that an all-reduce has in common with both of its halves. In place or not does not tell them apart:
-    each is measured in its usual way.
+    """Every size that an all-reduce has in common with both halves. In place or out of place is ignored, because each
+    op is measured in its usual way.
     """
     known: dict[SeriesKey, Series] = {}
     for curve in curves:

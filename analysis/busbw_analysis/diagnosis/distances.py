@@ -1,7 +1,7 @@
-"""Pairs of ranks by how far apart they are: within a host or between hosts, below one leaf switch or not.
+"""Pairs of ranks by distance: within a host or between hosts, below the same leaf switch or not.
 
-What one pair needs is held against pairs of its own kind alone: a pair between hosts is no slow pair because memory is
-faster than a network.
+A pair is only compared with pairs at the same distance: a pair between hosts is not slow just because memory is faster
+than a network.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from busbw_analysis.data.summary import CaseSummary
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 Steps: TypeAlias = tuple[tuple[int | None, ...], ...]
-"""How far rank by rank is from rank by rank, as ``placement.distance`` has it."""
+"""Distance of every rank to every rank, as in ``placement.distance``."""
 
 PAIR_OPS: Final = frozenset(name for name in MESSAGES if OPS[name].members != "all")
 _MOST_NAMED = 3
@@ -33,11 +33,15 @@ BETWEEN_HOSTS: Final = distance_in_words(None)
 
 @dataclass(frozen=True, slots=True)
 class PairClass:
-    """Pairs of one kind in one case: ``pairs`` of them. ``time_ns`` is the median over launches of the median over
-    pairs, as is ``rate`` (B/s; None where the op has no size); ``slowest`` is the pair with the longest time.
-    ``times_within`` is how many times as long as within a host that is, between ``times_low`` and ``times_high`` over
-    launches as ``interval`` is; None where no pair was measured within a host in the same launches. ``part``: of the
-    pairs between hosts.
+    """The pairs of one case at one distance.
+
+    pairs: their number.
+    part: it is a part of the pairs between hosts.
+    time_ns: median over launches of the median over pairs.
+    rate: B/s by ``time_ns``; None if the op has no size.
+    slowest: the pair with the longest time.
+    times_within: time over that of the pairs within a host in the same launches; None if there are none.
+    times_low, times_high: ends of ``times_within`` over launches, of the same kind as ``interval``.
     """
 
     name: str
@@ -54,9 +58,10 @@ class PairClass:
 
 @dataclass(frozen=True, slots=True)
 class PairSplit:
-    """One case of a pair op, its pairs taken apart: those within a host, those between hosts and, where Slurm knows
-    more than one distance between these hosts, the parts of them. ``case`` is the index of the case, or of the first
-    one where several cases differ in their groups only.
+    """One case of a pair op, its pairs split by distance: within a host, between hosts and, if Slurm knows more than
+    one distance between these hosts, the parts of these.
+
+    case: index of the case; the first one if several cases differ in their groups only.
     """
 
     case: int
@@ -67,14 +72,14 @@ class PairSplit:
 
 
 def steps_between(placements: Sequence[RankPlacement], ranks: Sequence[int]) -> Steps:
-    """The distances of ``ranks`` from each other; a rank that has no placement is as far from all as is not known."""
+    """The distances of ``ranks`` from each other; None to a rank without a placement."""
     apart, place_of = _places([placements[rank] if rank < len(placements) else None for rank in ranks])
     of_place = [tuple(row[place] for place in place_of) for row in apart]
     return tuple(of_place[place] for place in place_of)
 
 
 def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[list[int | None]], list[int]]:
-    """How far the places that differ to ``distance`` are from each other, and the place of each of ``placements``."""
+    """The distances between the distinct places of ``placements``, and the number of the place of each of them."""
     keys = [None if placement is None else (placement.host, placement.switches) for placement in placements]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     places = [placements[keys.index(key)] for key in numbers]
@@ -83,19 +88,20 @@ def _places(placements: Sequence[RankPlacement | None]) -> tuple[list[list[int |
 
 
 def kinds(steps: Steps) -> list[Truths]:
-    """The pairs of different ranks, one mask for every distance that there is, the nearest first."""
+    """The pairs of different ranks as one mask per distance, the nearest first; unknown distances come last."""
     grid = np.asarray([[-1 if step is None else step for step in row] for row in steps])
     off = ~np.eye(len(grid), dtype=np.bool_)
     return [(grid == step) & off for step in sorted(set(grid[off].tolist()), key=lambda step: (step < 0, step))]
 
 
 def indistinct(hosts: Sequence[str], steps: Steps) -> str | None:
-    """Why a slow host cannot be told from a slow way, and which: it is at an end of every pair of each kind between
-    hosts that it has a part in. None where every host can be held against others.
+    """Why a slow host cannot be distinguished from a slow link, and which host; None if every host can be compared.
+
+    A host cannot be compared if it is an end of every pair at each of its distances to other hosts.
     """
     every = list(dict.fromkeys(hosts))
     number = np.asarray([every.index(host) for host in hosts])
-    # Each two hosts once, however many ranks they have.
+    # Every pair of hosts once, however many ranks they have.
     both = [np.unique(number[np.argwhere(kind)], axis=0).tolist() for kind in kinds(steps)]
     ends = [[{every[one], every[to]} for one, to in pairs] for pairs in both]
     away = [pairs for pairs in ends if all(len(pair) == 2 for pair in pairs)]
@@ -105,13 +111,13 @@ def indistinct(hosts: Sequence[str], steps: Steps) -> str | None:
         return None
     names = ", ".join(found[:_MOST_NAMED]) + (" and others" if len(found) > _MOST_NAMED else "")
     return (
-        f"whether {names} or the way there is slow cannot be told: every pair of hosts that is so far apart has "
-        f"{'it' if len(found) == 1 else 'one of them'} at an end, so that there is nothing to hold it against"
+        f"whether {names} or the link there is slow cannot be determined: every pair of hosts at this distance "
+        f"includes {'it' if len(found) == 1 else 'one of them'}, so there is nothing to compare with"
     )
 
 
 def splits_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlacement]) -> tuple[PairSplit, ...]:
-    """The measured cases of pair ops, in the order of the plan; nothing where all ranks are on one host."""
+    """The measured cases of pair ops, in the order of the plan; empty if all ranks are on one host."""
     if len({placement.host for placement in placements}) < 2:
         return ()
     measured = [one for one in summaries if one.case.op in PAIR_OPS and one.state == "measured" and one.groups]
@@ -138,7 +144,7 @@ def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Pairs with their times. ``keys[i]`` is which launches pair i has, as a number."""
+    """Pairs with their times. ``keys[i]`` numbers the set of launches that pair i was measured in."""
 
     ranks: npt.NDArray[np.signedinteger]
     time_ns: Floats
@@ -162,7 +168,7 @@ class _Pairs:
         )
 
     def only(self, wanted: Truths) -> "_Pairs":
-        """Those of ``wanted`` alone."""
+        """The pairs that ``wanted`` selects."""
         return _Pairs(self.ranks[wanted], self.time_ns[wanted], self.medians[wanted], self.keys[wanted])
 
 
@@ -186,7 +192,7 @@ def _class(
     mine = _by_launch(groups)
     ratios = np.empty(0)
     if within is not None and len(_by_launch(pairs.only(wanted | within))):
-        ratios = mine / _by_launch(pairs.only(within))  # launch by launch, as all were measured in the same
+        ratios = mine / _by_launch(pairs.only(within))  # launch by launch: all pairs were measured in the same ones
     time_ns = float(np.median(mine if len(mine) else groups.time_ns))
     ends = interval_of(ratios)
     slowest = groups.ranks[int(np.argmax(groups.time_ns))].tolist()
@@ -205,7 +211,7 @@ def _class(
 
 
 def _by_launch(groups: _Pairs) -> Floats:
-    """The median over pairs in every launch; empty where the pairs do not have the same launches."""
+    """The median over pairs in every launch; empty if the pairs were not measured in the same launches."""
     if (groups.keys != groups.keys[0]).any():
         return np.empty(0)
     medians = groups.medians[:, ~np.isnan(groups.medians[0])]

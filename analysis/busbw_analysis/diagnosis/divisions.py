@@ -1,7 +1,7 @@
-"""All divisions of a curve into plateaus and the ramps between them, and the best one for every number of plateaus.
+"""All divisions of a curve into plateaus and the ramps between them; the best one for every number of plateaus.
 
-The search is exact (Bellman 1961). Errors are absolute ones of the logarithm of a call's time, so that a size that came
-out slow bends no level.
+The search is exact (Bellman 1961). Errors are absolute errors of the logarithm of a call's time, so that a single slow
+size does not move a level.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ import numpy as np
 from busbw_analysis.fitting.segments import Floats, Integers
 
 LEAST_ON_A_PLATEAU = 3
-"""Sizes; they must also span an octave. What is shorter is a ramp, or chance."""
+"""Fewest sizes on a plateau; they must also span an octave. A shorter one is a ramp or chance."""
 LEAST_STEP = 0.10
-"""Two levels that are closer are one: that much, alignment and luck with pages make too."""
+"""Levels that are closer are the same: alignment and page placement cause such differences, too."""
 LEAST_SHARE = 0.5
-"""What part of a change of its rate the memory must pass on to the time of a size on a plateau: less, and the start of
-the call hides it. Where the memory waits for the start, that is half of the time.
+"""Smallest share of a change of the memory's rate that must reach the time of a size on a plateau; below it, the start
+of the call hides the memory. If the memory waits for the start, this is half of the time.
 """
 
 _NOTHING = 0.05
-"""A share of the memory that tells nothing of its rate."""
+"""A share of the memory that says nothing about its rate."""
 _MOST_PLATEAUS = 5
 _NUMBERS_OF_A_PLATEAU = 3
 _LONGEST_RAMP = 4.0
@@ -33,9 +33,13 @@ _MEAN_DEVIATION = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What calls took: working sets in bytes, ascending, and ``times`` in seconds. A call takes ``start`` seconds that
-    are not the memory's: Tᵖ = startᵖ + (W / B)ᵖ, where p is 1 if the memory waits for the start of a call and more if
-    it works beside the start of the next one.
+    """Measured times of a curve.
+
+    working_sets: bytes, ascending.
+    times: seconds.
+    start: seconds of a call that are not the memory's.
+    power: p in Tᵖ = startᵖ + (W / B)ᵖ: 1 if the memory waits for the start of a call, more if it works beside the start
+        of the next one.
     """
 
     working_sets: Floats
@@ -50,23 +54,23 @@ class Sweep:
 
     @property
     def shares(self) -> Floats:
-        """What part of a change of its rate the memory passes on to the time, for every size."""
+        """The share of a change of the memory's rate that reaches the time, for every size."""
         return np.asarray(np.maximum(1 - (self.start / self.times) ** self.power, 0.0))
 
     @property
     def first(self) -> int:
-        """Index of the first size behind all those that the start of the call hides."""
+        """Index of the first size after all those that the start of the call hides."""
         hidden = np.flatnonzero(self.shares < LEAST_SHARE)
         return int(hidden[-1]) + 1 if len(hidden) else 0
 
     @property
     def heights(self) -> Floats:
-        """ln of the rate without the start of the call; the smaller the share of the memory, the less it says."""
+        """ln of the rate without the start of the call; less reliable the smaller the share of the memory."""
         moving = self.times * np.maximum(self.shares, _NOTHING) ** (1 / self.power)
         return np.asarray(np.log(self.working_sets / moving))
 
     def errors(self, heights: Floats, sizes: slice | Integers) -> Floats:
-        """How far ln(time) is from that at ``heights`` (ln of rates, last axis along ``sizes``)."""
+        """Absolute error of ln(time) at ``heights`` (ln of rates, last axis along ``sizes``)."""
         moving = (self.working_sets[sizes] * np.exp(-heights) / self.times[sizes]) ** self.power
         begun = (self.start / self.times[sizes]) ** self.power
         return np.asarray(np.abs(np.log(begun + moving)) / self.power)
@@ -74,8 +78,12 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """First and last index of every plateau, ln(rate) on each, and how the curve goes on at both ends: ln(rate) of
-    the sizes ``before`` the first plateau, and a straight line of slope ``fall`` (per octave) behind the last one.
+    """A division of a curve.
+
+    runs: first and last index of every plateau.
+    levels: ln(rate) on each plateau.
+    before: ln(rate) of the sizes before the first plateau.
+    fall: slope (per octave) of a straight line after the last plateau.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -85,7 +93,7 @@ class Division:
     score: float
 
     def predict(self, octaves: Floats) -> Floats:
-        """ln(rate) at the sizes that the division is of (log₂ of bytes), without the start of the call."""
+        """ln(rate) at the sizes of the division (log₂ of bytes), without the start of the call."""
         knots = [octaves[end] for run in self.runs for end in run]
         values = [level for level in self.levels for _ in range(2)]
         inside = np.interp(octaves, knots, values)
@@ -95,17 +103,18 @@ class Division:
 
 
 class Search:
-    """Of the divisions of a sweep the best ones: a division costs the sum of its absolute errors, and for each of its
-    numbers half of ln N times the mean absolute deviation of an error.
+    """The best divisions of a sweep.
 
-    ``noise`` is the standard deviation of ln(time), ``bends`` the one that shows where the rate falls all the way.
+    A division costs the sum of its absolute errors, plus, for each of its parameters, half of ln N times the mean
+    absolute deviation of an error. ``noise`` is the standard deviation of ln(time); ``bends`` is that by second
+    differences, which holds if the rate falls all the way.
     """
 
     def __init__(self, sweep: Sweep, noise: float, bends: float) -> None:
         self._sweep = sweep
         self._x, self._y = sweep.octaves, sweep.heights
         self._penalty = _MEAN_DEVIATION * noise * np.log(len(self._x)) / 2
-        # Where the rate falls all the way its steps are no noise, but how they change still is.
+        # If the rate falls all the way, its steps are not noise, but the changes of the steps still are.
         self._flat = max(float(np.log1p(LEAST_STEP)), 3 * min(noise, bends))
         nothing = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
         begins, lasts, levels, costs = zip(nothing, *self._runs(), strict=True)
@@ -115,7 +124,7 @@ class Search:
         self._cost: Floats = np.concatenate(costs)
 
     def best(self) -> dict[int, Division]:
-        """Number of plateaus → the division that costs least; numbers that are not possible are left out."""
+        """Number of plateaus → the division with the lowest cost; impossible numbers are left out."""
         if not len(self._begin):
             return {}
         after, falls = self._tails()
@@ -145,8 +154,8 @@ class Search:
         return divisions
 
     def _runs(self) -> Iterator[tuple[Integers, Integers, Floats, Floats]]:
-        """What may be a plateau: first and last index, level and cost. Its two halves must be level with each other,
-        and most sizes on it with both: a hump is no level, either.
+        """The possible plateaus: first and last index, level and cost. Both halves must have the same level, and most
+        sizes must be near it, so a hump is not a plateau.
         """
         first = self._sweep.first
         for length in range(LEAST_ON_A_PLATEAU, len(self._x) - first + 1):
@@ -162,7 +171,9 @@ class Search:
             yield begin[kept], begin[kept] + length - 1, level[kept], errors.sum(axis=1)
 
     def _ramps(self) -> Floats:
-        """The cost of going from every plateau to every other; infinite where that is no step, or too far."""
+        """The cost of the ramp from every plateau to every other; infinite if the step is too small or the ramp too
+        long.
+        """
         costs = np.full((len(self._begin), len(self._begin)), np.inf)
         for last in np.unique(self._last).tolist():
             for begin in np.unique(self._begin).tolist():
@@ -181,8 +192,8 @@ class Search:
         return costs
 
     def _heads(self) -> tuple[Floats, list[Floats]]:
-        """For every plateau what it costs to be the first one, and ln(rate) before it: its own level, a straight line,
-        or the level of a memory that the start of the call hides so far that it is no plateau, and a ramp from there.
+        """For every plateau, the cost of being the first one, and ln(rate) before it: its own level, a straight line,
+        or the level of a memory that the start of the call hides, with a ramp from there.
         """
         costs, heads = np.zeros(len(self._begin)), [np.empty(0)] * len(self._begin)
         for begin in np.unique(self._begin[self._begin > 0]).tolist():
@@ -196,26 +207,26 @@ class Search:
         return costs, heads
 
     def _options(self, begin: int, level: Floats) -> Iterator[tuple[Floats, Floats]]:
-        """Costs and ln(rates) of the sizes before ``begin`` for plateaus of so many levels (a column)."""
+        """Costs and ln(rates) of the sizes before ``begin``, for plateaus with these levels (a column)."""
         sizes, first = slice(0, begin), self._sweep.first
         distance = self._x[sizes] - self._x[begin]
         own = np.broadcast_to(level, (len(level), begin))
-        # What is hidden anyway may well be of the same memory; what is not would be on the plateau.
+        # Hidden sizes may belong to the same memory; other sizes of that memory would be on the plateau.
         yield self._sweep.errors(own, sizes).sum(axis=1) + self._penalty * (begin > first), own
         shares = np.maximum(self._sweep.shares[sizes], _NOTHING)
-        line = level + _middle((self._y[sizes] - level) / distance, shares)[:, None] * distance
+        line = level + _weighted_median((self._y[sizes] - level) / distance, shares)[:, None] * distance
         yield self._sweep.errors(line, sizes).sum(axis=1) + self._penalty, line
-        told = np.flatnonzero(shares > _NOTHING)
-        for end in told[: begin if first else 0].tolist():
+        visible = np.flatnonzero(shares > _NOTHING)
+        for end in visible[: begin if first else 0].tolist():
             if end - first + 1 >= LEAST_ON_A_PLATEAU and self._x[end] - self._x[first] >= 1 - _ROUNDING:
                 return
-            hidden = float(_middle(self._y[None, : end + 1], shares[: end + 1])[0])
+            hidden = float(_weighted_median(self._y[None, : end + 1], shares[: end + 1])[0])
             part = np.clip((self._x[sizes] - self._x[end]) / (self._x[begin] - self._x[end]), 0.0, 1.0)
             stepped = hidden * (1 - part) + level * part
             yield self._sweep.errors(stepped, sizes).sum(axis=1) + 2 * self._penalty, stepped
 
     def _tails(self) -> tuple[Floats, Floats]:
-        """For every plateau what it costs to be the last one, and the slope of the line through the sizes behind it."""
+        """For every plateau, the cost of being the last one, and the slope of the line through the sizes after it."""
         costs, falls = np.zeros(len(self._begin)), np.zeros(len(self._begin))
         for last in np.unique(self._last[self._last < len(self._x) - 1]).tolist():
             rows, sizes = np.flatnonzero(self._last == last), slice(last + 1, len(self._x))
@@ -226,8 +237,8 @@ class Search:
         return costs, falls
 
 
-def _middle(values: Floats, weights: Floats) -> Floats:
-    """The median of every row, in which each column counts as much as its weight."""
+def _weighted_median(values: Floats, weights: Floats) -> Floats:
+    """The weighted median of every row; columns have the weights."""
     order = np.argsort(values, axis=1)
     reached = np.argmax(np.cumsum(weights[order], axis=1) >= weights.sum() / 2, axis=1)
     rows = np.arange(len(values))

@@ -1,7 +1,8 @@
-"""Ways to exchange gradients, held against the exact one: what each gains in a second, and loses in a step.
+"""Methods of gradient exchange compared with the exact one: what each gains in steps per second, and loses in progress
+per step.
 
-Gaps are f(W) − f(W*) over that of the weights 0, which all begin with. The gap over time is that over steps with the
-step that was timed.
+Gaps are f(W) − f(W*), relative to that of the initial weights 0. The gap over time is the gap over steps, with the
+measured time of a step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +17,14 @@ from busbw_analysis.diagnosis.steps import Trained
 
 EXACT: Final = next(iter(METHODS))
 TARGET: Final = 0.01
-"""Of the first gap: how near to the optimum a training is to come."""
+"""The relative gap that counts as converged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A training beside ``exact``, the same by the exact method. ``budget_ns``: a time for which all that are compared
-    were trained.
+    """A training compared with ``exact``, the same training by the exact method.
+
+    budget_ns: time for which all compared trainings ran at least.
     """
 
     step: Trained
@@ -31,37 +33,37 @@ class Exchanged:
 
     @property
     def name(self) -> str:
-        """How ranks exchange."""
+        """The exchange method."""
         return self.step.workload.exchange or EXACT
 
     @property
     def gap(self) -> float:
-        """Behind all steps."""
+        """After all steps."""
         return gaps(self.step)[-1]
 
     @property
     def gap_in_budget(self) -> float:
-        """After the same time."""
+        """After the same time as the others."""
         return gaps(self.step)[int(self.budget_ns / self.step.time_ns * _NEARLY)]
 
     @property
     def needed(self) -> int | None:
-        """Steps to the target; None: more than there were."""
+        """Steps to the target; None if it was not reached."""
         return next((step for step, gap in enumerate(gaps(self.step)) if gap <= TARGET), None)
 
     @property
     def needed_ns(self) -> float | None:
-        """The time of these steps."""
+        """Time to the target."""
         return None if self.needed is None else self.needed * self.step.time_ns
 
     @property
     def gained(self) -> float:
-        """Steps in a second over those of the exact method."""
+        """Steps per second over those of the exact method."""
         return self.exact.time_ns / self.step.time_ns
 
     @property
     def certain(self) -> bool:
-        """Whether the intervals of the two times are apart."""
+        """Whether the intervals of the two step times are disjoint."""
         ours, theirs = (self.step.low_ns, self.step.high_ns), (self.exact.low_ns, self.exact.high_ns)
         if ours[0] is None or ours[1] is None or theirs[0] is None or theirs[1] is None:
             return False
@@ -75,22 +77,22 @@ class Exchanged:
 
     @property
     def slower(self) -> float | None:
-        """The time to the target over that of the exact method."""
+        """Time to the target over that of the exact method."""
         return None if self.lost is None else self.lost / self.gained
 
 
 _NEARLY: Final = 1 + 1e-9
-"""All steps, where the budget is just their time."""
+"""Rounding allowance, so that a budget of exactly all steps includes the last one."""
 
 
 def gaps(step: Trained) -> Sequence[float]:
-    """Before the first step and behind every one, of the first."""
+    """Relative gaps: before the first step and after each step."""
     return [gap / step.gaps[0] for gap in step.gaps]
 
 
 def exchanged(steps: Iterable[Trained]) -> tuple[tuple[Exchanged, ...], ...]:
-    """Trainings of the same problem on as many ranks with the same waits, each with the exact one first; none where
-    there is no exact one, or nothing else.
+    """Trainings of the same problem on the same number of ranks with the same waits, the exact one first. Groups
+    without an exact one, or with nothing else, are left out.
     """
     trained = (one for one in steps if one.gaps and one.workload.exchange is not None)
     alike = grouped(trained, lambda one: (one.ranks, msgspec.structs.replace(one.workload, exchange=EXACT)))

@@ -1,4 +1,4 @@
-"""What a gate in CI asks of a comparison: whether what it is to fail on holds, and whether it could have."""
+"""The result of ``--fail-on`` for a CI job: whether a condition holds, and whether it could have been detected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +9,19 @@ from busbw_analysis.diagnosis.compare import ComparedBand, Comparison, LeftOut
 Finding = Literal["slower", "cannot tell", "missing", "too few launches", "no result"]
 
 FAILURES: Final = ("slower", "cannot-tell", "missing")
-"""What a comparison can be made to fail on; ``missing``: a case that A has a result of and B has not."""
+"""The conditions of ``--fail-on``. ``missing``: a case has a result in A and none in B."""
 
 _NEED_A_VERDICT: Final = {"slower", "cannot-tell"}
-"""Those of ``FAILURES`` that can only hold where every band can be judged."""
+"""Conditions that can only be detected if every band can be judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a gate does not pass: ``code`` 1 where what it looks for was found, 2 where it could not have been found.
+    """Why a gate does not pass.
 
-    ``bands`` or ``cases`` are those that it is about; ``needed`` is how many launches a side it takes at least.
+    code: 1 if a condition holds, 2 if it could not have been detected.
+    bands, cases: what the reason is about.
+    needed: fewest launches per side that would be enough.
     """
 
     code: Literal[1, 2]
@@ -31,25 +33,24 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What ``--fail-on`` comes to: exit 1 when any reason has that code, else 2 when any has that, else 0."""
+    """The result of ``--fail-on``: exit status 1 if any reason has code 1, else 2 if any has code 2, else 0."""
 
     fail_on: tuple[str, ...]
     reasons: tuple[Reason, ...]
 
     @property
     def code(self) -> Literal[0, 1, 2]:
-        """The exit status: a finding is sure, whatever else could not be judged."""
-        codes = [reason.code for reason in self.reasons]
-        return 0 if not codes else min(codes)
+        """The exit status. A condition that holds counts even if other bands could not be judged."""
+        return min((reason.code for reason in self.reasons), default=0)
 
 
 def gate_of(comparison: Comparison, fail_on: Sequence[str]) -> Gate:
-    """What a gate in CI asks: whether one of ``fail_on`` (of ``FAILURES``) holds, and whether it could have."""
+    """Check the conditions ``fail_on`` (a selection of ``FAILURES``), and whether they could have been detected."""
     slower = tuple(band for band in comparison.bands if band.verdict.word == "slower")
     few = tuple(band for band in comparison.bands if band.verdict.fewest is not None)
     unsure = tuple(band for band in comparison.bands if band.verdict.word == "cannot tell" and band not in few)
-    missing = tuple(one for one in comparison.left_out if one.missing == "B")
-    unjudged = tuple(one for one in comparison.left_out if one.unjudged)
+    missing = tuple(left for left in comparison.left_out if left.missing == "B")
+    unjudged = tuple(left for left in comparison.left_out if left.unjudged)
     judging = bool(_NEED_A_VERDICT & set(fail_on))
     needed = max((band.verdict.fewest or 0 for band in few), default=None)
     found = (
@@ -59,4 +60,4 @@ def gate_of(comparison: Comparison, fail_on: Sequence[str]) -> Gate:
         (judging, Reason(2, "too few launches", few, needed=needed)),
         (judging, Reason(2, "no result", cases=unjudged)),
     )
-    return Gate(tuple(fail_on), tuple(one for asked, one in found if asked and (one.bands or one.cases)))
+    return Gate(tuple(fail_on), tuple(reason for asked, reason in found if asked and (reason.bands or reason.cases)))

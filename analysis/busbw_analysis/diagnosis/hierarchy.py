@@ -1,7 +1,7 @@
-"""The hierarchy of a machine as a run shows it: every level with what was measured beside what it has by its datasheet.
+"""The hierarchy of a machine: every level with its measured rate and its rate by datasheet.
 
-A level of which nothing was measured still stands with its nominal rate, and a measured one of which nothing is known
-without it; both say why.
+Levels without a measurement are listed with their nominal rate, and measured levels without a datasheet entry without
+one; both state the reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,19 +28,23 @@ from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Peak
 
 Kind = Literal["cache", "GPU cache", "ranks of a host", "pairs of GPUs", "links of GPUs", "network", "storage"] | Name
-"""What only measuring shows, and what a machine has by its facts."""
+"""Levels that only measurements show, and those known from the facts of a machine."""
 
 _Kind = TypeVar("_Kind")
 _Rates = tuple[float, float | None, float | None]
-"""A rate (B/s), and both ends of its interval or range; None where there is none."""
+"""A rate (B/s) and both ends of its interval or range; None if there is none."""
 _WAYS: tuple[Kind, ...] = ("ranks of a host", "links of GPUs", "network")
-"""How ranks reach each other."""
+"""The connections between ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class HierarchyLevel:
-    """A level: its ``name``, what was ``measured`` there (B/s, None: nothing) and ``how``, and what it has by datasheet
-    (``nominal``) and in ``practice``, with ``denominator``: what these two are, or why they are not known.
+    """One level.
+
+    measured: B/s; None if not measured.
+    how: how it was measured.
+    nominal, practical: rate by datasheet, and in practice, B/s.
+    denominator: description of these two, or why they are unknown.
     """
 
     kind: Kind
@@ -67,8 +71,9 @@ def hierarchy(
     pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]],
     rows: Catalogue,
 ) -> tuple[HierarchyLevel, ...]:
-    """The levels from the core outwards. ``pairs`` are the matrices, and what their pairs reached of their peaks.
-    Empty where nothing but latencies was measured and nothing is known.
+    """The levels from the core outwards; empty if only latencies were measured and nothing is known.
+
+    ``pairs`` are the matrices with the shares of their pairs' peaks.
     """
     first = dataset.hosts[0]
     levels = picture(dataset.environment(first), rows).levels
@@ -85,7 +90,7 @@ def hierarchy(
 
 
 def _by_datasheet(level: Level, peak: HardwarePeak, host: str) -> HierarchyLevel:
-    """A level of a host by its peak alone: what it has where nobody measured it."""
+    """A level of a host by its peak alone, used if it was not measured."""
     return HierarchyLevel(
         kind="network" if level.name == "NIC" else level.name,
         name=f"{level.holder} of {host}",
@@ -98,7 +103,7 @@ def _by_datasheet(level: Level, peak: HardwarePeak, host: str) -> HierarchyLevel
 def _memories(
     memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, known: Sequence[HierarchyLevel]
 ) -> Iterator[HierarchyLevel]:
-    """Plateaus of one kernel, then the memory behind them: the most that any kernel gets out of it."""
+    """The plateaus of one kernel, then the memory behind them with the highest rate of any kernel."""
     mine = [curve for curve in memory if curve.key.device == device and curve.key.op != FIRST_TOUCH]
     chosen = shown(mine)
     if chosen is not None:
@@ -110,7 +115,7 @@ def _memories(
                 low=plateau.low,
                 high=plateau.high,
                 how=f"traffic of {who(chosen)}, {plateau.sizes} sizes",
-                denominator="caches have no row: plateaus are found from the data and have no datasheet",
+                denominator="no peak: plateaus are found from the data, and caches have no datasheet entry",
             )
     best = most_of_memory(mine)
     if best is not None:
@@ -120,14 +125,14 @@ def _memories(
         most = max(mine, key=lambda curve: curve.points[-1].rate)
         point = most.points[-1]
         size = format_size(point.working_set_bytes)
-        how = f"traffic of {who(most)}, {size} of working set; whether caches still help is not known"
+        how = f"traffic of {who(most)}, {size} of working set; caches may still help"
         yield _measured(outermost, "memory, perhaps with caches", (point.rate, point.low, point.high), how, most)
     else:
         yield from (one for one in known if one.kind == outermost)
 
 
 def _measured(kind: Kind, name: str, rates: _Rates, how: str, of: MemoryCurve | Stored) -> HierarchyLevel:
-    """A level with a rate beside the peak of ``of``."""
+    """A level with a measured rate and the peak of ``of``."""
     rate, low, high = rates
     return HierarchyLevel(
         kind=kind,
@@ -147,8 +152,8 @@ def _denominator(peak: Peak | Unavailable) -> str:
 
 
 def _to_the_host(curves: Sequence[Curve], known: Sequence[HierarchyLevel], *, c2c: bool) -> Iterator[HierarchyLevel]:
-    """Each of the copies between host and GPU at its best, else the links as they are. The way that a copy took is told
-    by its peak, without one by what the first host has.
+    """The best of each kind of copy between host and GPU, or else the links by datasheet. The link of a copy is known
+    from its peak; without a peak, from the first host.
     """
     copies = (curve for curve in curves if curve.series.key.op in TO_THE_HOST)
     found = _best_of_each(copies, lambda curve: curve.series.key.op)
@@ -168,12 +173,12 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
     row, column = np.unravel_index(np.nanargmax(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[row, column])
     nominal = practical = None
-    denominator = f"no peak: {shares.reason}" if isinstance(shares, Unavailable) else "no peak: none is known"
+    denominator = f"no peak: {shares.reason}" if isinstance(shares, Unavailable) else "no peak: unknown"
     if isinstance(shares, PairShares):
         nominal = rate / float(shares.share[row, column])
         reached = float(shares.practical_share[row, column])
         practical = rate / reached if np.isfinite(reached) else None
-        denominator = f"the way between the two; of the pair with the lowest peak: {shares.denominator}"
+        denominator = f"the link between the two; for the pair with the lowest peak: {shares.denominator}"
     yield HierarchyLevel(
         kind="pairs of GPUs",
         name=f"pairs of GPUs: {matrix.op}",
@@ -186,7 +191,7 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
 
 
 def _between_ranks(curves: Sequence[Curve], known: Sequence[HierarchyLevel]) -> Iterator[HierarchyLevel]:
-    """The collective that gets most out of each way that ranks have to each other, then what nobody used."""
+    """The collective with the highest rate on each connection between ranks, then the unused connections."""
     best = _best_of_each((curve for curve in curves if curve.series.bus_factor is not None), _way)
     for kind in _WAYS:
         if kind in best:
@@ -206,13 +211,13 @@ def _way(curve: Curve) -> Kind:
 def _best_of_each(
     curves: Iterable[Curve], kind_of: Callable[[Curve], _Kind]
 ) -> dict[_Kind, tuple[Curve, float, Point]]:
-    """Of the curves of each kind the one with the highest rate, with that and where it is."""
+    """The curve of each kind with the highest rate, with that rate and its point."""
     rated = ((curve, *most) for curve in curves if (most := _most(curve)) is not None)
     return {kind: max(those, key=itemgetter(1)) for kind, those in grouped(rated, lambda one: kind_of(one[0])).items()}
 
 
 def _most(curve: Curve) -> tuple[float, Point] | None:
-    """The highest rate of a curve (busbw, algbw where nothing crosses a wire) and where it is."""
+    """The highest rate of a curve (busbw; algbw if nothing crosses a wire) and its point."""
     rated = [
         (rate, point)
         for point in curve.series.points
@@ -227,7 +232,7 @@ def _of_curve(curve: Curve, rate: float, point: Point, kind: Kind, name: str) ->
     if isinstance(curve.peak, Peak):
         peak = curve.peak
         most, reached = (peak.algbw, peak.practical) if no_bus else (peak.busbw, peak.practical_busbw)
-        # What was measured in this run is no datasheet: it stands as what is reached in practice.
+        # A peak measured in this run is not a datasheet value, so it is listed as the practical rate.
         nominal, practical = (None, most) if peak.measured else (most, reached)
     return HierarchyLevel(
         kind=kind,

@@ -1,8 +1,8 @@
-"""Two sides held against each other, each made of launches: the estimate, the exact test and the verdict.
+"""Two sides compared, each consisting of launches: the estimate, the exact test and the verdict.
 
-Only launches go in: a side maps every launch to one number, so samples cannot be thrown into one pot here. Sources:
-rank-sum and signed-rank test with the estimates and intervals that belong to them, Hollander, Wolfe & Chicken 2014
-(sections 4.1 to 4.3, 3.1 to 3.3); many tests at once, Holm 1979.
+A side maps every launch to one number, so samples cannot be pooled by mistake. Sources: rank-sum and signed-rank test
+with their estimates and intervals, Hollander, Wolfe & Chicken 2014 (sections 4.1 to 4.3, 3.1 to 3.3); multiple tests,
+Holm 1979.
 """
 
 import functools
@@ -20,45 +20,47 @@ from busbw.errors import AnalysisError
 from busbw_analysis.data.groups import Floats
 
 LaunchKey: TypeAlias = tuple[str, int]
-"""One launch: the id of its run and its number there."""
+"""One launch: id of the run and number within the run."""
 
 Launches: TypeAlias = Mapping[LaunchKey, float]
-"""One number of every launch of a side, for example the median time of a case."""
+"""One number per launch of a side, for example the median time of a case."""
 
 Pairs: TypeAlias = Sequence[tuple[LaunchKey, LaunchKey]]
-"""Launches that were taken next to each other, one of either side."""
+"""Neighbouring launches, one of each side."""
 
 Label = Literal["faster", "slower", "equal", "cannot tell"]
 
 CONFIDENCE = 0.95
 LAUNCHES_FOR_A_TEST = 4
-"""With 3 launches a side the smallest p of any exact test on launches is 0.1."""
+"""With 3 launches per side, the smallest p of any exact test on launches is 0.1."""
 
 POWER = 0.8
-"""How often the number of launches that is said to be needed would be enough."""
+"""The probability with which the recommended number of launches is enough."""
 
 _EFFICIENCY = 3 / math.pi
-"""What a rank test makes of a normal sample compared with the t test (Pitman); more where tails are heavier."""
+"""Efficiency of a rank test relative to the t test on normal samples (Pitman); higher for heavier tails."""
 
 _MOST_LAUNCHES = 1000
 _LEAST_SCATTER = 1e-6
 _EXACT = 60
-"""Above so many launches on a side the null distribution of the rank sum is taken as normal."""
+"""Above this number of launches on a side, the null distribution of the rank sum is approximated as normal."""
 
 _COARSE = 12
-"""Up to so many launches a side the steps of an exact test's p are worth counting in."""
+"""Up to this number of launches per side, the discreteness of the exact test's p matters."""
 
 _ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """B over A: the ratio with its exact 95 % interval, and the p-value of the hypothesis that there is no difference.
+    """B over A.
 
-    ``ratio`` is the Hodges-Lehmann estimate on logarithms. ``low``, ``high`` and ``p_value`` are None when there are
-    too few launches for them. ``launches`` are those of A and of B that went in. ``scatter`` is the standard deviation
-    of the logarithm from launch to launch within a side (``paired``: of half of a pair's difference, so that it
-    compares), None where no side has two.
+    ratio: Hodges-Lehmann estimate on logarithms.
+    low, high: exact 95 % interval; None if there are too few launches.
+    p_value: of the hypothesis that there is no difference; None if there are too few launches.
+    launches: number of launches of A and of B.
+    scatter: standard deviation of the logarithm between launches of a side (``paired``: of half of a pair's difference,
+        which is comparable); None if no side has two.
     """
 
     ratio: float
@@ -72,10 +74,11 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """A number of launches a side (paired: of pairs) and what it does in ``POWER`` of all comparisons.
+    """A number of launches per side (paired: of pairs), and what it achieves with probability ``POWER``.
 
-    ``detects``: a true difference of this share (B takes 1 + share times as long as A, or A as B) is called one; None:
-    none that matters. ``confirms``: sides that differ by less than that are called equal.
+    detects: a true difference of this share (B takes 1 + share times as long as A, or the reverse) is detected; None:
+        none that matters.
+    confirms: sides that differ by less than this are called equal.
     """
 
     launches: int
@@ -85,11 +88,13 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What may be said: the word, and the p-value after all the tests it stands among.
+    """The verdict on one comparison.
 
-    ``fewest``: with so many launches a side (paired: pairs) a difference could be found at all, however large it is;
-    None when there are that many. ``needed`` goes with ``cannot tell``; None when another verdict was reached, when one
-    launch a side shows no scatter, and when 1000 would not do.
+    adjusted_p: p-value, adjusted for all tests of the family.
+    needed: launches that would decide; only with ``cannot tell``. None also if one launch per side shows no scatter, or
+        if 1000 launches would not do.
+    fewest: fewest launches per side (paired: pairs) with which any difference could be detected; None if there are that
+        many.
     """
 
     word: Label
@@ -99,28 +104,23 @@ class Verdict:
 
 
 def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> Estimate:
-    """How much ``second`` is of ``first``: by the rank-sum test, or with ``pairs`` by the signed-rank test on them.
+    """The ratio of ``second`` to ``first``: by the rank-sum test, or with ``pairs`` by the signed-rank test.
 
-    Pairs of which a launch is missing on its side are left out. Raises AnalysisError when a side is empty, a value is
-    not positive and finite, or one launch stands on both sides.
+    The sides must not share a launch. Pairs that lack a launch are left out. Raises AnalysisError if a side is empty,
+    or a value is not positive and finite.
     """
-    both = sorted(set(first) & set(second))
-    if both:
-        run, launch = both[0]
-        raise AnalysisError(
-            f"launch {launch + 1} of run {run} is on both sides; a launch compared with itself shows no difference"
-        )
     for side in (first, second):
         if not side or not all(math.isfinite(value) and value > 0 for value in side.values()):
-            message = f"a side has the values {list(side.values())[:5]}; want one positive, finite number a launch"
-            raise AnalysisError(message)
+            raise AnalysisError(
+                f"a side has the values {list(side.values())[:5]}; expected one positive, finite number per launch"
+            )
     if pairs is None:
         one, two = _logs(first.values()), _logs(second.values())
         points = np.sort((two[:, np.newaxis] - one).ravel())
         return _estimate(points, (len(one), len(two)), _scatter(one, two), paired=False)
     whole = [(first[one], second[two]) for one, two in pairs if one in first and two in second]
     if not whole:
-        raise AnalysisError("no pair of launches has a value on both sides; want one or more")
+        raise AnalysisError("no pair of launches has a value on both sides; at least one is needed")
     steps = _logs([two / one for one, two in whole])
     rows, columns = np.triu_indices(len(steps))
     points = np.sort((steps[rows] + steps[columns]) / 2)
@@ -129,7 +129,9 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """The p-values after Holm: the chance of even one false alarm among all of them is held, whatever links them."""
+    """The p-values adjusted by Holm: they bound the probability of any false alarm, whatever the dependence of the
+    tests.
+    """
     adjusted = [0.0] * len(p_values)
     worst = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -139,7 +141,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def adjusted(estimates: Sequence[Estimate]) -> tuple[float | None, ...]:
-    """The p-value of each after Holm; None of those without one, which are no part of the family."""
+    """The adjusted p-value of each estimate; None for those without a p-value, which are not part of the family."""
     known = iter(holm([one.p_value for one in estimates if one.p_value is not None]))
     return tuple(None if one.p_value is None else next(known) for one in estimates)
 
@@ -147,10 +149,9 @@ def adjusted(estimates: Sequence[Estimate]) -> tuple[float | None, ...]:
 def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...]:
     """One verdict for each of ``estimates``, which are one family of tests.
 
-    ``equal``: the interval lies within 1 ± ``within``. Otherwise ``faster`` or ``slower`` when the adjusted p-value is
-    at most 5 %, and ``cannot tell`` when it is not. A difference that is sure and smaller than ``within`` is therefore
-    called equal. Estimates of too few launches are no part of the family; what more launches would do is said of all of
-    them as one family.
+    ``equal``: the interval lies within 1 ± ``within``, even if a smaller difference is significant. Otherwise
+    ``faster`` or ``slower`` if the adjusted p-value is at most 5 %, else ``cannot tell``. Estimates of too few launches
+    are not part of the family; recommended numbers of launches are for all of them as one family.
     """
     p_values = adjusted(estimates)
     tested = len(estimates) - p_values.count(None)
@@ -160,9 +161,9 @@ def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...
 
 
 def _verdict(found: Estimate, p_value: float | None, within: float, tested: int, tests: int) -> Verdict:
-    """The verdict on one of ``tests``, of which ``tested`` have a p-value: of this one ``p_value`` after Holm."""
-    told = found.p_value is not None and can_tell(found.launches, tested, paired=found.paired)
-    fewest = None if told else fewest_launches(tests, paired=found.paired)
+    """The verdict on one of ``tests``, of which ``tested`` have a p-value; ``p_value`` is adjusted by Holm."""
+    decidable = found.p_value is not None and can_tell(found.launches, tested, paired=found.paired)
+    fewest = None if decidable else fewest_launches(tests, paired=found.paired)
     if found.low is not None and found.high is not None and 1 - within <= found.low and found.high <= 1 + within:
         return Verdict("equal", p_value, None, fewest)
     if p_value is not None and p_value <= (1 - CONFIDENCE) * _ROUNDING:
@@ -171,11 +172,12 @@ def _verdict(found: Estimate, p_value: float | None, within: float, tested: int,
 
 
 def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bool = False) -> int | None:
-    """Launches a side with which a verdict is reached in ``POWER`` of all cases, both when the sides are equal (the
-    interval then has to lie within 1 ± ``within``) and when they differ by ``within`` (as the first of ``tests`` in
-    Holm's order, the hardest place). ``scatter`` as in ``Estimate``; ``within`` is above 0. None for more than 1000.
+    """Launches per side with which a verdict is reached with probability ``POWER``; None for more than 1000.
 
-    From the noncentral t distribution and the efficiency of a rank test on normal values.
+    This holds if the sides are equal (the interval must lie within 1 ± ``within``) and if they differ by ``within`` (as
+    the first of ``tests`` in Holm's order, the hardest place). ``scatter`` as in ``Estimate``; ``within`` is above 0.
+
+    Computed from the noncentral t distribution and the efficiency of a rank test on normal values.
     """
     margin = math.log1p(within)
 
@@ -187,8 +189,9 @@ def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bo
 
 
 def smallest_difference(scatter: float, launches: int) -> float:
-    """The smallest difference (a share) between two sides of so many launches that is found in ``POWER`` of all cases,
-    by one test. ``scatter`` as in ``Estimate``; ``launches`` is at least ``LAUNCHES_FOR_A_TEST``.
+    """The smallest difference (a share) between two sides that a single test detects with probability ``POWER``.
+
+    ``scatter`` as in ``Estimate``; ``launches`` is at least ``LAUNCHES_FOR_A_TEST``.
     """
     size = _Size(launches, scatter, 1, paired=False)
     most = 1.0
@@ -198,8 +201,8 @@ def smallest_difference(scatter: float, launches: int) -> float:
 
 
 def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
-    """As ``launches_needed``; where there are that many already, what the ratio that was found would take: to be found,
-    or to be shown to lie within 1 ± ``within``, whatever takes fewer.
+    """As ``launches_needed``. If there are that many already: the launches that would detect the observed ratio, or
+    show that it lies within 1 ± ``within``, whichever needs fewer.
     """
     have, scatter = min(found.launches), found.scatter
     if scatter is None:
@@ -223,15 +226,15 @@ def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
 
 
 def _first(enough: Callable[[int], bool], fewest: int) -> int | None:
-    """The smallest number from ``fewest`` on that is enough; None when even the largest is not."""
+    """The smallest number from ``fewest`` on that is enough; None if even the largest is not."""
     if not enough(_MOST_LAUNCHES):
         return None
     return fewest + bisect_left(range(fewest, _MOST_LAUNCHES), True, key=enough)
 
 
 def can_tell(launches: tuple[int, int], tests: int, *, paired: bool) -> bool:
-    """Whether a difference can be found with so many launches of A and of B (``paired``: pairs of them) when it is the
-    clearest of ``tests`` in Holm's order.
+    """Whether so many launches of A and of B (``paired``: pairs) can detect a difference as the first of ``tests`` in
+    Holm's order.
     """
     one, two = launches
     least_p = 2 * (0.5 ** min(one, two) if paired else 1 / math.comb(one + two, one))
@@ -239,7 +242,7 @@ def can_tell(launches: tuple[int, int], tests: int, *, paired: bool) -> bool:
 
 
 def fewest_launches(tests: int, *, paired: bool) -> int:
-    """The fewest launches a side with which the test can reach 5 % in the hardest place of Holm's order."""
+    """The fewest launches per side with which the test can reach 5 % in the hardest place of Holm's order."""
     count = LAUNCHES_FOR_A_TEST
     while not can_tell((count, count), tests, paired=paired):
         count += 1
@@ -248,7 +251,7 @@ def fewest_launches(tests: int, *, paired: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """What ``count`` launches a side can do, given the scatter of each."""
+    """The power of a comparison with ``count`` launches per side, given their scatter."""
 
     count: int
     scatter: float
@@ -266,19 +269,19 @@ class _Size:
         return self.count - 1 if self.paired else 2 * self.count - 2
 
     def attained(self, alpha: float) -> float:
-        """The chance of a false alarm that an exact test at ``alpha`` really has: with few launches it is coarse."""
+        """The actual false alarm rate of an exact test at ``alpha``, which is coarse for few launches."""
         if self.count > _COARSE:
             return alpha
         below = 2 * np.cumsum(_null((self.count, self.count), paired=self.paired))
         return float(below[below <= alpha * _ROUNDING].max(initial=_LEAST_SCATTER))
 
     def finds(self, difference: float) -> float:
-        """How often a true ``difference`` (a logarithm) is found."""
+        """The probability that a true ``difference`` (a logarithm) is detected."""
         critical = t.ppf(1 - self.attained((1 - CONFIDENCE) / self.tests) / 2, self.freedom)
         return float(nct.sf(critical, self.freedom, difference / self.error))
 
     def confirms(self, difference: float, margin: float) -> float:
-        """How often the interval lies within ± ``margin`` when the truth is ``difference``."""
+        """The probability that the interval lies within ± ``margin`` if the truth is ``difference``."""
         critical = t.ppf(1 - self.attained(1 - CONFIDENCE) / 2, self.freedom)
         ends = [(margin + sign * difference) / self.error - critical for sign in (-1, 1)]
         return max(0.0, float(np.sum(norm.cdf(ends))) - 1)
@@ -296,10 +299,11 @@ def _scatter(one: Floats, two: Floats) -> float | None:
 
 
 def _estimate(points: Floats, launches: tuple[int, int], scatter: float | None, *, paired: bool) -> Estimate:
-    """Estimate, interval and p-value from the sorted ``points`` (differences of all pairs across the sides, or means of
-    all pairs of steps) and the chance of each number of points above 0 when there is no difference.
+    """Estimate, interval and p-value.
 
-    Test and interval are two readings of one table, so they never contradict each other. Ties count for no difference.
+    points: sorted; differences of all pairs across the sides, or means of all pairs of steps.
+
+    Test and interval use the same null distribution, so they never contradict each other. Ties count as no difference.
     """
     ratio = math.exp(float(np.median(points)))
     if min(launches) < LAUNCHES_FOR_A_TEST:
@@ -313,16 +317,16 @@ def _estimate(points: Floats, launches: tuple[int, int], scatter: float | None, 
 
 
 def _null(launches: tuple[int, int], *, paired: bool) -> Floats:
-    """The chance of each value of the statistic when there is no difference."""
+    """The probability of each value of the statistic if there is no difference."""
     return _signed_rank(launches[0]) if paired else _rank_sum(*launches)
 
 
 @functools.lru_cache(maxsize=256)
 def _rank_sum(one: int, two: int) -> Floats:
-    """The chance that u of the ``one`` · ``two`` pairs have the second above the first, u = 0 …, for like sides.
+    """The probability that u of the ``one`` · ``two`` pairs have the second above the first, u = 0 …, for equal sides.
 
-    Mann & Whitney 1947: the largest of all values is of either side in proportion to their numbers. With more than 60
-    launches on a side it is normal to 4 digits, and exactness would take seconds.
+    Mann & Whitney 1947: the largest of all values is on either side in proportion to their numbers. With more than 60
+    launches on a side it is normal to 4 digits, and the exact computation would take seconds.
     """
     if max(one, two) > _EXACT:
         middle, spread = one * two / 2, math.sqrt(one * two * (one + two + 1) / 12)
@@ -332,7 +336,7 @@ def _rank_sum(one: int, two: int) -> Floats:
         new = [np.ones(1)]
         for second in range(1, two + 1):
             chances = np.zeros(first * second + 1)
-            # The largest value is one of the first side: it is above nobody's second; or one of the second side.
+            # The largest value is on the first side, and no second value is above it; or it is on the second side.
             chances[: (first - 1) * second + 1] += rows[second] * first / (first + second)
             chances[first:] += new[second - 1] * second / (first + second)
             new.append(chances)
@@ -342,7 +346,7 @@ def _rank_sum(one: int, two: int) -> Floats:
 
 @functools.lru_cache(maxsize=256)
 def _signed_rank(count: int) -> Floats:
-    """The chance of each sum of the ranks of the positive ones among ``count`` values, when signs are a coin's."""
+    """The probability of each sum of the ranks of the positive ones among ``count`` values with random signs."""
     chances = np.ones(1)
     for rank in range(1, count + 1):
         chances = (np.append(chances, np.zeros(rank)) + np.append(np.zeros(rank), chances)) / 2

@@ -1,6 +1,6 @@
-"""The judgement: what the numbers of a run mean, warnings first, each in plain words and with its evidence."""
+"""The judgement on a run: findings first, then verdicts and all derived records with their evidence."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,10 +43,11 @@ __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "ju
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The highest busbw (B/s) of any measured case on any group of ranks, judged or not; pairs of a matrix are groups.
+    """The highest busbw (B/s) of any measured case and group of ranks, judged or not; pairs of a matrix are groups.
 
-    ``case`` is its index; ``peak`` (busbw, B/s), ``level``, ``what`` and ``denominator``, as of ``Peak``, are None
-    where no peak is known.
+    case: its index.
+    peak: the busbw that is 100 %, B/s.
+    level, what, denominator: of that peak, as of ``Peak``; None if no peak is known, as ``peak`` is.
     """
 
     busbw: float
@@ -62,10 +63,14 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """All that a report needs: the data, then what is thought of them. ``findings`` are ``ranked``;
-    ``memory``, ``files`` and ``steps`` are what kernels in memory, operations on storage and steps of training came
-    to, ``levels`` the hierarchy, ``pair_shares[i]`` what the pairs of matrix i reached of their peaks,
-    ``comparisons`` are algorithms of one op beside each other. ``regimes`` are joint fits of ``with_joint_fits``.
+    """All data for a report, and everything derived from them.
+
+    findings: ``ranked``.
+    memory, files, steps: results of kernels in memory, operations on storage and training steps.
+    levels: the hierarchy of the machine.
+    pair_shares: for each matrix, what its pairs reached of their peaks.
+    comparisons: algorithms of the same op compared.
+    regimes: joint fits, filled by ``with_joint_fits``.
     """
 
     dataset: Dataset
@@ -89,10 +94,15 @@ class Judgement:
 
     @property
     def best(self) -> Best | None:
-        """The highest busbw of the run; None where nothing has one. A total over groups is no rate of one group, and
-        plain sockets are what others are held against.
+        """The highest busbw of the run; None if there is none."""
+        return self.best_of(OPS)
+
+    def best_of(self, ops: Container[str]) -> Best | None:
+        """The highest busbw of these ops; None if there is none.
+
+        Totals over groups do not count, nor do plain sockets, which serve as a peak.
         """
-        cases = [case for case in self.cases if not OPS[case.case.op].plain_sockets]
+        cases = [case for case in self.cases if case.case.op in ops and not OPS[case.case.op].plain_sockets]
         groups = [(case, group) for case in cases for group in fastest_of(case.groups)]
         rated = [(group.busbw, case, group) for case, group in groups if group.busbw is not None]
         if not rated:
@@ -116,10 +126,10 @@ class Judgement:
 
 
 def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
-    """Judge ``dataset``. Never raises for what was measured badly: that becomes a finding or a refused fit.
+    """Judge ``dataset``. Bad measurements never raise an error: they become findings or refused fits.
 
-    ``selftest`` is the newest one of this machine, where there is one; ``rows`` is the catalogue of peaks, else the
-    shipped one with the user's own.
+    selftest: the self-test of this machine for this run, if there is one.
+    rows: the catalogue of peaks; by default the shipped one with the user's own.
     """
     rows = catalogue() if rows is None else rows
     summaries, placements = summarise(dataset), dataset.placements
@@ -153,16 +163,16 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
 def judgement_of(
     runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool, facts: LogFacts | None = None
 ) -> Judgement:
-    """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled; ``facts`` are of logs.
+    """The judgement on the runs named by ``runs`` (paths, names, or ``latest``), pooled; ``facts`` apply to logs.
 
-    Raises StoreError for what is no run, UnlikeRuns for runs that may not be pooled unless ``force``.
+    Raises StoreError for anything that is not a run, and UnlikeRuns for runs that may not be pooled unless ``force``.
     """
     rows = catalogue(peaks_file)
     return judge_with_selftest(pool(read_all(results_dir, runs, facts), force=force), rows)
 
 
 def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
-    """The judgement of ``dataset``, with the newest self-test that lies beside its first run."""
+    """The judgement on ``dataset``, with the self-test stored beside its first run."""
     first = dataset.runs[0]
     if first.run.imported is not None:
         return judge(dataset, None, rows)
@@ -172,7 +182,7 @@ def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
 
 
 def with_joint_fits(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
-    """``judgements`` with the joint fits over all of their curves, and S* from these where messages tell none."""
+    """``judgements`` with joint fits over all of their curves; S* comes from these if messages do not give it."""
     regimes = joint_fits_of([one.dataset for one in judgements])
     return tuple(replace(one, regimes=regimes, comparisons=_comparisons(one, regimes)) for one in judgements)
 
@@ -184,7 +194,7 @@ def _comparisons(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[Al
 
 
 def _sharing(dataset: Dataset, series: Series) -> float:
-    """How many times the bytes of this group all groups move that run at the same time on one of its hosts."""
+    """The bytes of all groups that run at the same time on one of this group's hosts, over those of this group."""
     summary, own = summarise(dataset)[series.points[-1].case], series.points[-1].wire_bytes
     if summary.total is None or not own:
         return 1.0

@@ -1,7 +1,7 @@
-"""What memory does: the traffic of every kernel over its working set, its plateaus, and what more threads bring.
+"""Memory: the traffic of every kernel over its working set, its plateaus, and its scaling with threads.
 
-Traffic is counted as STREAM counts it (McCalpin 1995): what a kernel reads and writes, each once. Lines that a store
-fetches before it writes them are not counted, though the memory carries them.
+Traffic is counted as in STREAM (McCalpin 1995): every byte that a kernel reads or writes, once. Lines that a store
+fetches before writing are not counted, though the memory moves them.
 """
 
 import math
@@ -21,19 +21,24 @@ from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Peak, at_once
 
 FIRST_TOUCH = "memory_touch"
-"""Writes pages that nobody has written before: the kernel's work for each page is in it, and no cache."""
+"""The kernel that writes pages for the first time: its time includes the operating system's work per page, and no cache
+helps.
+"""
 
 _SHOWN = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
-"""Whose plateaus are shown, first come first served: STREAM's headline is its triad."""
+"""Kernels whose plateaus may be shown, in order of preference: STREAM's headline result is its triad."""
 _NOTHING = Unavailable("nothing-measured", "nothing was measured")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """One size: S and working set (all arrays of one rank) in bytes, traffic in B/s of all ranks that share the memory.
+    """One size. Rates are traffic in B/s of all ranks that share the memory.
 
-    ``low`` and ``high`` are the ends of ``kind``; ``share`` is the traffic over that of the peak, ``practical_share``
-    over what others reach on such hardware. ``launch_rates`` are in the order of the launches.
+    size_bytes, working_set_bytes: S and all arrays of one rank.
+    low, high: interval or range of ``rate``, as ``kind`` says.
+    launch_rates: in the order of the launches.
+    share: of the peak.
+    practical_share: of the rate that is reached in practice on such hardware.
     """
 
     size_bytes: int
@@ -51,8 +56,11 @@ class MemoryPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCurve:
-    """A kernel with all but its size fixed. ``factor`` is the traffic over S of one rank, ``together`` how many ranks
-    share the memory; ``threads`` is None where the op was not asked for any.
+    """A kernel over its working set, with all other settings fixed.
+
+    threads: None if the op was run without this setting.
+    factor: traffic over S of one rank.
+    together: number of ranks that share the memory.
     """
 
     key: SeriesKey
@@ -65,7 +73,7 @@ class MemoryCurve:
 
     @property
     def where(self) -> str:
-        """The NUMA node that its memory was put on, to be said behind its threads; empty where none was asked for."""
+        """The NUMA node of its memory, to be appended to its threads; "" if none was requested."""
         return "" if self.key.numa_node is None else f" in memory of node {self.key.numa_node}"
 
     @property
@@ -75,22 +83,22 @@ class MemoryCurve:
 
     @property
     def practical(self) -> float | None:
-        """The traffic that others reach on such hardware, in B/s; None where it is not known."""
+        """The traffic that is reached in practice on such hardware, in B/s; None if unknown."""
         if isinstance(self.peak, Unavailable) or self.peak.practical is None:
             return None
         return self.peak.practical * self.factor * self.together
 
     @property
     def beyond_caches(self) -> Plateau | None:
-        """The memory behind the caches; None where the sweep does not show it."""
+        """The plateau of the memory behind the caches; None if the sweep does not show it."""
         if isinstance(self.plateaus, Unavailable) or self.plateaus.end != "flat":
             return None
         return self.plateaus.plateaus[-1]
 
     @property
     def caches(self) -> tuple[tuple[str, Plateau], ...]:
-        """The plateaus that something slower or larger lies behind, with their names. The last one at the end of a
-        sweep may be either.
+        """The plateaus that are caches, with their names. The last plateau of a sweep may be a cache or memory, so it
+        only counts if the rate falls after it.
         """
         if isinstance(self.plateaus, Unavailable):
             return ()
@@ -100,7 +108,7 @@ class MemoryCurve:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A kernel on so many threads at one size: its traffic over that of one thread (None: one was not measured)."""
+    """A kernel on several threads at one size. ``times_one``: traffic over that of one thread; None if not measured."""
 
     curve: MemoryCurve
     point: MemoryPoint
@@ -109,9 +117,11 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class MostOfMemory:
-    """The kernel that gets the most out of the memory behind the caches: its ``rate`` there (B/s, the median over
-    ``sizes`` working sets) with the ends of its interval or range. From working sets of ``first_bytes`` on, caches help
-    no kernel any more.
+    """The kernel with the highest rate from the memory behind the caches.
+
+    rate: B/s; median over ``sizes`` working sets.
+    low, high: its interval or range.
+    first_bytes: caches help no kernel from working sets of this size on.
     """
 
     curve: MemoryCurve
@@ -130,14 +140,14 @@ def memory_curves(dataset: Dataset, curves: Iterable[Curve]) -> tuple[MemoryCurv
 def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
     key = curve.series.key
     factor = MEMORY_TRAFFIC[key.op]
-    # A GPU has its memory to itself; the ranks of a host share its.
+    # A GPU has its own memory; the ranks of a host share one.
     working = at_once(dataset, curve.series)
     together = max(working.values()) if key.device == "cpu" else 1
     found = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
     points: list[MemoryPoint] = []
     for one in curve.series.points:
         group = next(group for group in summarise(dataset)[one.case].groups if group.ranks == key.ranks)
-        # From the first entry to the last exit where clocks tell: ranks that take turns do not add up.
+        # From the first entry to the last exit if clocks allow, because rates of ranks that take turns do not add up.
         waited = group.span_ns / one.time_ns if together > 1 and group.span_ns is not None else 1.0
         moved = factor * together * one.size_bytes * 1e9 / waited
         rate = moved / one.time_ns
@@ -161,9 +171,7 @@ def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
 
 
 def _caches_of_a_rank(dataset: Dataset, working: Mapping[str, int]) -> int | None:
-    """What the last-level caches of a host hold for each of the ranks that work there at once, on the host where that
-    is most; None where a host does not state it.
-    """
+    """Last-level cache per working rank, on the host with the most; None if a host does not state it."""
     stated = {host: fact(dataset.environment(host), "cpu.last_level_cache_bytes") for host in working}
     shares = [math.ceil(held / working[host]) for host, held in stated.items() if isinstance(held, int)]
     return max(shares) if len(shares) == len(working) else None
@@ -171,9 +179,9 @@ def _caches_of_a_rank(dataset: Dataset, working: Mapping[str, int]) -> int | Non
 
 def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint], caches_bytes: int | None) -> Plateaus | Unavailable:
     if key.op == FIRST_TOUCH:
-        return Unavailable("fresh-pages", "fresh pages are in no cache")
+        return Unavailable("fresh-pages", "pages that are written for the first time are not in any cache")
     if key.cache != "warm":
-        return Unavailable("cold-caches", f"with {key.cache} buffers the caches hold other data than those of one call")
+        return Unavailable("cold-caches", f"with {key.cache} buffers, the caches do not hold the data of one call")
     return find_plateaus(
         [point.working_set_bytes for point in points],
         [point.rate for point in points],
@@ -183,8 +191,8 @@ def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint], caches_bytes: int |
 
 
 def shown(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
-    """The kernel whose plateaus stand for the caches wherever they are shown, on those threads that show the most of
-    them: where a team has to start for each call, small caches drown in that.
+    """The kernel whose plateaus represent the caches in every output, with the number of threads that shows the most
+    plateaus: if a team of threads has to start for each call, its start hides small caches.
     """
     found = [
         (_SHOWN.index(curve.key.op), -len(curve.plateaus.plateaus), number, curve)
@@ -195,10 +203,10 @@ def shown(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
 
 
 def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
-    """The kernel that gets the most out of the memory behind the caches; None where no sweep shows that memory.
+    """The kernel with the highest rate from the memory behind the caches; None if no sweep shows that memory.
 
-    Sweeps with plateaus tell from which working set on that memory answers: from there on every kernel counts, also
-    one of too few sizes to show a plateau of its own. A sweep without any cache tells only that its end is memory.
+    Sweeps with plateaus show the working set from which that memory is used. From there on every kernel counts, even
+    one with too few sizes for a plateau. A sweep without any cache only shows that its end is memory.
     """
     known = [curve for curve in curves if curve.key.op != FIRST_TOUCH]
     shown_by = [curve.plateaus for curve in known if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches]
@@ -213,7 +221,7 @@ def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
 
 
 def _behind(curve: MemoryCurve, first_bytes: int) -> MostOfMemory | None:
-    """What a kernel gets out of working sets of ``first_bytes`` and more; None where it has none."""
+    """The rate of a kernel for working sets of ``first_bytes`` and more; None if it has none."""
     last = curve.beyond_caches
     if last is not None:
         return MostOfMemory(curve, last.rate, last.low, last.high, last.sizes, first_bytes)
@@ -227,14 +235,14 @@ def _behind(curve: MemoryCurve, first_bytes: int) -> MostOfMemory | None:
 
 
 def who(curve: MemoryCurve) -> str:
-    """The kernel of a curve in words, on how many threads and ranks, and in whose memory where that was asked for."""
+    """The kernel of a curve as text, with its threads, ranks and the NUMA node of its memory."""
     threads = "" if curve.threads is None else f" on {curve.threads} thread{'s' if curve.threads > 1 else ''}"
     ranks = "" if curve.together == 1 else f" of {curve.together} ranks together"
     return f"{curve.key.op}{threads}{curve.where}{ranks}"
 
 
 def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
-    """Every kernel at the largest size that all its thread counts share, by kernel and threads."""
+    """Every kernel at the largest size that all of its thread counts share, by kernel and threads."""
     threaded = (curve for curve in curves if curve.threads is not None)
     alike = grouped(threaded, lambda curve: replace(curve.key, threads=None))
     found: list[Scaled] = []
@@ -248,7 +256,7 @@ def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
 def beside(
     curves: Iterable[MemoryCurve], op: str, other: str
 ) -> tuple[tuple[MemoryCurve, MemoryPoint, MemoryPoint], ...]:
-    """``op`` and ``other`` at the largest size that both have, where they were measured alike; ``op``'s curve."""
+    """``op`` and ``other`` at their largest common size, if measured in the same way, with the curve of ``op``."""
     known = list(curves)
     others = {_but_for_op(one.key): one for one in known if one.key.op == other}
     found: list[tuple[MemoryCurve, MemoryPoint, MemoryPoint]] = []
@@ -261,12 +269,14 @@ def beside(
 
 
 def _but_for_op(key: SeriesKey) -> SeriesKey:
-    """What two kernels must share to be laid side by side; a first touch can only be timed call by call."""
+    """What two kernels must share to be compared. Mode and sync may differ, because a first touch can only be timed
+    call by call.
+    """
     return replace(key, op="", mode="", sync="")
 
 
 def _at_largest(curves: Sequence[MemoryCurve]) -> dict[MemoryCurve, MemoryPoint]:
-    """The point of each of ``curves`` at the largest size that all of them have; none where they share none."""
+    """The point of each of ``curves`` at their largest common size; empty if there is none."""
     shared = set.intersection(*({point.size_bytes for point in curve.points} for curve in curves))
     largest = max(shared, default=None)
     return {curve: point for curve in curves for point in curve.points if point.size_bytes == largest}

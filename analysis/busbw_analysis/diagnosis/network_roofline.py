@@ -1,7 +1,7 @@
-"""The roofline of communication: how much a rank must compute for every byte that it sends, not to wait for the wire.
+"""The roofline of communication: the FLOP per byte sent that a rank needs so that it does not wait for the network.
 
-A step takes at least max(FLOP / π, bytes / W), computed and sent beside each other: above π / W FLOP for each byte on
-the wire arithmetic decides, below it the network (Austin et al. 2025, How to Scale Your Model, chapter "All About
+A step takes at least max(FLOP / π, bytes / W) if computation and communication overlap. Above π / W FLOP per byte on
+the wire, arithmetic limits; below it, the network does (Austin et al. 2025, How to Scale Your Model, chapter "All About
 Rooflines", https://jax-ml.github.io/scaling-book/roofline/).
 """
 
@@ -17,21 +17,25 @@ from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
 
 _LEAST_BYTES = 1 << 20
-"""Smaller all_reduces are made of latency."""
+"""Smaller all-reduces are latency-bound."""
 
 _BACKWARD_FLOP = 4
-"""For each parameter and token: two products in the backward pass of a dense layer (Kaplan et al. 2020,
-https://arxiv.org/abs/2001.08361, section 2.1)."""
+"""FLOP per parameter and token: two products in the backward pass of a dense layer (Kaplan et al. 2020,
+https://arxiv.org/abs/2001.08361, section 2.1).
+"""
 
 _Network = tuple[float, str, bool]
-"""What a rank sends (B/s), by what that is known, and whether it was measured."""
+"""The rate of one rank (B/s), its source, and whether it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRoofline:
-    """π of one rank in FLOP/s, W of what it sends in bytes/s, and ``flop_per_byte`` = π / W. ``tokens`` is how many of
-    them a rank must have in a step for the all_reduce of a dense layer's gradients, in the same type, to be no longer
-    than its backward pass.
+    """The network roofline of one rank.
+
+    flop_per_second, bytes_per_second: π and W.
+    flop_per_byte: π / W.
+    tokens: tokens per rank and step from which on the all-reduce of a dense layer's gradients, in the same type, takes
+        no longer than its backward pass.
     """
 
     holder: str
@@ -48,13 +52,13 @@ class NetworkRoofline:
 
 
 def network_rooflines(dataset: Dataset, rooflines: Sequence[Roofline], rows: Catalogue) -> tuple[NetworkRoofline, ...]:
-    """One for every arithmetic that is known; none for a single rank, which sends nothing."""
+    """One per known arithmetic peak; none for a single rank, which sends nothing."""
     return tuple(one for roofline in rooflines for one in _of_network(dataset, roofline, rows))
 
 
 def _of_network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> Iterator[NetworkRoofline]:
-    """Tokens are of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire of each
-    rank, and their backward pass 4 · P FLOP for each token.
+    """Tokens are those of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire
+    of each rank, and their backward pass takes 4 · P FLOP per token.
     """
     ranks = len(dataset.hosts)
     network = _network(dataset, roofline, rows) if ranks > 1 else None
@@ -80,7 +84,7 @@ def _of_network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> Iterat
 
 
 def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
-    """What a rank sends: by the best large all_reduce of this run, else by the link that the system or a datasheet
+    """The rate of a rank: by the best large all-reduce of this run, else by the link that the system or a datasheet
     states.
     """
     found = [
@@ -101,11 +105,11 @@ def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
 
 
 def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
-    """The share of one rank in the link that the system states or a datasheet has; None where none is known."""
-    placement = dataset.hosts
-    hosts = list(dict.fromkeys(placement))
+    """The share of one rank in the link that the system or a datasheet states; None if unknown."""
+    host_of_rank = dataset.hosts
+    hosts = list(dict.fromkeys(host_of_rank))
     if len(hosts) == 1:
-        links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(placement)), rows)
+        links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(host_of_rank)), rows)
         if links is None or isinstance(links, str):
             return None
         return links.peak.nominal, links.in_words("GPUs"), False
@@ -114,7 +118,7 @@ def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
         network = host_network(dataset.environment(host), dataset.backend.transport, rows)
         if isinstance(network, str):
             return None
-        sharing = placement.count(host)
+        sharing = host_of_rank.count(host)
         shared = f", shared by its {sharing} ranks" if sharing > 1 else ""
         shares.append((network.peak.nominal / sharing, f"{network.name} of {host}, nominal{shared}", False))
     return min(shares, key=lambda one: one[0])

@@ -1,4 +1,4 @@
-"""Whether the times of a curve are normal by the model of its algorithm, and what the run itself knows of it."""
+"""Whether the times of a curve agree with the model of its algorithm, and what the run recorded about deviations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
 
 _KNOWN: Final[dict[Flag, str]] = {
-    "bimodal": "its samples have two modes",
-    "outlier mode": "samples far above the median take more than a tenth of the time",
-    "skew>10%": "its ranks come more than a tenth of the time apart",
+    "bimodal": "its samples are bimodal",
+    "outlier mode": "outliers far above the median take more than 10 % of the time",
+    "skew>10%": "its ranks arrive more than 10 % of the time apart",
     "drift": "its times drift",
     "outliers": "it has outliers",
-    "disturbed": "something else disturbed the machine meanwhile",
+    "disturbed": "other load disturbed the machine",
 }
-"""Flags that say something of the time of a call, as a clause."""
+"""Flags that affect the time of a call, as clauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """A curve with its model and what follows from it."""
+    """A curve with its model and the explanation by it."""
 
     curve: Curve
     model: tuple[Prediction, ...]
@@ -36,24 +36,24 @@ class Modelled:
 
     @property
     def rows(self) -> Iterator[tuple[Point, Prediction, Spent]]:
-        """Measured, predicted and where the time goes, size by size."""
+        """Measured point, prediction and breakdown of the time, size by size."""
         yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
 
     @property
     def ratios(self) -> list[float]:
-        """Measured over predicted."""
+        """Measured over predicted times."""
         return [point.time_ns / prediction.time_ns for point, prediction, _ in self.rows]
 
 
 def modelled_curve(curve: Curve) -> Modelled | None:
-    """The curve with its model; None where it has none, or none that explains its time."""
+    """The curve with its model; None if there is no model, or none that explains its time."""
     if isinstance(curve.model, Unavailable) or isinstance(curve.explanation, Unavailable):
         return None
     return Modelled(curve, curve.model, curve.explanation)
 
 
 def against_model(curve: Curve) -> dict[str, JSON] | None:
-    """How the curve stands to the model of its algorithm (measured over predicted) and to the lower bound."""
+    """The curve compared with the model of its algorithm (measured over predicted) and with the lower bound."""
     modelled = modelled_curve(curve)
     if modelled is None:
         return None
@@ -69,8 +69,8 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
 
 
 def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> str:
-    """Whether the times of ``curve`` are normal by its model, in one sentence, with what the run itself knows of it;
-    "" without a model. No cause is given: what is known is named, and where nothing is, that is said.
+    """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
+    deviations; "" without a model. It names observations, not causes.
     """
     modelled = modelled_curve(curve)
     if modelled is None:
@@ -83,20 +83,20 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
         )
         low, high = times_in_words(min(ratios)), times_in_words(max(ratios))
         span = low if low == high else f"{low} to {high}"
-        return f"{some} call takes {span} times what the model says, which is normal."
+        return f"{some} call takes {span} times as long as the model says, which is normal."
     sure = [index for index in outside if _on_one_side(_ends(modelled, index))]
     place = max(sure or outside, key=lambda index: max(ratios[index], 1 / ratios[index]))
     point, ratio, ends = points[place], ratios[place], _ends(modelled, place)
     span = f" ({' to '.join(map(times_in_words, ends))})" if ends else ""
     at = f"At {format_size(point.size_bytes)} a" if point.size_bytes else "A"
-    text = f"{at} call takes {times_in_words(ratio)} times{span} what the model says"
+    text = f"{at} call takes {times_in_words(ratio)} times{span} as long as the model says"
     if not sure:
-        text += f", which is undecided: its ends lie on both sides of a factor of {MODEL_TOLERANCE:g}"
+        text += f", which is undecided: a limit (a factor of {MODEL_TOLERANCE:g}) lies inside the interval"
     elif ratio < 1:
-        text += ": the model is too slow here"
+        text += ": the model is too pessimistic here"
     else:
         known = _known(curve, point, dataset, cases)
-        text += f": {', '.join(known)}" if known else ", and nothing that the run recorded says why"
+        text += f": {', '.join(known)}" if known else ", and no record of the run explains it"
     if points[1:]:
         inside = len(points) - len(outside)
         text += f"; {inside or 'none'} of {len(points)} sizes {'is' if inside == 1 else 'are'} within a factor of "
@@ -105,12 +105,12 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
 
 
 def _on_one_side(ends: Sequence[float]) -> bool:
-    """Whether both ends say the same: slower than the model's tolerance, or faster. Nothing speaks against no ends."""
+    """Whether both ends are slower than the model's tolerance, or both faster; True without ends."""
     return not ends or ends[0] > MODEL_TOLERANCE or ends[1] < 1 / MODEL_TOLERANCE
 
 
 def _ends(one: Modelled, place: int) -> tuple[float, ...]:
-    """Both ends of what was measured over what was predicted; none where there is no interval."""
+    """Both ends of the measured interval over the prediction; empty without an interval."""
     interval, predicted = one.curve.series.points[place].interval, one.model[place].time_ns
     if interval.low_ns is None or interval.high_ns is None:
         return ()
@@ -123,7 +123,7 @@ def times_in_words(ratio: float) -> str:
 
 
 def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> list[str]:
-    """What the run knows that bears on the time of this point, each as a clause."""
+    """Observations of the run that affect the time of this point, as clauses."""
     hosts = dataset.hosts_of(curve.series.key.ranks)
     known = [
         f"{ranks} ranks share {cores} core{'s' if cores != 1 else ''}{f' of {host}' if len(hosts) > 1 else ''}"

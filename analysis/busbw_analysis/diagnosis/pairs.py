@@ -1,7 +1,7 @@
-"""Every pair of ranks against the others: which host, which direction of a rank, or which single pair is slow.
+"""Every pair of ranks compared with the others: which host, rank, direction of a rank, or single pair is slow.
 
-The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/slow_pairs.py`` measures how
-often it is right.
+The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/slow_pairs.py`` measures its
+error rates.
 """
 
 import math
@@ -23,9 +23,9 @@ from busbw_analysis.diagnosis.distances import Floats, Steps, Truths, indistinct
 Kind = Literal["host", "rank", "sender", "receiver", "pair"]
 
 LEAST_RANKS = 4
-"""With fewer, a row has too few cells for its median to outvote one slow cell."""
+"""With fewer ranks, a row has too few cells for its median to outvote a slow one."""
 LAUNCHES_FOR_A_PAIR = 4
-"""With fewer, a single slow pair is as likely one slow moment."""
+"""With fewer launches, a slow pair may just be a slow moment."""
 
 _SLOW_RATIO = 0.85
 _SLOW_RATIO_OF_ONE_LAUNCH = 0.7
@@ -40,14 +40,18 @@ _ROUNDS = 20
 _SETTLED = 1e-6
 _MAD_TO_SIGMA = 1.4826
 _MEDIAN_OVER_MEAN = 1.2533
-"""By how much the median of normal numbers scatters more than their mean: √(π/2)."""
+"""Standard error of the median of normal numbers over that of their mean: √(π/2)."""
 _UPPER_QUARTILE_TO_SIGMA = 1 / 1.1503
 
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A part of a matrix that is slow: ``name`` is short for it (``host n4``, ``rank 3``, ``1 → 2``, ``1 ↔ 2``),
-    ``ranks`` are those that it is about (a pair: sender, receiver), ``ratio`` is its rate over the usual.
+    """A slow part of a matrix.
+
+    name: short name (``host n4``, ``rank 3``, ``1 → 2``, ``1 ↔ 2``).
+    ranks: the ranks that it is about (a pair: sender, receiver).
+    ratio: its rate over the usual rate.
+    text: a sentence without a full stop.
     """
 
     kind: Kind
@@ -59,13 +63,14 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
-    """Every ordered pair at one size: ``rate[s, d]`` (B/s) and ``time_ns[s, d]`` from ``ranks[s]`` to ``ranks[d]``;
-    NaN on the diagonal and where nothing was measured. ``low_ns`` and ``high_ns`` are the ends of the interval over
-    launches where there are enough for one, else of their range, and for a single launch that within it.
+    """Every ordered pair at one size: row s, column d is from ``ranks[s]`` to ``ranks[d]``.
 
-    ``steps[s][d]`` is how far apart they are, as
-    ``placement.distance`` has it. ``pairs`` says whether they ran together. ``unknown`` says what could not be told
-    from it and why, None where everything could. ``op`` says what the pairs did.
+    steps: distance of every pair, as in ``placement.distance``.
+    pairs: whether pairs ran alone or together.
+    rate, time_ns: B/s and ns; NaN on the diagonal and where nothing was measured.
+    low_ns, high_ns: interval over launches, or their range if they are too few; for a single launch, its own interval.
+    unknown: what the matrix cannot show and why; None if it shows everything.
+    op: what the pairs did.
     """
 
     ranks: tuple[int, ...]
@@ -95,14 +100,14 @@ def matrices_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlace
 def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMatrix:
     ranks, times = ranks_in(summary.groups), pair_times(summary.groups)
     cells = tuple(np.searchsorted(ranks, times.ranks).T)
-    # Launches can be told apart only where every pair has them all.
+    # Single launches can be used only if every pair has the same number of them.
     counts = np.unique(times.launches)
     launches = np.full((int(counts[0]) if len(counts) == 1 else 1, len(ranks), len(ranks)), np.nan)
     launches[:, *cells] = times.launch_medians_ns.T if len(counts) == 1 else times.time_ns
     time_ns, low_ns, high_ns = (np.full(launches.shape[1:], np.nan) for _ in range(3))
     time_ns[cells], low_ns[cells], high_ns[cells] = times.time_ns, times.low_ns, times.high_ns
     rate: Floats = summary.case.size_bytes / time_ns * 1e9
-    # Of runs with fewer ranks, pooled by force, the placement of some is not known.
+    # If runs with fewer ranks are pooled by force, some placements are unknown.
     hosts = tuple(placements[rank].host if rank < len(placements) else "?" for rank in ranks)
     steps = steps_between(placements, ranks)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
@@ -129,33 +134,36 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
 
 def _unknown(count: int, launches: int, indistinct: str | None, *, holes: bool, jumpy: bool) -> str | None:
     if count == 2:
-        return "two ranks have one pair: whether one of them or the way between them is slow cannot be told"
+        return "two ranks form only one pair: a slow rank cannot be distinguished from a slow link"
     if count < LEAST_RANKS:
         return (
-            f"{count} ranks are too few to name anyone: each has a hand in all but {count - 2} of the pairs, so that a "
-            f"slow pair looks like a slow rank; that takes {LEAST_RANKS} ranks"
+            f"{count} ranks are too few to name a slow one: each is in all but {count - 2} of the pairs, so a slow "
+            f"pair looks like a slow rank; use at least {LEAST_RANKS} ranks"
         )
     if holes:
-        return "some pairs were not measured, so that the others have nothing to be held against"
+        return "some pairs were not measured, so the others cannot be compared"
     few = (
-        f"single pairs are not judged: in fewer than {LAUNCHES_FOR_A_PAIR} launches a slow pair cannot be told from a "
-        "slow moment; slow ranks and hosts can"
+        f"single pairs are not judged: with fewer than {LAUNCHES_FOR_A_PAIR} launches, a slow pair may just be a slow "
+        "moment; slow ranks and hosts are judged"
     )
     two = (
-        "single pairs are not judged: most have two modes, and which of them the median of a launch falls into is "
-        "chance; slow ranks and hosts are judged"
+        "single pairs are not judged: most are bimodal, and the median of a launch falls into either mode by chance; "
+        "slow ranks and hosts are judged"
     )
     reasons = (indistinct, few if launches < LAUNCHES_FOR_A_PAIR else two if jumpy else None)
     return "; ".join(reason for reason in reasons if reason) or None
 
 
-# --- taking a matrix apart -------------------------------------------------------------------------------------
+# --- decomposing a matrix ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Effects:
-    """Logarithms of times, taken apart: what is ``usual`` for a cell (n × n), and by how much longer each of the
-    ``lines`` (2 × n: rows, which are senders, and columns, which are receivers) and each cell takes than these explain.
+    """Logarithms of times, decomposed by median polish.
+
+    usual: the usual value of every cell (n × n).
+    lines: the excess of every row (sender) and column (receiver) (2 × n).
+    cells: the rest of every cell (n × n).
     """
 
     usual: Floats
@@ -164,12 +172,12 @@ class _Effects:
 
     @property
     def explained(self) -> Floats:
-        """What the usual and the lines say of every cell."""
+        """The value of every cell by the usual value and the lines."""
         return np.asarray(self.usual + self.lines[0][:, None] + self.lines[1])
 
 
 Lines: TypeAlias = dict[int, float]
-"""Place in the matrix → by how much the logarithm of its times is more than usual."""
+"""Place in the matrix → excess of the logarithm of its times."""
 
 
 def outliers_in(
@@ -181,14 +189,16 @@ def outliers_in(
     *,
     pairs: bool = True,
 ) -> tuple[Outlier, ...]:
-    """What is slow in ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
+    """The slow parts of ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
 
-    Logarithms of the times are taken apart by median polish (Tukey 1977) into what is usual (apart for every distance
-    in ``steps``; without them within a host and between hosts), an effect of the sender, one of the receiver and the
-    rest of the pair. An effect counts when it makes the rate less than 85 % of the usual, stands out from the other
-    effects of its kind by 4 σ (pairs: 6 σ), is there in at least three quarters of the launches, and is beyond what the
-    scatter of launches explains (t-test with the scatter pooled over the kind, p < 0.01 over all lines or cells). One
-    launch has no scatter: there, 70 %. Single pairs are judged from four launches on, and only where ``pairs``.
+    Logarithms of the times are decomposed by median polish (Tukey 1977) into a usual value, an effect of the sender,
+    one of the receiver, and the rest of the pair. The usual value is per distance in ``steps``; without them, within a
+    host and between hosts.
+
+    An effect counts if it makes the rate less than 85 % of the usual, stands out from the other effects of its kind by
+    4 σ (pairs: 6 σ), is present in at least three quarters of the launches, and is beyond the scatter of launches
+    (t-test with the scatter pooled over the kind, p < 0.01 over all lines or cells). A single launch has no scatter, so
+    the limit is 70 % there. Single pairs are judged from four launches on, and only if ``pairs``.
     """
     logs = np.log(times_ns)
     near = np.asarray([[one == other for other in hosts] for one in hosts])
@@ -205,18 +215,18 @@ def outliers_in(
 
 
 def _over_rows(logs: Floats) -> Floats:
-    """The median of every row of the last two axes (… × n × n) without its diagonal."""
+    """The median of every row of the last two axes (… × n × n), without the diagonal."""
     count = logs.shape[-1]
     return np.median(logs[..., ~np.eye(count, dtype=np.bool_)].reshape(*logs.shape[:-1], count - 1), axis=-1)
 
 
 def _over_all(logs: Floats) -> Floats:
-    """The median of everything without the diagonal."""
+    """The median of all cells without the diagonal."""
     return np.median(logs[..., ~np.eye(logs.shape[-1], dtype=np.bool_)], axis=-1)
 
 
 def _polished(logs: Floats, alike: Sequence[Truths]) -> _Effects:
-    """``logs`` (n × n) taken apart; cells that are ``alike`` (masks of them) have a level of their own."""
+    """``logs`` (n × n) decomposed; cells that are ``alike`` (masks) share a usual value."""
     rest, usual, lines = logs.copy(), np.zeros_like(logs), np.zeros((2, len(logs)))
     for _ in range(_ROUNDS):
         for kind in alike:
@@ -236,7 +246,9 @@ def _polished(logs: Floats, alike: Sequence[Truths]) -> _Effects:
 
 
 def _slow_lines(even: Floats, effects: _Effects, near: Truths) -> tuple[tuple[Lines, Lines], _Effects]:
-    """The slow rows and columns, and the effects in which a line that only some of its cells share is theirs."""
+    """The slow rows and columns, and the effects in which a line that affects only some of its cells is moved into
+    these.
+    """
     by_row = _over_rows(even - effects.usual - effects.lines[1])
     by_column = _over_rows(np.swapaxes(even - effects.usual - effects.lines[0][:, None], -1, -2))
     both = effects.lines.ravel()
@@ -259,14 +271,16 @@ def _slow_cells(rests: Floats, cells: Floats) -> dict[tuple[int, int], float]:
         return {}
     off = np.argwhere(~np.isnan(cells))
     at = (off[:, 0], off[:, 1])
-    # Median polish leaves many cells of a small matrix at exactly 0, so the quartile above them tells the scatter.
+    # Median polish leaves many cells of a small matrix at exactly 0, so the scatter is taken from the upper quartile.
     sigma = _UPPER_QUARTILE_TO_SIGMA * float(np.quantile(np.abs(cells[at]), 0.75))
     slow = _slow(cells[at], rests[:, at[0], at[1]], _PAIR_SIGMAS * sigma)
     return {(int(source), int(to)): float(cells[source, to]) for source, to in off[slow]}
 
 
 def _slow(effects: Floats, by_launch: Floats, stands_out: float) -> Truths:
-    """Which ``effects`` (k) count, by what each launch says of them (launches × k) and how far one must stand out."""
+    """Which ``effects`` (k) count, given their value in each launch (launches × k) and the least size of one that
+    stands out.
+    """
     launches = len(by_launch)
     least = _least_effect(launches)
     floor = _LINE_SIGMAS * (_LEAST_SIGMA_OF_ONE_LAUNCH if launches == 1 else _LEAST_SIGMA)
@@ -293,12 +307,14 @@ def _shared(line: Floats, near: Truths, launches: int) -> bool:
     return any(slow[part].mean() >= _MOST_CELLS for part in parts if part.sum() >= LEAST_RANKS - 1)
 
 
-# --- in words --------------------------------------------------------------------------------------------------
+# --- as sentences ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found, by place in the matrix, to be told by ranks and hosts. All ranks of a host are the host."""
+    """The slow parts, by place in the matrix, to be described by ranks and hosts. If all ranks of a host are slow, the
+    host is.
+    """
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -308,46 +324,48 @@ class _Found:
     cells: Mapping[tuple[int, int], float]
 
     def slow_lines(self) -> Iterator[Outlier]:
-        """Hosts and ranks that are slow as senders and as receivers, then those that are in one direction only."""
+        """Hosts and ranks that are slow as senders and as receivers, then those that are slow in one direction only."""
         rows, columns = self.lines
         both = {place: (rows[place] + columns[place]) / 2 for place in rows.keys() & columns.keys()}
         kinds_of_lines: tuple[tuple[Kind, Lines, str], ...] = (
-            ("rank", both, "from and to {}"),
-            ("sender", {place: effect for place, effect in rows.items() if place not in both}, "that {} sends"),
-            ("receiver", {place: effect for place, effect in columns.items() if place not in both}, "that {} receives"),
+            ("rank", both, "from and to"),
+            ("sender", {place: effect for place, effect in rows.items() if place not in both}, "from"),
+            ("receiver", {place: effect for place, effect in columns.items() if place not in both}, "to"),
         )
-        for kind, effects, words in kinds_of_lines:
-            for whose, name, more, places in self._merged(effects):
+        for kind, effects, direction in kinds_of_lines:
+            for merged, name, more, places in self._merged(effects):
                 away = [place for place in range(len(self.ranks)) if place not in places]
                 usual = float(np.median(self.effects.usual[np.ix_(list(places), away)]))
                 effect = float(np.median([effects[place] for place in places]))
-                told = f"everything {words.format(f'{name} ({more})')} is slow"
-                yield self._odd(whose if kind == "rank" else kind, name, places, usual, effect, told)
+                text = f"all traffic {direction} {name} ({more}) is slow"
+                yield self._outlier(merged if kind == "rank" else kind, name, places, usual, effect, text)
 
     def pairs(self) -> Iterator[Outlier]:
-        """Single pairs, two directions of one in one sentence, and all pairs between two hosts in one."""
+        """Single pairs. Both directions of a pair are one outlier, and so are all pairs between two hosts."""
         left = dict(self.cells)
         for members in self._host_pairs():
             effect = float(np.median([left.pop(pair) for pair in members]))
             usual = float(np.median([self.effects.usual[pair] for pair in members]))
             one, other = (self.hosts[place] for place in members[0])
             places = sorted({place for pair in members for place in pair})
-            words = f"everything from host {one} to host {other} is slow"
-            yield self._odd("pair", f"host {one} → host {other}", places, usual, effect, words)
+            words = f"all traffic from host {one} to host {other} is slow"
+            yield self._outlier("pair", f"host {one} → host {other}", places, usual, effect, words)
         for (source, to), effect in sorted(left.items(), key=lambda entry: -entry[1]):
             back = left.get((to, source))
             if back is not None and source > to:
-                continue  # told with the other direction
+                continue  # reported with the other direction
             arrow = "→" if back is None else "↔"
             worst = effect if back is None else (effect + back) / 2
             name = f"{self.ranks[source]} {arrow} {self.ranks[to]}"
             where = f" (host {self.hosts[source]} {arrow} host {self.hosts[to]})" if len(set(self.hosts)) > 1 else ""
             words = f"the pair {name}{where} is slow{'' if back is None else ' in both directions'}"
             usual = float(self.effects.explained[source, to])
-            yield self._odd("pair", name, (source, to), usual, worst, words)
+            yield self._outlier("pair", name, (source, to), usual, worst, words)
 
     def _merged(self, places: Mapping[int, float]) -> Iterator[tuple[Kind, str, str, tuple[int, ...]]]:
-        """Kind, name, what else is to be said of it, and places, slowest first: a host where all of its are meant."""
+        """Kind, name, details and places of slow lines, slowest first: a host if all of its ranks are slow, else a
+        rank.
+        """
         several = len(set(self.hosts)) > 1
         done: set[int] = set()
         for place in sorted(places, key=lambda one: -places[one]):
@@ -363,7 +381,7 @@ class _Found:
                 yield "rank", f"rank {self.ranks[place]}", f"host {host}", (place,)
 
     def _host_pairs(self) -> Iterator[list[tuple[int, int]]]:
-        """All pairs from one host to another one, more than one of them, where every one is slow."""
+        """All pairs from one host to another, if there are several and all of them are slow."""
         members = {host: [at for at, name in enumerate(self.hosts) if name == host] for host in self.hosts}
         for one, sources in members.items():
             for other, targets in members.items():
@@ -371,7 +389,9 @@ class _Found:
                 if one != other and len(every) > 1 and all(pair in self.cells for pair in every):
                     yield every
 
-    def _odd(self, kind: Kind, name: str, places: Sequence[int], usual: float, effect: float, words: str) -> Outlier:
+    def _outlier(
+        self, kind: Kind, name: str, places: Sequence[int], usual: float, effect: float, words: str
+    ) -> Outlier:
         measured, expected = (format_rate(self.size_bytes / math.exp(log) * 1e9) for log in (usual + effect, usual))
         ratio = math.exp(-effect)
         return Outlier(
@@ -379,5 +399,5 @@ class _Found:
             name=name,
             ranks=tuple(self.ranks[place] for place in places),
             ratio=ratio,
-            text=f"{words} at {format_size(self.size_bytes)}: {measured} where {expected} is usual ({ratio:.0%})",
+            text=f"{words} at {format_size(self.size_bytes)}: {measured} instead of the usual {expected} ({ratio:.0%})",
         )

@@ -1,6 +1,7 @@
-"""The peak over every pair of GPUs that copy to each other: the way between the two, and what was reached of it.
+"""The peak of every pair of GPUs that copy to each other: the link between the two, and the share of it that was
+reached.
 
-Messages have none here: they are one of many, and the peak over what all ranks send is that of a curve.
+Pairs that send messages have no such peak; the peak of all messages of a rank is that of a curve.
 """
 
 from dataclasses import dataclass
@@ -17,15 +18,16 @@ from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.peaks.paths import gpu_links, host_links
 
 DIRECT = frozenset({"peer_copy", "peer_copy_both"})
-"""Copies that do not go by way of the host."""
+"""Copies that bypass the host."""
 _STAGED, _DRIVEN = "peer_copy_staged", "peer_copy_driver"
 
 
 @dataclass(frozen=True, slots=True)
 class PairShares:
-    """What each pair of a matrix reached of its own peak (n × n; NaN where nothing was measured) and of what others
-    reach on such hardware (``practical_share``; NaN where that is not known, too). ``denominator`` says what 100 % is,
-    of the pair with the lowest peak.
+    """The share of its own peak that each pair of a matrix reached (n × n; NaN if not measured).
+
+    practical_share: share of the rate that is reached in practice on such hardware; NaN if unknown, too.
+    denominator: description of 100 %, for the pair with the lowest peak.
     """
 
     share: npt.NDArray[np.float64]
@@ -34,11 +36,11 @@ class PairShares:
 
 
 _PairPeak = tuple[float, str, float]
-"""Nominal rate (B/s), what that is, and the rate that is reached in practice (NaN: not known)."""
+"""Nominal rate (B/s), its description, and the rate reached in practice (NaN: unknown)."""
 
 
 def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | Unavailable | None:
-    """The shares of one matrix, or why there are none; None where its pairs send messages."""
+    """The shares of one matrix, or why there are none; None if its pairs send messages."""
     if matrix.op not in {*DIRECT, _STAGED, _DRIVEN}:
         return None
     share, practical_share = np.full_like(matrix.rate, np.nan), np.full_like(matrix.rate, np.nan)
@@ -59,9 +61,10 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
 
 
 def _peak_of(dataset: Dataset, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | str:
-    """Of direct copies the NVLinks between the two, else the link to the host of the one that has the slower one. By
-    the host: down the link of one and up that of the other, t ≥ S / B₁ + S / B₂ where that is staged, else
-    t ≥ S / min(B₁, B₂), as a driver may have both halves under way at once.
+    """Direct copies: the NVLinks between the two, or else the slower of their links to the host.
+
+    Copies through the host go down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ if staged, else t ≥ S
+    / min(B₁, B₂), because a driver may overlap both halves.
     """
     ways = [gpu_links(dataset, pair, rows)] if op in DIRECT else [host_links(dataset, [rank], rows) for rank in pair]
     links = [way for way in ways if not isinstance(way, str)]
@@ -70,9 +73,9 @@ def _peak_of(dataset: Dataset, op: str, pair: tuple[int, int], rows: Catalogue) 
         return missing
     if op != _STAGED:
         slower = min(links, key=lambda link: link.peak.nominal)
-        both = "; each direction has it to itself" if op == "peer_copy_both" else ""
+        both = "; the two directions do not share it" if op == "peer_copy_both" else ""
         return slower.peak.nominal, f"{slower.in_words('GPUs')}{both}", slower.peak.practical or np.nan
     rate = 1 / sum(1 / link.peak.nominal for link in links)
     practical = 1 / sum(1 / (link.peak.practical or np.nan) for link in links)
     way = "; ".join(link.in_words("GPUs") for link in links)
-    return rate, f"{format_rate(rate)}, all of S down and then all of it up: {way}", practical
+    return rate, f"{format_rate(rate)}, all of S down, then all of S up: {way}", practical

@@ -1,9 +1,9 @@
-"""The roofline of a host or a GPU: what its memory and its arithmetic allow a kernel, and what kernels reached.
+"""The roofline of a host or a GPU: the limits by memory and arithmetic, and the rates that kernels reached.
 
 attainable = min(π, β · I) with π in FLOP/s, β in bytes/s and the kernel's intensity I in FLOP/byte (Williams, Waterman,
-Patterson 2009, https://doi.org/10.1145/1498765.1498785). π / β is the balance of the machine, in FLOP/byte: below it a
-kernel waits for memory. I counts the bytes that must move at least, every operand and result once, so that it is known
-without counters; what caches do not keep makes a kernel slower than its roof, what they do keep, faster.
+Patterson 2009, https://doi.org/10.1145/1498765.1498785). π / β is the balance of the machine, in FLOP/byte; kernels
+below it are memory-bound. I counts every operand and result once, so it is known without hardware counters. Cache
+misses beyond that make a kernel slower than attainable, and cache reuse between calls makes it faster.
 """
 
 import math
@@ -25,12 +25,12 @@ from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
 
 _STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy")
-"""What a memory roof is made of."""
+"""Kernels that define the peak rate of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRoof:
-    """β, in bytes/s read and written; ``what`` says by what it is known."""
+    """β, in bytes/s read and written; ``what`` describes its source."""
 
     name: str
     bytes_per_second: float
@@ -40,7 +40,7 @@ class MemoryRoof:
 
 @dataclass(frozen=True, slots=True)
 class ComputeRoof:
-    """π of a data type, in FLOP/s; ``what`` says by what it is known."""
+    """π of a data type, in FLOP/s; ``what`` describes its source."""
 
     dtype: str
     flop_per_second: float
@@ -50,7 +50,7 @@ class ComputeRoof:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """π / β in FLOP/byte, where the two roofs meet: a kernel of less intensity is bound by that memory."""
+    """π / β in FLOP/byte: a kernel of lower intensity is bound by this memory."""
 
     memory: str
     dtype: str
@@ -60,9 +60,14 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A measured point: I in FLOP/byte, and FLOP/s of all ranks of the host together, or of one GPU. ``low`` and
-    ``high`` are made of the interval of the time. ``attainable`` is under the measured roofs, ``bound`` the one that
-    is nearer; None where there is none. ``nominal_share`` is of what the datasheet allows.
+    """A measured point.
+
+    intensity: I in FLOP/byte.
+    flop_per_second: of all ranks of the host together, or of one GPU.
+    low, high: by the interval of the time.
+    attainable: by the measured peaks; None if there are none.
+    bound: the limiting peak.
+    nominal_share: of the rate attainable by datasheet.
     """
 
     case: int
@@ -82,14 +87,17 @@ class Kernel:
 
     @property
     def share(self) -> float | None:
-        """Of what is attainable. Above 1, caches kept what memory would have had to move."""
+        """Share of ``attainable``. Above 1, caches kept data that memory would have had to move."""
         return None if self.attainable is None else self.flop_per_second / self.attainable
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """``holder`` is what it is of; ``workers`` ranks worked on it at once. ``unknown`` says which nominal roofs there
-    are not, and why.
+    """The roofline of one kind of device.
+
+    holder: what it describes.
+    workers: number of ranks that worked on it together.
+    unknown: nominal peaks that are unknown, and why.
     """
 
     holder: str
@@ -103,8 +111,8 @@ class Roofline:
 
 
 def reached_in_words(roofline: Roofline, above: ComputeRoof) -> str:
-    """The best of a data type, by what, and beside its nominal peak where that is known."""
-    together = "" if roofline.workers == 1 else f", {roofline.workers} ranks at once"
+    """The highest rate of a data type, how it was reached, and its share of the nominal peak if known."""
+    together = "" if roofline.workers == 1 else f", {roofline.workers} ranks together"
     text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
     peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
     if peak is None:
@@ -115,7 +123,7 @@ def reached_in_words(roofline: Roofline, above: ComputeRoof) -> str:
 
 
 def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
-    """The fastest measured arithmetic in a sentence; nothing where none was measured."""
+    """The fastest measured arithmetic as a sentence; empty if none was measured."""
     found = [(above, one) for one in rooflines for above in one.compute if above.measured]
     if not found:
         return []
@@ -124,7 +132,7 @@ def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
 
 
 def rooflines_of(dataset: Dataset, curves: Sequence[MemoryCurve], rows: Catalogue) -> tuple[Roofline, ...]:
-    """One for every kind of device and every number of ranks that hosts have; none where arithmetic played no part."""
+    """One per kind of device and number of ranks per host; none if no arithmetic was measured or known."""
     return tuple(
         made
         for device in dict.fromkeys(summary.case.device for summary in summarise(dataset))
@@ -134,7 +142,7 @@ def rooflines_of(dataset: Dataset, curves: Sequence[MemoryCurve], rows: Catalogu
 
 
 def _holders(dataset: Dataset, device: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Hosts and how many ranks work on the same memory: all of a host, or the one of a GPU."""
+    """Hosts, and the number of ranks that share a memory: all of a host, or one per GPU."""
     placed = Counter(dataset.hosts)
     if device != "cpu":
         yield tuple(placed), 1
@@ -145,7 +153,9 @@ def _holders(dataset: Dataset, device: str) -> Iterator[tuple[tuple[str, ...], i
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """One measured case: how often a second the ``workers`` made one call each, with the ends of its interval."""
+    """One measured case: calls per second of all ``workers`` together (one call each), with the ends of its
+    interval.
+    """
 
     index: int
     case: Case
@@ -178,7 +188,7 @@ def _roofline(
     nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, dtypes)
     compute = (*_compute_roofs(done, dtypes), *nominal_compute)
     if not compute and all(one.case.op in MEMORY_TRAFFIC for one in done):
-        return None  # memory alone is no roofline: nothing is known of arithmetic, and nothing was asked of it
+        return None  # memory alone is not a roofline: arithmetic is unknown and was not measured
     largest = _largest(done)
     mine = [curve for curve in curves if curve.key.device == device]
     memory = (*_memory_roofs(largest, mine, workers), *nominal_memory)
@@ -194,7 +204,7 @@ def _roofline(
             for below in memory
             if above.measured == below.measured
         ),
-        # What streams has a point at its largest size, the others at every size.
+        # Streaming kernels have a point at their largest size only, other kernels at every size.
         kernels=tuple(
             _kernel(one, memory, compute)
             for one in done
@@ -205,7 +215,7 @@ def _roofline(
 
 
 def _all_at_work(dataset: Dataset, group: GroupSummary, hosts: Sequence[str], workers: int) -> bool:
-    """Whether on each of these hosts all ranks took part, whose work is added up."""
+    """Whether all ranks of each of these hosts took part, so that their rates can be added."""
     placed = Counter(dataset.hosts[rank] for rank in group.ranks)
     return all(placed[host] == workers for host in hosts)
 
@@ -218,8 +228,8 @@ def _holder(dataset: Dataset, device: str, hosts: Sequence[str]) -> str:
 
 
 def _done(summary: CaseSummary, group: GroupSummary, workers: int) -> _Done:
-    """From the first entry to the last exit where several share a host: else those that come one after the other would
-    seem to work at once.
+    """From the first entry to the last exit if several ranks share a host, because ranks that ran one after the other
+    would seem to have worked together.
     """
     whole = group.time_ns if group.span_ns is None or workers == 1 else max(group.span_ns, group.time_ns)
     ends = [
@@ -230,18 +240,18 @@ def _done(summary: CaseSummary, group: GroupSummary, workers: int) -> _Done:
 
 
 def _largest(done: Iterable[_Done]) -> list[_Done]:
-    """Of every kernel that streams through memory those at its largest size."""
+    """Every streaming kernel at its largest size."""
     streams = [one for one in done if one.case.op in _STREAMS]
     sizes = by_key((one.case.op, one.case.size_bytes) for one in streams)
     return [one for one in streams if one.case.size_bytes == max(sizes[one.case.op])]
 
 
-# --- the roofs ---------------------------------------------------------------------------------------------------
+# --- the peaks ---------------------------------------------------------------------------------------------------
 
 
 def _memory_roofs(largest: Sequence[_Done], curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryRoof]:
-    """Caches where a sweep of a kernel that all who work here shared shows them as plateaus, then the memory by the
-    fastest kernel at the largest size of all: one that ends at smaller ones may end in a cache.
+    """Caches that a sweep by the same ranks shows as plateaus, then memory by the fastest kernel at the largest size of
+    all. Kernels that end at smaller sizes may end in a cache.
     """
     size = max((one.case.size_bytes for one in largest), default=0)
     candidates = (one for one in largest if one.case.size_bytes == size >= LEAST_COPY_BYTES)
@@ -269,7 +279,7 @@ def _traffic_rate(one: _Done) -> float:
 
 
 def _compute_roofs(done: Sequence[_Done], dtypes: Sequence[str]) -> Iterator[ComputeRoof]:
-    """The best product of matrices of every data type: nothing else comes as near to what the processor can do."""
+    """The best matrix product of every data type: nothing else comes as near to the peak of the processor."""
     for dtype in dtypes:
         products = [one for one in done if (one.case.op, one.case.dtype) == ("matmul", dtype)]
         if products:
@@ -286,13 +296,13 @@ def _flop_rate(one: _Done) -> float:
 def _nominal(
     dataset: Dataset, rows: Catalogue, device: str, hosts: Sequence[str], dtypes: Sequence[str]
 ) -> tuple[list[MemoryRoof], list[ComputeRoof], tuple[str, ...]]:
-    """What the datasheets allow, and in words what is not known."""
+    """The peaks by datasheet, and which are unknown and why."""
     if device == "cpu":
         peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
         reasons = [f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if isinstance(peak, str)]
         known = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
         memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
-        arithmetic = "nominal FLOP/s of the processor: nothing tells them reliably, so the best matmul is the roof"
+        arithmetic = "nominal FLOP/s of the processor: no reliable source, so the best matmul is used as the peak"
         return memory, [], (*reasons[:1], arithmetic)
     ranks = tuple(range(len(dataset.hosts)))
     found = gpu_memory(dataset, ranks, rows)
@@ -344,15 +354,15 @@ def _kernel(one: _Done, memory: Iterable[MemoryRoof], compute: Iterable[ComputeR
 
 
 def intensity_of(op: str, count: int, dtype: str) -> float:
-    """FLOP for every byte that must move at least."""
+    """FLOP per byte, counting every operand and result once."""
     return FLOP[op](count) / (LEAST_TRAFFIC[op] * count * DTYPE_BYTES[dtype])
 
 
 def _attainable(
     case: Case, intensity: float, memory: Iterable[MemoryRoof], compute: Iterable[ComputeRoof], *, measured: bool
 ) -> tuple[float | None, str | None]:
-    """min(π, β · I) by the outermost memory, and which of the two it is. Where π is not known, memory alone is a roof
-    for what only streams through it, and nothing is for the rest.
+    """min(π, β · I) by the outermost memory, and which of the two limits. If π is unknown, memory alone limits kernels
+    that only stream, and other kernels have no limit.
     """
     outer = next(reversed([roof for roof in memory if roof.measured == measured]), None)
     above = next((roof for roof in compute if roof.measured == measured and roof.dtype == case.dtype), None)

@@ -1,7 +1,7 @@
-"""What a self-test shows: each part of the instrument against a limit, and whether this machine can give numbers.
+"""The result of a self-test: each part of the instrument against a limit, and whether this machine can be trusted.
 
-The runs come from ``busbw selftest``: the same cases in alternate launches, a rank that was late on purpose, and data
-that were spoilt on purpose. What was done is known, so what is found can be right or wrong.
+The runs come from ``busbw selftest``: the same cases in alternating launches, a rank that was delayed on purpose, and
+data that were corrupted on purpose. The truth is known, so results are right or wrong.
 """
 
 import json
@@ -39,7 +39,7 @@ _SAME_P = (0.05, 0.01)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part of the instrument: what was found, what is wanted of it, and what it means when it is not met."""
+    """One part of the instrument: the result, its limit, and the consequence if the limit is exceeded."""
 
     name: str
     found: str
@@ -50,9 +50,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """A self-test as it was judged. ``resolution`` is by case, in words → the smallest relative difference that the
-    comparison of ``launches`` with as many launches of it would have told from none (half the width of the ratio's
-    interval).
+    """A judged self-test.
+
+    resolution: name of the case → smallest relative difference between ``launches`` and as many launches that would be
+        detected (half the width of the ratio's interval).
     """
 
     id: str
@@ -67,37 +68,39 @@ class SelfTest:
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """What was not met at all."""
+        """The checks that failed."""
         return tuple(check for check in self.checks if check.state == "fail")
 
     @property
     def coarsest(self) -> float | None:
-        """The worst resolution of any case; None when there was none."""
+        """The worst resolution of any case; None if there is none."""
         return max(self.resolution.values(), default=None)
 
     def answer(self) -> str:
-        """Whether numbers of this machine can be believed, in one sentence."""
+        """Whether numbers of this machine can be trusted, in one or two sentences."""
         if self.failures:
             return f"This machine cannot give trustworthy numbers: {'; '.join(one.meaning for one in self.failures)}."
         widths = self.resolution.values()
         if not widths:
             return "The instrument works here; its resolution was not measured."
         cautions = sum(check.state == "caution" for check in self.checks)
-        aside = f" {cautions} of {len(self.checks)} checks ask for caution." if cautions else ""
+        aside = f" {cautions} of {len(self.checks)} checks call for caution." if cautions else ""
         return (
-            f"The instrument works here. Between {self.launches} and {self.launches} launches, differences below "
-            f"{min(widths):.0%} to {max(widths):.0%} (by case) are not resolved.{aside}"
+            f"The instrument works here. With {self.launches} launches per side, differences below "
+            f"{min(widths):.0%} to {max(widths):.0%} (by case) cannot be detected.{aside}"
         )
 
 
 def judge_selftest(folder: Path) -> SelfTest:
-    """Judge the runs in ``folder``. Raises StoreError or AnalysisError when one of them cannot be read."""
+    """Judge the runs in ``folder``. Raises StoreError or AnalysisError if one of them cannot be read."""
     try:
         truth: dict[str, JSON] = json.loads((folder / _TRUTH_FILE).read_text(encoding="utf-8"))
         runs = {name: folder / path for name, path in truth["runs"].items()}
         same, late, wrong = (load([runs[name]]) for name in ("same", "late", "wrong"))
     except (OSError, ValueError, KeyError) as error:
-        raise AnalysisError(f"{folder} holds no complete self-test: {type(error).__name__}: {error}") from error
+        raise AnalysisError(
+            f"{folder} does not contain a complete self-test: {type(error).__name__}: {error}"
+        ) from error
     summaries = summarise(same)
     estimates = _same_with_itself(summaries)
     return SelfTest(
@@ -122,7 +125,7 @@ def judge_selftest(folder: Path) -> SelfTest:
 
 
 def write_selftest(folder: Path, judged: SelfTest) -> Path:
-    """Keep what was found beside the runs, for the reports of this machine. Raises StoreError."""
+    """Store the result beside the runs, for the reports of this machine. Raises StoreError."""
     path = folder / RESULT_FILE
     try:
         path.write_text(json.dumps(as_json(judged), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -132,12 +135,12 @@ def write_selftest(folder: Path, judged: SelfTest) -> Path:
 
 
 def as_json(judged: SelfTest) -> dict[str, JSON]:
-    """A self-test as it is kept and printed."""
+    """A self-test as it is stored and printed."""
     return {"schema": SCHEMA, **asdict(judged), "answer": judged.answer(), "trustworthy": not judged.failures}
 
 
 def as_text(judged: SelfTest) -> str:
-    """The table of checks with their limits, and the answer below it."""
+    """The table of checks with their limits, then the answer."""
     rows = [("", "check", "found", "limit"), *((one.state, one.name, one.found, one.limit) for one in judged.checks)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
@@ -149,15 +152,17 @@ def as_text(judged: SelfTest) -> str:
 
 
 def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> SelfTest | None:
-    """The self-test that stands for a run that ``began`` then (UTC, as stored) on the machine whose runs are in
-    ``machine_folder``, with this backend and so many ranks: the newest one of before it, or else the first one after
-    it, so that a judgement stays what it is when the machine is tested again. None when none can be read.
+    """The self-test that applies to a run, by machine folder, backend, number of ranks and start of the run (UTC, as
+    stored).
+
+    It is the newest one before the run, or else the first one after it, so later self-tests do not change a judgement.
+    None if none can be read.
     """
     found: list[SelfTest] = []
     for path in machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"):
         try:
             one = msgspec.json.decode(path.read_bytes(), type=SelfTest)
-        except (OSError, ValueError):  # msgspec raises ValueErrors, and Python one for what is no UTF-8
+        except (OSError, ValueError):  # msgspec's errors are ValueErrors, and so are those of invalid UTF-8
             continue
         if (one.backend, one.ranks) == (backend, ranks):
             found.append(one)
@@ -167,10 +172,10 @@ def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> 
 
 
 def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
-    """Which self-test it is that stands for runs that ``began`` then: when it was taken, and with what."""
+    """Which self-test applies to runs that ``began`` then: when it was taken, and with how many launches."""
     when = tested.started.replace("T", " ").removesuffix("Z").partition(".")[0]
     late = any(one < tested.started for one in began)
-    return f"self-test of {when} UTC, {tested.launches} launches a side{', taken after the run' if late else ''}"
+    return f"self-test of {when} UTC, {tested.launches} launches per side{', taken after the run' if late else ''}"
 
 
 # --- the checks ------------------------------------------------------------------------------------------------
@@ -181,36 +186,26 @@ def _state(value: float, limits: tuple[float, float]) -> State:
     return "ok" if value <= caution else "caution" if value <= fail else "fail"
 
 
-def _clock_reads(same: Dataset) -> tuple[Check, Check]:
+def _clock_reads(same: Dataset) -> Iterator[Check]:
     launches = same.runs[0].launches
     timer = max(max(launch.timer_ns) for launch in launches)
     empty = max(max(launch.empty_call_ns) for launch in launches)
     row = max(max(launch.empty_loop_ns) for launch in launches)
-    return (
-        Check(
-            "timer",
-            f"{timer} ns a read or step",
-            f"≤ {_TIMER_NS[0]:g} ns (fails above {_TIMER_NS[1]:g})",
-            _state(timer, _TIMER_NS),
-            "reading the clock takes so long that short calls cannot be timed",
-        ),
-        Check(
-            "empty call",
-            f"{empty} ns alone, {row} ns in a row",
-            f"≤ {format_time(_EMPTY_NS[0])} (fails above {format_time(_EMPTY_NS[1])})",
-            _state(empty, _EMPTY_NS),
-            "timing a call that does nothing takes so long that short calls cannot be timed",
-        ),
-    )
+    for name, cost, found, limits, action in (
+        ("timer", timer, f"{timer} ns per read or step", _TIMER_NS, "reading the clock"),
+        ("empty call", empty, f"{empty} ns alone, {row} ns in a row", _EMPTY_NS, "timing an empty call"),
+    ):
+        limit = f"≤ {format_time(limits[0])} (fails above {format_time(limits[1])})"
+        yield Check(name, found, limit, _state(cost, limits), f"{action} takes too long to time short calls")
 
 
 def _start_skew(summaries: Sequence[CaseSummary]) -> Check:
-    """How far apart ranks leave the barrier, against the shortest operation that is timed after it."""
+    """How far apart the ranks leave the barrier, relative to the shortest operation that is timed after it."""
     groups = [group for summary in summaries for group in summary.groups if group.skew_share is not None]
     limit = f"≤ {_SKEW_SHARE[0]:.0%} of the shortest call (fails above {_SKEW_SHARE[1]:.0%})"
-    meaning = "ranks leave the barrier further apart than the calls after it take"
+    meaning = "the skew of ranks leaving the barrier is larger than the duration of the calls after it"
     if not groups:
-        return Check("barrier exit skew", "not known", limit, "fail", "no clock tells when ranks begin")
+        return Check("barrier exit skew", "unknown", limit, "fail", "the clocks do not show when ranks begin")
     shortest = min(groups, key=lambda group: group.time_ns)
     share = shortest.skew_share or 0.0
     skew = format_time(share * shortest.time_ns)
@@ -220,10 +215,10 @@ def _start_skew(summaries: Sequence[CaseSummary]) -> Check:
 
 
 def _clocks(same: Dataset) -> Check:
-    """Clocks compared by exchange where they are one clock: the truth is 0, the bound must hold."""
+    """The error of clock synchronisation between ranks that share a clock: the true offset is 0."""
     clocks = [clock for launch in same.runs[0].launches if launch.shared_clock for clock in launch.clocks if clock.rank]
     if not clocks:
-        return Check("clock error", "ranks read different clocks: the truth is not known", "–", "caution", "not tested")
+        return Check("clock error", "unknown: ranks have different clocks", "–", "caution", "not tested")
     worst = max(clocks, key=lambda clock: abs(clock.offset_ns))
     bound = float(np.median([clock.error_ns for clock in clocks]))
     broken = sum(abs(clock.offset_ns) > clock.error_ns for clock in clocks)
@@ -237,7 +232,7 @@ def _clocks(same: Dataset) -> Check:
 
 
 def _quiet(same: Dataset) -> Check:
-    """What others took of the machine meanwhile."""
+    """CPU time that other programs and the hypervisor took during the test."""
     conditions = [one for row in same.runs[0].measurements for one in row.conditions]
     foreign = [one.foreign_share for one in conditions if one.foreign_share is not None]
     stolen = [one.steal_share for one in conditions if one.steal_share is not None]
@@ -246,27 +241,25 @@ def _quiet(same: Dataset) -> Check:
         f"≤ {_STEAL_SHARE[0]:.1%} stolen (fails above {_STEAL_SHARE[1]:.0%})"
     )
     if not foreign:
-        return Check(
-            "quiet machine", "the kernel does not tell", limit, "caution", "nobody knows what else was running"
-        )
+        return Check("quiet machine", "unknown", limit, "caution", "the kernel does not report what else was running")
     used, taken = float(np.median(foreign)), float(np.median(stolen)) if stolen else 0.0
     states = (_state(used, _FOREIGN_SHARE), _state(taken, _STEAL_SHARE))
     worst = _worse(*states)
     found = f"{used:.0%} foreign, {taken:.1%} stolen (median of {len(foreign)} blocks)"
-    said = (f"others use {used:.0%} of the machine while it measures", f"the hypervisor takes {taken:.0%} of it")
-    # Only what made the check what it is: a reason that is none would be taken for one.
-    reasons = [reason for reason, state in zip(said, states, strict=True) if state == worst]
+    possible = (f"others use {used:.0%} of the machine during the test", f"the hypervisor takes {taken:.0%} of it")
+    # Only the reasons for the state of the check.
+    reasons = [reason for reason, state in zip(possible, states, strict=True) if state == worst]
     return Check("quiet machine", found, limit, worst, " and ".join(reasons))
 
 
 def _same_with_itself(summaries: Sequence[CaseSummary]) -> dict[str, Estimate]:
-    """Every case against itself: its launches are taken as A B B A, A B B A …, and one side held against the other."""
+    """Every case compared with itself (A/A): its launches are split as A B B A, A B B A and so on."""
     found: dict[str, Estimate] = {}
     for summary in summaries:
         group = summary.only
         if group is None:
             continue
-        # As in every comparison: where the samples have two modes their median jumps, and the mean does not.
+        # As in every comparison: medians of bimodal samples jump between the modes, means do not.
         values = group.launch_medians_ns if group.modes is None else group.launch_means_ns
         numbers = {("same", number): value for number, value in enumerate(values)}
         first = {key: value for key, value in numbers.items() if key[1] % 4 in {0, 3}}
@@ -277,7 +270,7 @@ def _same_with_itself(summaries: Sequence[CaseSummary]) -> dict[str, Estimate]:
 
 
 def _half_width(one: Estimate) -> float | None:
-    """Half of the width of a ratio's interval, as a share: √(high / low) − 1."""
+    """Half the width of a ratio's interval, as a share: √(high / low) − 1."""
     return None if one.low is None or one.high is None else float(np.sqrt(one.high / one.low) - 1)
 
 
@@ -286,7 +279,7 @@ def _repeated(estimates: dict[str, Estimate]) -> Iterator[Check]:
     for (name, one), p_value in zip(estimates.items(), adjusted([*estimates.values()]), strict=True):
         width = _half_width(one)
         if width is None or p_value is None:
-            yield Check(f"A/A {name}", "too few launches", limit, "fail", f"{name} was not measured often enough")
+            yield Check(f"A/A {name}", "too few launches", limit, "fail", f"{name} has too few launches")
             continue
         alarm: State = "ok" if p_value >= _SAME_P[0] else "caution" if p_value >= _SAME_P[1] else "fail"
         state = _worse(alarm, _state(width, _RESOLUTION))
@@ -294,7 +287,7 @@ def _repeated(estimates: dict[str, Estimate]) -> Iterator[Check]:
         meaning = (
             f"{name} differs from itself (p = {p_value:.1g} after Holm)"
             if alarm == "fail"
-            else f"launches of {name} scatter so much that a difference of {width:.0%} cannot be seen"
+            else f"launches of {name} scatter too much to detect a difference of {width:.0%}"
         )
         yield Check(f"A/A {name}", found, limit, state, meaning)
 
@@ -304,21 +297,21 @@ def _worse(one: State, other: State) -> State:
 
 
 def _late(late: Dataset, truth: dict[str, JSON]) -> Check:
-    """Whether the rank that was late is named, it alone, and by how much it was late."""
+    """Whether the delayed rank is flagged, no other rank is, and the delay is measured correctly."""
     rank, true_ns, share = truth["late_rank"], truth["late_ns"], truth["late_share"]
     limit = f"rank {rank} alone, {format_time(true_ns)} ± {_LATE_ERROR[0]:.0%} (fails above {_LATE_ERROR[1]:.0%})"
     flagged = {one.rank: one for group in lateness_of(late) for one in group.flagged}
     if set(flagged) != {rank}:
-        found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'nobody'}"
-        return Check("late rank", found, limit, "fail", f"rank {rank} was late on purpose and was not named alone")
+        found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'none'}"
+        return Check("late rank", found, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")
     one = flagged[rank]
     error = abs(one.median_ns / true_ns - 1)
     found = f"rank {rank}, median {format_time(one.median_ns)} in {one.share:.0%} of the samples ({share:.0%} true)"
-    return Check("late rank", found, limit, _state(error, _LATE_ERROR), "a delay of known size is measured wrongly")
+    return Check("late rank", found, limit, _state(error, _LATE_ERROR), "the measured delay of the rank is wrong")
 
 
 def _wrong(wrong: Dataset) -> Check:
     caught = [row for row in wrong.cases if row.state == "failed" and any("wrong data" in one for one in row.reasons)]
     found = f"{len(caught)} of {len(wrong.cases)} cases failed"
     state: State = "ok" if len(caught) == len(wrong.cases) else "fail"
-    return Check("wrong data", found, "every case with spoilt data fails", state, "wrong data were taken for a result")
+    return Check("wrong data", found, "every corrupted case fails", state, "corrupted data were accepted as a result")

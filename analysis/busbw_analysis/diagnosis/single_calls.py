@@ -1,6 +1,6 @@
-"""One call between two barriers, as many scripts time it, beside the same call timed properly.
+"""One call between two barriers, as many scripts time it, compared with a correct measurement of the same call.
 
-Such a script takes one sample in mode ``barriers`` and prints its busbw in GiB/s as GB/s.
+Such a script takes one sample in mode ``barriers`` and prints its busbw in GiB/s, labelled GB/s.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,18 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import summarise
 
 UNIT: Final = 1e9 / 2**30
-"""What a rate in GiB/s is of the same in GB/s, as a number."""
+"""A rate in GiB/s over the same rate in GB/s, as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SingleCall:
     """One op at one size. Times are ns of the slowest rank.
 
-    time_ns: of a call, the median in mode isolated. busbw: of that, B/s.
-    enclosed_ns: the same with the barrier behind it.
-    one_ns: the first sample with a barrier; least_ns and most_ns: the shortest and longest of all of them.
+    time_ns: time of a call; median in mode isolated.
+    busbw: by ``time_ns``, B/s.
+    enclosed_ns: time of a call with the barrier after it; median.
+    one_ns: first sample with a barrier.
+    least_ns, most_ns: shortest and longest of these samples.
     """
 
     op: str
@@ -36,27 +38,27 @@ class SingleCall:
 
     @property
     def printed(self) -> float:
-        """What the script calls GB/s."""
+        """The number that the script prints as "GB/s"."""
         return self._printed(self.one_ns)
 
     @property
     def printed_range(self) -> tuple[float, float]:
-        """What it could have printed, had it met another sample."""
+        """The range of numbers that it could have printed, by its other samples."""
         return self._printed(self.most_ns), self._printed(self.least_ns)
 
     @property
     def barrier(self) -> float:
-        """The factor on the rate that is the barrier's."""
+        """The factor on the rate due to the barrier."""
         return self.time_ns / self.enclosed_ns
 
     @property
     def one_call(self) -> float:
-        """The factor that is due to one call in place of the median of many."""
+        """The factor on the rate due to one call instead of the median of many."""
         return self.enclosed_ns / self.one_ns
 
     @property
     def whole(self) -> float:
-        """What is printed over busbw in GB/s: unit × barrier × one call."""
+        """Printed number over busbw in GB/s: unit × barrier × one call."""
         return self.printed / (self.busbw / 1e9)
 
     def _printed(self, time_ns: float) -> float:

@@ -1,7 +1,8 @@
-"""Steps of training: what of a step is computation, what is communication that it does not hide, and what is waiting.
+"""Training steps: how much of a step is computation, exposed communication, and waiting.
 
-Exposed is the step less its computation alone; hidden is the share of communication alone that is not exposed. All are
-measured behind the samples of a block (``records.StepParts``), in turns and watched alike, on the same ranks.
+Exposed time is that of the step minus computation alone. Hidden is the share of communication alone that is not
+exposed. All of them are measured after the samples of a block (``records.StepParts``), in turns, with the same
+instrumentation, on the same ranks.
 """
 
 from collections.abc import Iterable
@@ -25,9 +26,10 @@ from busbw_analysis.training.memory import Memory, memory
 class Trained:
     """One measured case. Times are ns of a step, medians; rates are of all ranks together.
 
-    step_ns: the step when it is watched, as computation and communication alone are.
-    sent: by all ``steps`` of a call. gaps: as in ``records.StepParts``.
-    product_rate: FLOP/s of matrix products that all ranks reached in the same run; None where none were measured.
+    step_ns: the step with the same instrumentation as computation and communication alone.
+    sent: by all ``steps`` of a call.
+    gaps: as in ``records.StepParts``.
+    product_rate: FLOP/s of matrix products that all ranks reached in the same run; None if not measured.
     """
 
     op: str
@@ -55,14 +57,15 @@ class Trained:
 
     @property
     def fullest(self) -> RankMemory | None:
-        """The rank whose tensors need most memory; None in a run that did not measure it."""
+        """The rank whose tensors need most memory; None if memory was not measured."""
         return max(self.memory, key=lambda one: one.peak_bytes, default=None)
 
     @property
     def computed_memory(self) -> Memory | None:
-        """By formula, of the rank that needs most; gradient descent keeps nothing of its own, and torch runs norms and
-        gates as single operations. On processors torch's Gloo copies what it reduces and scatters: with ZeRO-1 all
-        gradients. None without a model.
+        """Memory by formula, of the rank that needs most; None without a model.
+
+        Plain gradient descent has no optimizer state, and torch runs norms and gates as single operations. On CPUs,
+        torch's Gloo copies the input of reduce_scatter: with ZeRO-1, all gradients.
         """
         if self.workload.exchange is not None:
             return None
@@ -73,13 +76,13 @@ class Trained:
 
     @property
     def exposed_ns(self) -> float:
-        """What of the step is not computation: communication that is not hidden, and waiting."""
+        """The part of the step that is not computation: communication that is not hidden, and waiting."""
         return max(0.0, self.step_ns - self.compute_ns)
 
     @property
     def hidden(self) -> float | None:
-        """The share of communication beside which something is computed; None for a pipeline, whose stages wait for
-        each other as well.
+        """The share of communication that overlaps with computation; None for a pipeline, whose stages also wait for
+        each other.
         """
         if self.workload.pp > 1 or not self.communication_ns:
             return None
@@ -87,29 +90,29 @@ class Trained:
 
     @property
     def exposed_share(self) -> float:
-        """Of the step."""
+        """Share of the step."""
         return self.exposed_ns / self.step_ns
 
     @property
     def bubble(self) -> float | None:
-        """The share of a step that a stage of a pipeline waits for others if nothing but products takes time,
-        (p−1)/(m v + p−1) (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2).
+        """The share of a step that a pipeline stage waits for others if only matrix products take time: (p−1)/(m v +
+        p−1) (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2).
         """
         one = self.workload
         return None if one.pp == 1 else (one.pp - 1) / (one.micro_batches * one.interleave + one.pp - 1)
 
     @property
     def bubble_ns(self) -> float:
-        """What a stage waits for others beside its own computation, (p−1)/(m v) of that, and no more than is exposed; 0
-        without a pipeline. The rest of what is exposed is communication.
+        """The time that a stage waits for others, (p−1)/(m v) of its own computation, but at most what is exposed; 0
+        without a pipeline. The rest of the exposed time is communication.
         """
         one = self.workload
         return min(self.exposed_ns, self.compute_ns * (one.pp - 1) / (one.micro_batches * one.interleave))
 
     @property
     def waits_for(self) -> tuple[str, float]:
-        """What takes most of the step beside computation, and its ns: the bubble, or communication of the dimensions
-        that the layout has.
+        """The largest part of the step besides computation, and its ns: the bubble, or communication of the parallel
+        dimensions of the layout.
         """
         communication = self.exposed_ns - self.bubble_ns
         if self.bubble_ns > communication:
@@ -119,23 +122,23 @@ class Trained:
 
     @property
     def tokens_per_second(self) -> float:
-        """All ranks together."""
+        """Of all ranks together."""
         return self.tokens / self.time_ns * 1e9
 
     @property
     def flop_per_second(self) -> float | None:
-        """Of matrix products; None where they were waited for."""
+        """Of matrix products; None if computation was emulated by waiting."""
         return None if self.workload.wait_ns is not None else self.flop / self.time_ns * 1e9
 
     @property
     def product_share(self) -> float | None:
-        """Model FLOP utilisation, of what products alone reach here."""
+        """Model FLOP utilisation, relative to the rate of matrix products alone on this machine."""
         rate = self.flop_per_second
         return None if rate is None or self.product_rate is None else rate / self.product_rate
 
     @property
     def sent_bytes(self) -> float:
-        """In a step, by the rank that sends most: S × bus factor of each call."""
+        """Bytes per step of the rank that sends most: S × bus factor of each call."""
         by_rank: dict[int, float] = {}
         for one in self.sent:
             for rank in one.ranks:
@@ -160,8 +163,10 @@ def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A step among those of the same model, scale and wait on as many ranks: its ``place``, 1 for the fastest, and its
-    time over that one's.
+    """A step ranked among those of the same model, scale and wait on the same number of ranks.
+
+    place: 1 for the fastest.
+    times: its time over that of the fastest.
     """
 
     step: Trained
@@ -170,7 +175,7 @@ class Ranked:
 
 
 def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
-    """Every step without a late rank that has others like it, the fastest of a group first."""
+    """Every step without an artificial straggler that has comparable ones, the fastest of each group first."""
     alike = grouped(
         (one for one in found if one.workload.slow_ns is None),
         lambda one: (one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks),
@@ -182,7 +187,7 @@ def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
 
 
 def _product_rate(summaries: Iterable[CaseSummary]) -> float | None:
-    """FLOP/s of all ranks together, in the largest product in float32 that was measured."""
+    """FLOP/s of all ranks together, in the largest measured float32 product."""
     rates = [
         (one.case.size_bytes, sum(FLOP["matmul"](one.case.count) / group.time_ns * 1e9 for group in one.groups))
         for one in summaries
@@ -223,31 +228,32 @@ def _trained(
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
-    """A step with one rank that begins late, beside ``usual``, the same step without."""
+    """A step with one artificially delayed rank, compared with ``usual``, the same step without the delay."""
 
     step: Trained
     usual: Trained
 
     @property
     def longer_ns(self) -> float:
-        """Than without."""
+        """How much longer the delayed step takes."""
         return self.step.time_ns - self.usual.time_ns
 
     @property
     def longer_low_ns(self) -> float | None:
-        """By the ends of the intervals of both that are nearest; None where one has none."""
+        """Lower bound, by the nearest ends of both intervals; None if an interval is missing."""
         return _less(self.step.low_ns, self.usual.high_ns)
 
     @property
     def longer_high_ns(self) -> float | None:
-        """By those that are farthest."""
+        """Upper bound, by the farthest ends."""
         return _less(self.step.high_ns, self.usual.low_ns)
 
     @property
     def expected_ns(self) -> float:
-        """By the simplest reckoning: a rank that all others wait for delays the step by all of its delay; a stage of a
-        pipeline has as long as the forward passes before it take, of computation 1/(3 m v) each on every stage, during
-        which nobody misses it.
+        """The expected delay of the step by a simple model.
+
+        If all others wait for the rank, the step is delayed by all of its delay. A pipeline stage has slack for as long
+        as the forward passes before it take: 1/(3 m v) of the computation per stage.
         """
         one = self.step.workload
         stage = (one.slow_rank or 0) % (self.step.ranks // one.dp) // one.tp if one.pp > 1 else 0
@@ -260,7 +266,7 @@ def _less(one: float | None, other: float | None) -> float | None:
 
 
 def slowed(steps: Iterable[Trained]) -> tuple[Slowed, ...]:
-    """Every step with a late rank that was measured without as well, in the order of ``steps``."""
+    """Every step with a delayed rank that was also measured without, in the order of ``steps``."""
     known = list(steps)
     usual = {(one.op, one.workload): one for one in known}
     return tuple(

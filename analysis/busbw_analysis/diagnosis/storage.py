@@ -1,7 +1,7 @@
-"""What storage does: the rate of all ranks together by block and depth, and what a checkpoint costs the trainer.
+"""Storage: the rate of all ranks together by block size and queue depth, and the cost of a checkpoint for the trainer.
 
 Rates are the bytes of all ranks over the time from the first entry to the last exit. Without a common clock they are
-over the time of the slowest rank, which is too short for ranks that took turns; ``whole`` says which it was.
+over the time of the slowest rank, which is too short if ranks took turns; ``whole`` says which one it was.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,17 +21,18 @@ from busbw_analysis.peaks.peaks import Peak
 
 WAYS = {
     "direct": "past the page cache (O_DIRECT)",
-    "dropped": "through the page cache, which was emptied of the file before it was read",
-    "memory": "the file system is memory: nothing of this is a drive",
+    "dropped": "through the page cache, after dropping the file from it",
+    "memory": "the file system is in memory, so this is not the rate of a drive",
 }
-"""How the page cache is kept out, as a case says it, and in words."""
-_NO_PEAK = Unavailable("only-overlapped", "it was measured beside computation only")
+"""How the page cache is avoided: code in a case, and text."""
+_NO_PEAK = Unavailable("only-overlapped", "it was only measured while overlapping with computation")
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What another tool (name and version) says of the same case: B/s of all ranks together, median over its jobs;
-    None where none of them had a rate, for the ``reason``.
+    """The result of another tool (name and version) for the same case.
+
+    rate: B/s of all ranks together, median over its jobs; None if it has none, for the ``reason``.
     """
 
     tool: str
@@ -41,11 +42,13 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One case on storage. Times are ns per call, ``rate`` with ``low`` and ``high`` B/s of all ``ranks`` together.
+    """One case on storage. Times are ns per call; rates are B/s of all ``ranks`` together.
 
-    ``access`` is how a file was gone through (None for a checkpoint). For a save beside computation ``blocked_ns``
-    is what the trainer waits until it may go on, and the time is that until all of it is on the device, when
-    nothing is computed beside it.
+    access: how the file was accessed; None for a checkpoint.
+    time_ns: for a save that overlaps with computation, the time until all data are on the device without computation.
+    whole: the rate is over the time from the first entry to the last exit.
+    blocked_ns: for such a save, the time until the trainer may continue.
+    beside: result of another tool.
     """
 
     op: str
@@ -72,13 +75,13 @@ class Stored:
 
     @property
     def practical(self) -> float | None:
-        """The rate of all ranks together that others reach on such hardware, in B/s; None where it is not known."""
+        """The rate of all ranks together that is reached in practice on such hardware, in B/s; None if unknown."""
         known = self.peak.practical if isinstance(self.peak, Peak) else None
         return None if known is None else known * self.ranks
 
 
 def stored(dataset: Dataset, curves: Iterable[Curve]) -> tuple[Stored, ...]:
-    """Every measured case on storage, in the order of the plan; ``curves`` know the peaks."""
+    """Every measured case on storage, in the order of the plan; ``curves`` provide the peaks."""
     rows = (row for one in dataset.runs for row in one.measurements)
     checks = by_key((row.case, row.cross_check) for row in rows if row.cross_check is not None)
     peaks = {(curve.series.key.op, curve.series.key.ranks): curve.peak for curve in curves}
@@ -91,7 +94,7 @@ def stored(dataset: Dataset, curves: Iterable[Curve]) -> tuple[Stored, ...]:
 
 
 def fastest(files: Iterable[Stored], op: str) -> Stored | None:
-    """The case of an operation with the highest rate; None where it was not measured, or on files in memory alone."""
+    """The case of an operation with the highest rate; None if it was not measured, or only on files in memory."""
     on_drives = (one for one in files if one.op == op and (one.access is None or one.access.way != "memory"))
     return max(on_drives, key=lambda one: one.rate, default=None)
 
@@ -99,11 +102,11 @@ def fastest(files: Iterable[Stored], op: str) -> Stored | None:
 def _beside(checks: Sequence[CrossCheck], summary: CaseSummary, group: GroupSummary) -> Beside | None:
     if not checks:
         return None
-    # All that ran the case have an entry each in their order.
+    # Results have one entry per rank that ran the case, in rank order.
     everyone = sorted(rank for one in summary.groups for rank in one.ranks)
     places = [everyone.index(rank) for rank in group.ranks]
-    told = [check.bytes_per_second for check in checks if check.error is None]
-    rates = [sum(one[place] for place in places) for one in told if len(one) > max(places)]
+    reported = [check.bytes_per_second for check in checks if check.error is None]
+    rates = [sum(one[place] for place in places) for one in reported if len(one) > max(places)]
     return Beside(
         tool=f"{checks[0].tool} {checks[0].version}",
         rate=median(rates) if rates else None,

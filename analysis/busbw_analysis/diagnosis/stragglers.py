@@ -1,7 +1,7 @@
-"""Who comes late, how often, by how much and at what cost; a rank is named only when chance cannot explain it.
+"""Stragglers: which ranks arrive late, how often, by how much and at what cost. Only significant ones are flagged.
 
-The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/late_ranks.py`` measures on
-real ranks how often it is right.
+The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/late_ranks.py`` measures its
+error rates on real ranks.
 """
 
 import math
@@ -26,14 +26,15 @@ from busbw_analysis.data.summary import summarise
 from busbw_analysis.fitting.segments import Floats, Integers
 
 Seen = Literal["every entry", "last entry", "shortest time"]
-"""What is known of who came when: when every rank entered; who came last and how long after the first; or, without a
-common clock, only who had the shortest time, which in a synchronising op is usually the one that came last."""
+"""What is known about arrivals: the entry of every rank; the last rank and its delay after the first; or, without a
+common clock, only the rank with the shortest time, which in a synchronising op is usually the last to arrive.
+"""
 
 TIMES_USUAL = 5.0
-"""Late is who comes last by more than this many times what is usual for the others."""
+"""A rank is late if it arrives last by more than this many times the usual delay of the other ranks …"""
 RELEASE_NS = 10_000.0
-"""And by more than this: a barrier in shared memory lets its ranks go one after another, always in the same order, some
-hundred ns to some µs apart, and who leaves it last is no slow rank.
+"""… and by more than this. A barrier in shared memory releases its ranks one after another, always in the same order,
+some hundred ns to some µs apart; the last one to leave is not a straggler.
 """
 
 _USUAL_QUANTILE = 0.8
@@ -42,8 +43,12 @@ _SHORTEST_STRETCH = 5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One block: the slowest time, who came last (place in the group) and by how much after the next (or, where the
-    other entries are not known, after the first), and the entry of every rank (ranks × samples, ns) or None.
+    """The arrivals of one block.
+
+    slowest: time of the slowest rank, per sample, ns.
+    last: place (in the group) of the last rank, per sample.
+    gap: delay of the last rank after the next one, ns; after the first one if the other entries are unknown.
+    entries: entry of every rank (ranks × samples, ns); None if unknown.
     """
 
     launch: tuple[int, int]
@@ -56,9 +61,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LateCounts:
-    """One case, seen with some suspects in mind. ``shares`` is launch → how often each place of the group was late,
-    ``share`` the mean of that and ``cost`` of what it cost; ``late`` holds place and lateness (ns) of everybody who was
-    late; ``duels`` (ranks × 2) has the stretches that each suspect won and lost.
+    """One case, evaluated for a set of suspects.
+
+    usual_ns: usual delay of the ranks that are not suspects.
+    shares: launch → share of the samples in which each place of the group was late.
+    share: mean of ``shares`` over launches.
+    cost: share of the time of the calls that the others waited for each place.
+    late: place and lateness (ns) of every late arrival.
+    duels: windows that each suspect won and lost (ranks × 2).
     """
 
     usual_ns: float
@@ -70,15 +80,15 @@ class LateCounts:
 
 
 def mean(vectors: Iterable[Floats]) -> Floats:
-    """The mean of vectors of one length."""
+    """The mean of vectors of equal length."""
     return np.asarray(np.mean(list(vectors), axis=0), dtype=np.float64)
 
 
 def seen_in(blocks: Sequence[Block]) -> Seen:
-    """What is known of all these blocks together."""
+    """What is known about arrivals in all of these blocks."""
     if any(block.samples.last_rank is None or block.samples.arrival_skew_ns is None for block in blocks):
         return "shortest time"
-    # Long blocks keep no entries of every rank, and need none: what they have many of are quiet samples.
+    # Long blocks do not store the entries of every rank. They have enough quiet samples without them.
     return "every entry" if any(_has_entries(block) for block in blocks) else "last entry"
 
 
@@ -87,7 +97,7 @@ def _has_entries(block: Block) -> bool:
 
 
 def part_of(block: Block, seen: Seen) -> Part:
-    """The arrivals of one block, as far as they were ``seen``."""
+    """The arrivals of one block, at the level of detail ``seen``."""
     samples = block.samples
     slowest = np.asarray(samples.slowest_ns, dtype=np.float64)
     places = {rank: place for place, rank in enumerate(samples.ranks)}
@@ -111,7 +121,9 @@ def part_of(block: Block, seen: Seen) -> Part:
 
 
 def most_suspicious(cases: Sequence[Sequence[Part]], count: int) -> list[int]:
-    """The places of the group by how much of the calls' time each came after the middle of all, most first."""
+    """The places of the group by the share of the time of the calls that each arrived after the median, largest
+    first.
+    """
     mass = np.zeros(count)
     for parts in cases:
         total = np.zeros(count)
@@ -126,9 +138,9 @@ def most_suspicious(cases: Sequence[Sequence[Part]], count: int) -> list[int]:
 
 
 def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> LateCounts:
-    """What one case says about everybody when ``suspects`` are not asked what is usual."""
+    """Evaluate one case; the usual delay is computed without ``suspects``."""
     of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
-    # Several suspects are so often last themselves that it takes the others alone to tell what is usual for them.
+    # With several suspects, most samples have a suspect last, so the usual delay is taken from the other entries.
     among = [
         gap if part.entries is None or len(suspects) == 1 else _highest_gap(np.delete(part.entries, suspects, axis=0))
         for part, gap in zip(parts, of_others, strict=True)
@@ -172,7 +184,7 @@ def _highest_gap(entries: Floats) -> Floats:
 
 
 def _lateness_of(part: Part, place: int, suspects: Sequence[int]) -> Floats:
-    """How long after the last unsuspected rank ``place`` came, 0 where it did not, ns."""
+    """How long after the last rank that is not a suspect ``place`` arrived, ns; 0 if it was earlier."""
     if part.entries is None:
         return np.asarray(np.where(part.last == place, part.gap, 0.0))
     others: Floats = np.delete(part.entries, suspects, axis=0).max(axis=0)
@@ -180,10 +192,11 @@ def _lateness_of(part: Part, place: int, suspects: Sequence[int]) -> Floats:
 
 
 def _duels(was_late: npt.NDArray[np.bool_], at: Integers, who: Integers, count: int) -> tuple[int, int]:
-    """In how many stretches of one block a rank was late more often, and less often, than the worst of the others.
+    """The number of windows of one block in which a rank was late more often, and less often, than the worst other
+    rank.
 
-    ``at`` are the samples in which another one, ``who``, was late. A stretch is twice as long as lateness knows of
-    itself, so that one spell of a busy core counts once.
+    ``at`` are the samples in which another rank, ``who``, was late. A window is twice the autocorrelation time of the
+    lateness, so that one spell of a busy core counts once.
     """
     rare = was_late if was_late.mean() < 0.5 else ~was_late
     length = max(_SHORTEST_STRETCH, math.ceil(2 * autocorrelation_time(rare.astype(np.float64))))
@@ -197,9 +210,9 @@ def _duels(was_late: npt.NDArray[np.bool_], at: Integers, who: Integers, count: 
 
 
 LEAST_EXCESS = 0.1
-"""In so much more of the samples than the next rank must a rank be late to be named."""
+"""A straggler is late in at least this much more of the samples than the next rank."""
 LEAST_COST = 0.07
-"""That share of the calls' time must the others have waited for it."""
+"""The others wait for a straggler for at least this share of the time of the calls."""
 
 _SIGNIFICANCE = 0.01
 _MOST_LATE_TOGETHER = 8
@@ -207,15 +220,18 @@ _MOST_LATE_TOGETHER = 8
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """How late one rank comes, over all synchronising cases of its group.
+    """How late one rank arrives, over all synchronising cases of its group.
 
-    ``share`` of the samples it came late: after all ranks that are not flagged with it, by more than five times what
-    is usual there. It is a mean over cases; ``low`` and ``high`` are its 95 % interval over launches from six on, its
-    range from two on, None for one. ``median_ns`` is the median lateness in those samples (NaN: never late), ``cost``
-    the share of the calls' time that the others waited for it. Of ``stretches`` of samples it was late more often than
-    any other in ``ahead``; ``p_value`` is the chance of that among equal ranks, times their number. It stands out in
-    ``cases`` and ``launches``, most in the case ``worst``. ``flagged``: all of that is beyond what chance and healthy
-    ranks do.
+    share: share of the samples in which it was late, that is after all ranks not flagged with it, by more than five
+        times the usual delay; mean over cases.
+    low, high: 95 % interval of ``share`` over launches from six launches on, range from two on, None for one.
+    median_ns: median lateness in those samples; NaN if it was never late.
+    cost: share of the time of the calls that the others waited for it.
+    ahead: number of windows of samples (of ``stretches``) in which it was late more often than any other rank.
+    p_value: probability of ``ahead`` or more among equal ranks, times their number.
+    cases, launches: number of them in which it stands out.
+    worst: index of the case in which it stands out most.
+    flagged: it is a straggler: all of this is beyond chance and beyond what healthy ranks do.
     """
 
     rank: int
@@ -236,8 +252,11 @@ class RankLateness:
 
 @dataclass(frozen=True, slots=True)
 class GroupLateness:
-    """The ranks of one group. In 4 of 5 samples nobody but the flagged (or the most suspicious rank) came more than
-    ``usual_ns`` after the next one (median over the cases). There were so many ``cases``, ``launches`` and ``samples``.
+    """The ranks of one group.
+
+    usual_ns: in 4 of 5 samples no rank arrived later than this after the next one, except the flagged ones (or the most
+        suspicious one); median over cases.
+    cases, launches, samples: how many were evaluated.
     """
 
     ranks: tuple[int, ...]
@@ -250,14 +269,14 @@ class GroupLateness:
 
     @property
     def flagged(self) -> tuple[RankLateness, ...]:
-        """The ranks that the others wait for, the dearest first."""
+        """The stragglers, the most costly first."""
         return tuple(sorted((member for member in self.members if member.flagged), key=lambda member: -member.cost))
 
 
 def lateness_of(dataset: Dataset) -> tuple[GroupLateness, ...]:
     """Every group of ranks that ran synchronising ops together, in the order of the plan.
 
-    Cases weigh alike, and so do launches within a case: it is a rank that is late, not a size.
+    Cases weigh alike, and so do launches within a case, because lateness belongs to a rank and not to a size.
     """
     blocks = grouped(dataset.blocks, lambda block: (block.case, block.samples.ranks))
     groups: dict[tuple[int, ...], dict[int, list[Block]]] = {}
@@ -271,41 +290,44 @@ def lateness_of(dataset: Dataset) -> tuple[GroupLateness, ...]:
 
 
 def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
-    """What is held against ``member`` of ``group``, as whole sentences; ``worst`` is the name of its worst case."""
+    """The evidence that ``member`` of ``group`` is a straggler, in whole sentences; ``worst`` is the name of its worst
+    case.
+    """
     spread = "" if member.low is None or member.high is None else f" ({member.low:.0%} to {member.high:.0%} by launch)"
     chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
+    amount = f"in {member.share:.0%} of samples{spread}, by {format_time(member.median_ns)} (median)"
     if group.seen == "shortest time":
-        what = "has the shortest time (usually the one that came last)"
-        usual = f"Of the others none is ahead by more than {format_time(group.usual_ns)}"
+        what = f"is probably a straggler: it has the shortest time (usually that of the last to arrive) {amount}"
+        usual = f"no other rank is ahead by more than {format_time(group.usual_ns)}"
     else:
-        what = "arrives late"
-        usual = f"Of the others none comes more than {format_time(group.usual_ns)} after the rest"
+        what = f"is a straggler: late {amount}"
+        usual = f"no other rank is more than {format_time(group.usual_ns)} behind the rest"
     host = [other for other in group.members if other.host == member.host]
     together = (
-        f" All ranks of host {member.host} are late."
+        f" All ranks of host {member.host} are stragglers."
         if 1 < len(host) < len(group.members) and all(other.flagged for other in host)
         else ""
     )
     who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
     return (
-        f"{who} {what} in {member.share:.0%} of samples{spread}, median "
-        f"{format_time(member.median_ns)}. {usual} in 4 of 5 samples. Waiting for it takes {member.cost:.0%} of the "
-        f"time of the calls. Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of "
-        f"{_counted(group.cases, 'case')} and {member.launches} of {_counted(group.launches, 'launch', 'launches')}, "
-        f"most in {worst}; it was late more often than any other in {member.ahead} of "
-        f"{_counted(member.stretches, 'stretch', 'stretches')} of samples ({chance} among equal ranks).{together}"
+        f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. In 4 of 5 "
+        f"samples, {usual}. Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of "
+        f"{counted(group.cases, 'case')} and {member.launches} of {counted(group.launches, 'launch', 'launches')}, "
+        f"most in {worst}. It was late most often in {member.ahead} of "
+        f"{counted(member.stretches, 'window')} of samples ({chance} if all ranks are equal).{together}"
     )
 
 
-def _counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: "1 case", "2 cases"."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:
     seen = seen_in([block for blocks in cases.values() for block in blocks])
     parts = {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
-    # The members of the largest set of which every one stands out; two ranks that are late in turns hide each other
-    # from whoever looks for one.
+    # The largest set of suspects of which every one stands out. Ranks that are late in turn hide each other when they
+    # are tested one by one.
     order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
     trial = _Trial(tuple(order[:1]), parts, ranks, hosts, seen)
@@ -326,7 +348,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
 
 @dataclass(frozen=True)
 class _Trial:
-    """What every case says when some are suspected."""
+    """All cases evaluated for one set of suspects."""
 
     suspects: tuple[int, ...]
     parts: Mapping[int, Sequence[Part]]
@@ -336,25 +358,27 @@ class _Trial:
 
     @cached_property
     def counts(self) -> dict[int, LateCounts]:
-        """Of every case."""
+        """The evaluation of every case, by case index."""
         return {case: late_counts(parts, self.suspects, len(self.ranks)) for case, parts in self.parts.items()}
 
     @cached_property
     def means(self) -> list[Floats]:
-        """The share of every rank in every launch, over the cases."""
+        """The share of late samples of every rank (mean over cases), launch by launch."""
         by_launch = by_key(pair for one in self.counts.values() for pair in one.shares.items())
         return [mean(shares) for shares in by_launch.values()]
 
     def judged(self, place: int) -> RankLateness:
-        """One rank over all cases; it can be flagged only when it is suspected."""
+        """One rank over all cases; only a suspect can be flagged."""
         aside = self.suspects if place in self.suspects else (place,)
-        others = np.delete(np.arange(len(self.ranks)), aside)  # of 10,000 ranks each comes here: setdiff1d would sort
+        others = np.delete(
+            np.arange(len(self.ranks)), aside
+        )  # called for each of up to 10,000 ranks: setdiff1d would sort
         counts = self.counts.values()
         excess = {case: float(one.share[place] - one.share[others].max()) for case, one in self.counts.items()}
         share = float(np.mean([one.share[place] for one in counts]))
         cost = float(np.mean([one.cost[place] for one in counts]))
         won, lost = np.sum([one.duels[place] for one in counts], axis=0).tolist()
-        # Among equals the one that was late most often is each with the same chance, and ties are left out.
+        # Among equal ranks each wins a window with the same probability; ties are left out.
         p_value = min(1.0, len(self.ranks) * float(binom.sf(won - 1, won + lost, 1 / (1 + len(others)))))
         launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in self.means)
         low, high = _over_launches([float(one[place]) for one in self.means])
@@ -380,7 +404,7 @@ class _Trial:
                 and cost >= LEAST_COST
                 and p_value < _SIGNIFICANCE
                 and 2 * launches > len(self.means)
-                # The shortest time is often some rank's by the algorithm, so it must be most of them to mean anything.
+                # Some algorithms always give one rank the shortest time, so a majority of the samples is required.
                 and (self.seen != "shortest time" or share >= (1 + 1 / len(self.ranks)) / 2)
             ),
         )
@@ -391,6 +415,6 @@ def _over_launches(shares: Sequence[float]) -> tuple[float | None, float | None]
         return None, None
     if len(shares) < LAUNCHES_FOR_AN_INTERVAL:
         return min(shares), max(shares)
-    # Of the mean, as the share is one: a rank that is late in a launch of ten has a median of 0.
+    # The interval of the mean, not the median: a rank that is late in one launch of ten has a median share of 0.
     found = resampled(shares)
     return found.low, found.high

@@ -1,4 +1,4 @@
-"""What each rank did in one step of training, by its timeline: computation, calls, and waiting for them."""
+"""The timeline of each rank in one training step: computation, calls, and waiting for them."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,10 +14,11 @@ Interval = tuple[int, int]
 class RankTime:
     """One rank in one step. Times are ns.
 
-    span_ns: from its first span to its last. compute_ns: of its computation.
-    waiting: where a call was under way and nothing was computed.
-    late_ns: what of it passed before the last rank came to the same call; None where ranks call in several groups, or
-    not the same.
+    span_ns: from the start of its first span to the end of its last.
+    compute_ns: computation.
+    waiting: intervals in which a call was in progress and nothing was computed.
+    late_ns: part of ``waiting`` before the last rank entered the same call; None if ranks call in several groups, or
+        make different calls.
     """
 
     rank: int
@@ -28,12 +29,12 @@ class RankTime:
 
     @property
     def waiting_ns(self) -> int:
-        """All of it together."""
+        """Total waiting time."""
         return sum(end - begin for begin, end in self.waiting)
 
 
 def rank_times(timelines: tuple[RankTimeline, ...], sent: tuple[Sent, ...]) -> tuple[RankTime, ...]:
-    """Every rank of a step."""
+    """The times of every rank of a step."""
     together = [[one for one in row.spans if one[0] in SYNCHRONISING] for row in timelines]
     alike = len({tuple(one[0] for one in calls) for calls in together}) == 1
     whole = all(one.group == len(timelines) for one in sent if one.op in SYNCHRONISING)
@@ -43,8 +44,10 @@ def rank_times(timelines: tuple[RankTimeline, ...], sent: tuple[Sent, ...]) -> t
 
 @dataclass(frozen=True, slots=True)
 class CallTime:
-    """Calls of one name in a step, all ranks together: how long one was under way or more, ns, and the share of that in
-    which the same rank computed.
+    """All calls of one name in a step, all ranks together.
+
+    under_way_ns: time in which at least one of them was in progress.
+    hidden: share of that time in which the same rank computed.
     """
 
     name: str
@@ -53,7 +56,7 @@ class CallTime:
 
 
 def call_times(timelines: tuple[RankTimeline, ...]) -> tuple[CallTime, ...]:
-    """Of every name, in the order of the first call; a name whose calls took no time is left out."""
+    """The call times of every name, in order of the first call; names whose calls took no time are left out."""
     found = []
     for wanted in dict.fromkeys(name for row in timelines for name, _, _ in row.spans if name != COMPUTE):
         whole = exposed = 0
@@ -88,7 +91,7 @@ def _rank_time(row: RankTimeline, calls: list[tuple[str, int, int]], last: list[
 
 
 def _union(intervals: list[Interval]) -> list[Interval]:
-    """The same moments in intervals that do not touch, in their order."""
+    """Equivalent intervals, disjoint and in ascending order."""
     joined: list[Interval] = []
     for begin, end in sorted(intervals):
         if joined and begin <= joined[-1][1]:
@@ -99,7 +102,7 @@ def _union(intervals: list[Interval]) -> list[Interval]:
 
 
 def _without(intervals: list[Interval], cut: list[Interval]) -> list[Interval]:
-    """What of ``intervals`` lies in none of ``cut``; both as ``_union`` makes them."""
+    """The parts of ``intervals`` outside all of ``cut``; both are results of ``_union``."""
     edges = [*sorted({at for one in (*intervals, *cut) for at in one})]
     pieces = [
         (begin, end)

@@ -1,4 +1,4 @@
-"""How far to trust what a run says: its launches, how far they scatter, and what differences they show."""
+"""How far to trust a run: its launches, their scatter, and the differences that they can show."""
 
 import math
 from statistics import median
@@ -10,52 +10,55 @@ from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import taken_in_words
+from busbw_analysis.diagnosis.stragglers import counted
 
 MOST_CONFIDENCE: Final = 4
 _SCATTERED: Final = 0.1
-"""Launches that differ by more than that (± of the median case) cost confidence."""
+"""Launches that scatter by more than this (± of the median case) cost a point of confidence."""
 _TARGETS: Final = (0.1, 0.25, 0.5)
-"""The differences that launches are named for: the smallest of them that takes no more than ``_MOST_LAUNCHES``."""
+"""Differences for which the number of launches is given: the smallest that needs at most ``_MOST_LAUNCHES``."""
 _MOST_LAUNCHES: Final = 20
 
 
 def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
-    """Points of confidence, and in clauses what is behind them, without what ``action`` says already."""
+    """Points of confidence and the clauses that explain them, without advice that ``action`` already contains."""
     dataset, launches, scatter = judgement.dataset, fewest_made(judgement), scatter_of(judgement)
     if not launches:
         return 0, ("nothing was measured",)
     if all(stored.run.imported is not None for stored in dataset.runs):
-        return 0, ("one number a case from the log of another tool: how far another run would differ is not known",)
+        return 0, ("one number per case from the log of another tool: the scatter between runs is unknown",)
     found = {one.code for one in judgement.findings}
     busy = found & {"disturbed", "throttled", "launches-differ"}
     doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
-    many = "1 launch" if launches == 1 else f"{launches} launches"
+    many = counted(launches, "launch", "launches")
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
-        text = f"{many}{where}: another one may say something else"
+        text = f"{many}{where}: another launch may differ"
     elif launches < LAUNCHES_FOR_A_TEST:
-        text = f"{many}{where} that differ by ± {percent(scatter)}: too few to test any difference"
+        text = f"{many}{where} with a scatter of ± {percent(scatter)}: too few to test for differences"
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
-        text = f"{many}{where}: differences below {percent(visible)} are not visible"
+        text = f"{many}{where}: differences below {percent(visible)} cannot be detected"
     advice = more_launches(judgement)
     return sum(points), (text, advice if advice not in action else "", _tested(judgement))
 
 
 def _tested(judgement: Judgement) -> str:
-    """The smallest difference that the newest self-test of this machine could tell, in its worst case."""
+    """The smallest difference that the newest self-test could detect in its worst case."""
     tested = judgement.selftest
     if tested is None or tested.coarsest is None or tested.failures:
         return ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
-    return f"{which}: differences below {percent(tested.coarsest)} are not resolved"
+    return f"{which}: differences below {percent(tested.coarsest)} cannot be detected"
 
 
 def scatter_of(judgement: Judgement) -> float | None:
-    """How far the launches of one case differ, as a share: standard deviation of the logarithm of launch medians,
-    median over cases. None for one launch. Pairs of a matrix count where nothing else was measured.
+    """Scatter of the launches of a case, as a share; None for a single launch.
+
+    It is the standard deviation of the logarithms of launch medians, median over cases. Pair matrices count only if
+    nothing else was measured.
     """
     found = [
         float(np.log(group.launch_medians_ns).std(ddof=1))
@@ -72,23 +75,23 @@ def scatter_of(judgement: Judgement) -> float | None:
 
 
 def fewest_made(judgement: Judgement) -> int:
-    """The launches that every case has at least; 0 where nothing was measured."""
+    """The number of launches that every case has at least; 0 if nothing was measured."""
     return min((len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]), default=0)
 
 
 def more_launches(judgement: Judgement) -> str:
-    """What more launches would show; "" where no affordable number of them shows more."""
+    """The difference that more launches could detect; "" if no affordable number of launches helps."""
     scatter = scatter_of(judgement)
     if scatter is None:
-        return "--launches 6 gives every time an interval"
+        return "--launches 6 would give every time a confidence interval"
     for target in _TARGETS:
         needed = launches_needed(math.log1p(scatter), target)
         if needed is not None and needed <= _MOST_LAUNCHES:
             more = needed > fewest_made(judgement)
-            return f"--launches {needed} would show differences of {percent(target)}" if more else ""
+            return f"--launches {needed} would detect differences of {percent(target)}" if more else ""
     return ""
 
 
 def percent(share: float) -> str:
-    """A share in words, with two digits from 1 % on."""
+    """A share as a percentage, with two digits from 1 % on."""
     return f"{100 * share:.{0 if share >= 0.1 else 1}f} %"

@@ -1,4 +1,4 @@
-"""The verdict on one curve: measured against peak and model, as direction and ratio per band of sizes."""
+"""The verdict on one curve: measured times compared with peak and model, as direction and ratio per band of sizes."""
 
 import math
 from collections.abc import Iterator
@@ -21,31 +21,37 @@ from busbw_analysis.peaks.peaks import Peak
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
 
 LAUNCHES_FOR_A_VERDICT = 4
-"""Below it no rank test on launches can reach 5 %, so a verdict only indicates."""
+"""With fewer launches no rank test can reach 5 %, so a verdict is only indicative."""
 
 NEAR_PEAK = 0.8
-"""Share of the peak from which on a rate is called near it."""
+"""Rates from this share of the peak on are called near the peak."""
 
 NEAR_PRACTICAL = 0.85
-"""Share of what is reached in practice from which on it is near the peak, too: links between GPUs carry 80 to 87 % of
-their nominal rate as data."""
+"""Rates from this share of the practical peak on are near the peak, too: links between GPUs carry 80 to 87 % of their
+nominal rate as data.
+"""
 
 ABOVE_PEAK = 1.05
-"""Share of a nominal peak above which the peak cannot be that of this machine, and of a measured one above which a rate
-is not the same; a switch that does the sums carries up to twice as much."""
+"""Above this share, a nominal peak does not apply to this machine, and a rate is called faster than a measured peak. A
+switch that reduces in the network carries up to twice as much.
+"""
 
-NOT_ITS_PEAK: Final = "the peak is not this machine's"
+NOT_ITS_PEAK: Final = "the stated peak does not apply here"
 
 MODEL_TOLERANCE = 1.25
-"""So many times the model's time is still as the model says. Both limits are rules of thumb, not tests."""
+"""Up to this factor, a time agrees with the model. All of these limits are rules of thumb, not tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``;
-    ``parameters`` are what it was fed with; ``alternatives`` are the textbook algorithms at the largest size, which
-    nothing is judged by. ``published`` is what others have of the same GPUs, which judges where no model does.
-    ``explanation`` says where the time goes; it is there where the model is.
+    """One measured curve with everything that it is compared with.
+
+    model: predicted times; ``model[i]`` belongs to ``series.points[i]``.
+    parameters: the parameters of the model.
+    peak: the rate that is 100 %.
+    explanation: where the time goes; available if the model is.
+    alternatives: textbook algorithms at the largest size, not used by verdicts.
+    published: published results for the same GPUs, which verdicts use if there is no model.
     """
 
     series: Series
@@ -62,18 +68,18 @@ class Curve:
 class Verdict:
     """One op in one band of sizes: measured against peak and model, at the largest size of the band.
 
-    label, op: the curve.
+    label, op: of the curve.
     band: the band of sizes, as in ``bands.BANDS``.
     time_ns, interval: of a call, in ns.
-    busbw: B/s; None where nothing crosses a wire.
+    busbw: B/s; None if nothing crosses a wire.
     peak_share: busbw over the peak; ``denominator`` says what 100 % is.
     model_ratio: measured time over predicted time.
-    status: compares medians with fixed limits; ``undecided`` where the interval or range of the launches lies on both
-        sides of one, or the rate is so far above a nominal peak that it cannot be the machine's.
+    status: compares medians with fixed limits. ``undecided``: the interval or range of the launches straddles a limit,
+        or the rate is so far above a nominal peak that this peak cannot be right.
     text: direction and ratio, such as ``2.2× slower than the model`` or ``97 % of peak``.
-    why: the numbers behind it.
-    indicative: fewer than 4 launches, so another start of the program may well say something else.
-    explained_by: code of the cause that explains it (``answer.Answer.causes``); None where none does.
+    why: the numbers behind the verdict.
+    indicative: there are fewer than 4 launches, so another launch may give another verdict.
+    explained_by: code of the cause that explains the verdict (``answer.Answer.causes``); None if there is none.
     """
 
     label: str
@@ -94,9 +100,9 @@ class Verdict:
 
 
 def verdicts_on(curve: Curve) -> Iterator[Verdict]:
-    """One verdict per band of sizes that was measured.
+    """One verdict per measured band of sizes.
 
-    Memory, storage and the streams that are peaks themselves are shown and not judged.
+    Memory, storage and the socket streams that serve as peaks are shown, but not judged.
     """
     if curve.series.key.op in LOCAL | STORING | ON_SOCKETS:
         return
@@ -112,26 +118,26 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     peak_share = None if peak is None or point.busbw is None else point.busbw / peak
     model_ratio = None if isinstance(curve.model, Unavailable) else point.time_ns / curve.model[index].time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
+    ends = ends_of(point)
     (status, text), best, worst = (
         _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in ends))
     )
     reasons = [*_peak_words(curve, point, peak_share), _model_words(curve, index)]
-    if (theirs := published_of(curve.published, point)) is not None:
-        reasons.append(published_words(theirs))
+    if (published := published_of(curve.published, point)) is not None:
+        reasons.append(published_words(published))
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
     found = {best[0], status, worst[0]}
     if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
         reasons.insert(
             0,
-            f"the {point.interval.kind} lies on both sides of a limit: {format_time(ends[0])} is {best[1]}, "
+            f"a limit lies inside the interval ({point.interval.kind}): {format_time(ends[0])} would be {best[1]}, "
             f"{format_time(ends[1])} {worst[1]}",
         )
         status, text = "undecided", f"undecided: {best[1]} to {worst[1]}"
-    elif theirs is not None and model_ratio is None and status != "undecided":
-        status, text = _beside(theirs, status, text)
+    elif published is not None and model_ratio is None and status != "undecided":
+        status, text = _with_published(published, status, text)
     return Verdict(
         label=curve.series.key.label,
         op=curve.series.key.op,
@@ -151,14 +157,14 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
 
 
 def _near_share(curve: Curve) -> float:
-    """The share of the peak from which on a rate is near it."""
+    """The share of the peak from which on a rate is near the peak."""
     if not isinstance(curve.peak, Peak) or curve.peak.busbw is None or curve.peak.practical_busbw is None:
         return NEAR_PEAK
     return min(NEAR_PEAK, NEAR_PRACTICAL * curve.peak.practical_busbw / curve.peak.busbw)
 
 
 def _most_share(curve: Curve) -> float:
-    """The share of the peak that is still believed: any of one that was measured."""
+    """The largest credible share of the peak; any share of a measured peak is credible."""
     if not isinstance(curve.peak, Peak) or curve.peak.measured:
         return math.inf
     summed = OPS[curve.series.key.op].reduces and curve.peak.level in {"links of GPUs", "network"}
@@ -168,24 +174,24 @@ def _most_share(curve: Curve) -> float:
 def _judged(
     curve: Curve, time_ns: float, peak_share: float | None, model_ratio: float | None, slowdown: float, *, latent: bool
 ) -> tuple[Status, str]:
-    """``slowdown`` times a time against peak (``peak_share``: busbw over it) and model (None: there is none).
+    """Status and text for a time, multiplied by ``slowdown``, by its share of the peak and its ratio to the model.
 
-    The model comes before the latency: to be bound by latency is no excuse for being slower than theory says. Where
-    only the peak judges, nobody is slow whose time without α of the fit is near it, as nothing tells how much latency
-    is, nor who is below the widest link that such hardware has.
+    The model takes precedence over latency: a latency-bound call must still be as fast as the model says. If only the
+    peak is known, a call is not called slow if its rate without the fitted α is near the peak, because nothing says how
+    large α should be. Nor is a rate called slow if the peak is that of the widest link such hardware can have.
     """
     near, most = _near_share(curve), _most_share(curve)
     peak_share = None if peak_share is None else peak_share / slowdown
     reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= near:
-        # What was measured beside it scatters, too.
+        # A measured peak scatters, too.
         believed: Status = "faster" if peak_share > (ABOVE_PEAK if math.isinf(most) else 1) else "as expected"
         return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
     if model_ratio is not None:
         status, text = _by_tolerance(model_ratio * slowdown, "the model")
         return status, text or f"{model_ratio * slowdown:.2g}× the model's time"
     if latent or peak_share is None:
-        return "not judged", "latency-bound" if latent else "nothing to compare with"
+        return "not judged", "latency-bound" if latent else "no peak or model"
     moving_ns = time_ns * slowdown - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
     beyond_latency = peak_share * (time_ns * slowdown) / moving_ns if moving_ns > 0 else 0.0
     if beyond_latency >= near:
@@ -194,7 +200,7 @@ def _judged(
 
 
 def _by_tolerance(ratio: float, what: str) -> tuple[Status, str]:
-    """How a time stands to what is expected (``ratio``: over it), and where that is not as expected, in words."""
+    """The status of a time with this ratio to the expected one, and its text ("" if as expected)."""
     if ratio > MODEL_TOLERANCE:
         return "slower", f"{times(ratio)} slower than {what}"
     if ratio < 1 / MODEL_TOLERANCE:
@@ -202,21 +208,28 @@ def _by_tolerance(ratio: float, what: str) -> tuple[Status, str]:
     return "as expected", ""
 
 
-def _beside(theirs: PublishedPoint, status: Status, text: str) -> tuple[Status, str]:
-    """The verdict by the peak alone, or on what no peak and no model judges, beside what others published.
+def _with_published(published: PublishedPoint, status: Status, text: str) -> tuple[Status, str]:
+    """A verdict by the peak alone, or without any reference, compared with published results.
 
-    Who takes no longer than they is as expected, whatever share of the peak that is; near the peak nobody is slow.
+    A call that takes no longer than the published one is as expected, at any share of the peak. A rate near the peak is
+    never slow.
     """
-    by_theirs, words = _by_tolerance(theirs.ratio, "published")
-    found = f"{words or 'as published'}: {theirs.rate_in_words}"
+    by_published, words = _by_tolerance(published.ratio, "published")
+    found = f"{words or 'as published'}: {published.rate_in_words}"
     known = f"{text}, {found}" if "of peak" in text else found
     if status not in {"slower", "not judged"}:
         return status, known
-    return (by_theirs if by_theirs == "slower" or status == "not judged" else "as expected"), known
+    return (by_published if by_published == "slower" or status == "not judged" else "as expected"), known
+
+
+def ends_of(point: Point) -> tuple[float, float]:
+    """Both ends of the interval; the median twice if there is no interval."""
+    low, high = point.interval.low_ns, point.interval.high_ns
+    return (point.time_ns, point.time_ns) if low is None or high is None else (low, high)
 
 
 def times(ratio: float) -> str:
-    """A ratio in words, without an exponent: 1.4×, 140×."""
+    """A ratio as text without an exponent: 1.4×, 140×."""
     return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
 
 
@@ -231,36 +244,37 @@ def latency_bound(curve: Curve, point: Point) -> bool:
 
 
 def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterator[str]:
-    if isinstance(curve.peak, Unavailable):
-        yield f"no peak: {curve.peak.reason}"
+    peak = curve.peak
+    if isinstance(peak, Unavailable):
+        yield f"no peak: {peak.reason}"
     elif peak_share is not None:
-        practical = curve.peak.practical_busbw
+        practical = peak.practical_busbw
         reached = (
-            f", {point.busbw / practical:.0%} of the {format_rate(practical)} that are reached in practice"
+            f", {100 * point.busbw / practical:.3g} % of the {format_rate(practical)} reached in practice"
             if practical is not None and point.busbw is not None
             else ""
         )
-        yield f"busbw {format_rate(point.busbw)} is {peak_share:.0%} of {format_rate(curve.peak.busbw)}{reached}"
-        if curve.peak.widest:
-            yield "the peak is of the widest link that such a GPU has: the log does not tell what it has here"
+        yield f"busbw {format_rate(point.busbw)} is {100 * peak_share:.3g} % of {format_rate(peak.busbw)}{reached}"
+        if peak.widest:
+            yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:
-            yield _above(curve.peak)
+            yield _above(peak)
         if curve.series.moved_factor > 1:
             yield (
-                f"the backend moves {curve.series.moved_factor:g} times the bytes that are needed, "
-                f"so {1 / curve.series.moved_factor:.0%} is all that can be reached"
+                f"the backend moves {curve.series.moved_factor:g}× the necessary bytes, so at most "
+                f"{1 / curve.series.moved_factor:.0%} can be reached"
             )
 
 
 def _above(peak: Peak) -> str:
     if peak.level == "sockets of a host":
-        return "above 100 %: plain sockets and this op are timed alike, and were not as fast at the same moment"
+        return "above 100 %: the peak was measured with plain sockets at another moment, when they were slower"
     if peak.measured:
         return (
-            "above 100 % because the peak was measured by copying buffers that may be larger than a cache, while parts "
-            "of this message stay in one; the number is shown as it is"
+            "above 100 % (not clipped): the peak was measured by copying buffers that may exceed the caches, while "
+            "parts of this message stay in a cache"
         )
-    return "above 100 %: the stated speed is not that of the path taken, or the bytes went another way"
+    return "above 100 %: the bytes took another path than the one with the stated rate, or its rate is wrong"
 
 
 def _model_words(curve: Curve, index: int) -> str:
@@ -268,6 +282,6 @@ def _model_words(curve: Curve, index: int) -> str:
         return f"no model: {curve.model.reason}"
     point, prediction = curve.series.points[index], curve.model[index]
     return (
-        f"takes {format_time(point.time_ns)} where {prediction.algorithm} should take "
-        f"{format_time(prediction.time_ns)} ({point.time_ns / prediction.time_ns:.2g} times)"
+        f"takes {format_time(point.time_ns)}; {prediction.algorithm} should take {format_time(prediction.time_ns)} "
+        f"({times(point.time_ns / prediction.time_ns)})"
     )
