@@ -115,7 +115,7 @@ def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_subm
         ),
         (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save make files"),
         (("quick", *WORLD, "--path", "/x"), "--path: it would change nothing for all_reduce"),
-        (("--resume", "latest", "--path", "/x"), "give --resume without a plan, --backend and --path"),
+        (("--resume", "latest", "--path", "/x"), "give it without PLAN, --backend and --path"),
     ],
 )
 def test_a_path_that_is_missing_or_of_no_use_is_refused_before_anything_is_submitted(
@@ -190,7 +190,7 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
     ("arguments", "words"),
     [
         ((), "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"),
-        (("quick", "--nodes", "2"), "quick has no place: give --ranks-per-node R"),
+        (("quick", "--nodes", "2"), "quick: give --ranks-per-node R"),
         (("nosuch", *WORLD), f"plan 'nosuch' is neither a file nor a shipped suite ({', '.join(suites())})"),
         (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "--nodes '2-4': want a number (4), or several"),
         (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': want a number"),
@@ -202,7 +202,7 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
         (("quick", *WORLD, "--partition", ""), "partition '': want a word; leave it out"),
         (("quick", *WORLD, "--busbw", ""), "variable BUSBW '': want a word; leave it out"),
         (("quick", *WORLD, "--partition", "a\nb"), "partition 'a\\nb': a batch script cannot hold line breaks"),
-        (("quick", *WORLD, "--resume", "latest"), "a run that is resumed keeps its plan"),
+        (("quick", *WORLD, "--resume", "latest"), "--resume keeps the stored plan"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_submitted(arguments: tuple[str, ...], words: str) -> None:
@@ -253,7 +253,7 @@ def test_ctrl_c_ends_the_following_and_not_the_job(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Follower, "follow", ctrl_c)
     result = busbw("submit", "quick", *WORLD, "--wait")
     assert result.exit_code == 1
-    assert "job 77 goes on (busbw status), scancel 77 ends it" in result.stderr
+    assert "job 77 continues (busbw status); to cancel it: scancel 77" in result.stderr
 
 
 # --- submit --resume -------------------------------------------------------------------------------------------
@@ -476,9 +476,9 @@ def test_runs_are_listed_when_slurm_has_forgotten_their_jobs_or_is_not_there(
     (slurm / "programs/squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
     result = busbw("status")
     assert result.exit_code == 0
-    assert result.stderr == "busbw: runs only: squeue refused: Unable to contact slurm controller\n"
+    assert result.stderr == "busbw: only runs are listed: squeue refused: Unable to contact slurm controller\n"
     monkeypatch.setattr("busbw.slurm.queue.shutil.which", lambda _: None)
-    assert "runs only: there is no sbatch and no squeue in PATH" in busbw("status").stderr
+    assert "only runs are listed: there is no sbatch and no squeue in PATH" in busbw("status").stderr
 
 
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason(slurm: Path) -> None:
