@@ -179,7 +179,7 @@ def test_what_breaks_everywhere_is_nobodys_fault(folder: Path) -> None:
     for outcome in outcomes:
         assert isinstance(outcome, RankFailure)
         assert outcome.lost == ()
-        assert "broke on every rank" in str(outcome)
+        assert "failed on every rank" in str(outcome)
         assert "the switch is off" in str(outcome)
 
 

@@ -35,12 +35,12 @@ def test_a_message_that_is_explained_is_one_that_busbw_gives(fragment: str) -> N
 
 
 PROVOKED = {
-    "integration/test_torchrun.py": ("leave --ranks out or make them agree", "did not answer during", "is there twice"),
+    "integration/test_torchrun.py": ("omit --ranks or make them agree", "did not answer during", "is there twice"),
     "integration/test_mpi.py": (
         "cannot start ranks of backend",
-        "it runs below:",
+        "use one of:",
         "mpi4py cannot load an MPI library:",
-        "world is one launch; the plan's",
+        "runs one launch only, so the plan's",
         "did not answer during",
     ),
     "integration/test_resume.py": (
@@ -53,12 +53,12 @@ PROVOKED = {
         "hangs: it does not answer",
         "was killed by",
         "exited with status",
-        "without a word",
+        "without a message",
         "cannot start rank",
         "case(s) failed",
         "cannot make the run folder",
         "cannot open the rendezvous on",
-        "give another port with --port",
+        "give another --port",
         "the rows before are kept",
     ),
     "integration/test_storage.py": ("no files can be made:", "does not exist", "is on a file system that is mounted"),
@@ -69,11 +69,16 @@ PROVOKED = {
         "it was cancelled",
         "its script exited with an error",
     ),
-    "unit/test_attach.py": ("ranks have not come", "has heard nothing from rank 0", "reach rank 0 at", "came twice to"),
+    "unit/test_attach.py": (
+        "ranks have not reached rank 0",
+        "has received nothing from rank 0",
+        "reach rank 0 at",
+        "registered twice at",
+    ),
     "unit/test_mpi.py": (
         "a launcher that busbw does not know",
         "mpi4py has not loaded an MPI library within",
-        "ended before it said which rank it was",
+        "ended before it reported its rank",
         "does not understand",
     ),
     "cluster/test_slurm.py": ("start the ranks with", "the step produced no run and ended with exit status"),

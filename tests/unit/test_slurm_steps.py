@@ -259,7 +259,7 @@ def test_outside_of_a_job_the_command_says_where_it_belongs(tmp_path: Path) -> N
 def test_what_steps_print_is_talk_and_what_cannot_be_started_is_named(tmp_path: Path) -> None:
     ended = launches(tmp_path, "/bin/echo", "the table", "busbw", "run", **JOB)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("the table busbw run\nbusbw: the step ended well, but there is no run")
+    assert ended.stderr.startswith("the table busbw run\nbusbw: the step succeeded, but there is no run")
     ended = launches(tmp_path, "/nowhere/srun", "busbw", "run", **JOB)
     assert (ended.returncode, ended.stderr) == (1, "busbw: cannot start /nowhere/srun: No such file or directory\n")
 
