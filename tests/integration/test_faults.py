@@ -378,7 +378,7 @@ def _assert_interrupted(commands: Commands, started: Started, before: tuple[obje
     assert finished.code == 1, finished.told
     folder = commands.read().path
     assert finished.err.splitlines()[-3:] == [
-        "busbw: interrupted; what was finished is kept",
+        "busbw: interrupted; completed blocks are kept",
         f"results: {folder}",
         f"next:    busbw run --resume {folder}",
     ]

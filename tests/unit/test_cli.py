@@ -463,7 +463,7 @@ def test_a_run_that_was_broken_off_says_where_it_is_and_what_goes_on_with_it(
     result = busbw("run", *(("--resume", str(folder)) if resume else ("--op", "barrier")))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
-        "busbw: interrupted; what was finished is kept" if interrupted else "busbw: rank 1 was killed",
+        "busbw: interrupted; completed blocks are kept" if interrupted else "busbw: rank 1 was killed",
         f"results: '{folder}'",
         f"next:    busbw run --resume '{folder}'",
     ]
