@@ -134,7 +134,7 @@ def test_the_steps_of_a_job_have_a_secret_of_their_own_unless_there_is_one(resul
 def test_every_launch_is_told_how_long_its_ranks_wait_for_each_other(results: Path, told: list[str]) -> None:
     steps = Steps("well")
     folder, _ = carry_out([*RUN, "--suite", "quick", *told, "--quiet"], results, JOB, steps)
-    assert steps.told[1:] == [["--resume", str(folder), *told, "--quiet"]] * 2
+    assert steps.told[1:] == [["--resume", str(folder), "--timeout=300", "--quiet"]] * 2
 
 
 def test_a_launch_that_is_broken_off_ends_the_job_and_says_what_goes_on(

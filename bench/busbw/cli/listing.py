@@ -25,9 +25,8 @@ def rows(what: str, results_dir: Path) -> list[Row]:
     """The rows of the list ``what``: ``ops``, ``algorithms``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
     if what == "runs":
         return [_run_row(folder) for folder in store.folders(results_dir)]
-    return {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}[
-        what
-    ]()
+    lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
+    return lists[what]()
 
 
 def as_table(table: list[Row]) -> str:

@@ -81,8 +81,7 @@ def _print_catalogue(rows: Catalogue) -> None:
         for rate in rows.rates
     ]
     pages = "\n".join(plain_text(f"[{number}] {page}") for page, number in sources.items())
-    listed: list[Gpu | Rate] = [*rows.gpus, *rows.rates]
-    notes = "\n".join(plain_text(f"{row.name}: {row.note}") for row in listed if row.note)
+    notes = "\n".join(plain_text(f"{row.name}: {row.note}") for row in (*rows.gpus, *rows.rates) if row.note)
     echo("\n\n".join(part for part in (listing.as_table(gpus), listing.as_table(rates), notes, pages) if part))
 
 

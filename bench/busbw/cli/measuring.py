@@ -139,18 +139,13 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
     with plan.told_as_options():
-        if base is None:
-            return _with_model_names(plan.override(Plan(sweep=(Sweep(ops=ops or ()),)), **settings))
-        return _with_model_names(plan.override(base, ops=ops or (), **settings))
-
-
-def _with_model_names(wanted: Plan) -> Plan:
-    """``wanted`` with the full names of its models, which their default scales depend on."""
-    sweeps = tuple(
-        sweep if sweep.models is None else msgspec.structs.replace(sweep, models=tuple(map(model_name, sweep.models)))
-        for sweep in wanted.sweep
-    )
-    return msgspec.structs.replace(wanted, sweep=sweeps)
+        wanted = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
+        # The full names of models, on which their default scales depend.
+        sweeps = tuple(
+            msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))
+            for sweep in wanted.sweep
+        )
+        return msgspec.structs.replace(wanted, sweep=sweeps)
 
 
 def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> None:

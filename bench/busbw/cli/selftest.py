@@ -54,7 +54,7 @@ def run_selftest(
     *,
     backend: str,
     ranks: int | None,
-    launches: int = LAUNCHES_A_SIDE,
+    launches: int,
     say: Callable[[str], None],
 ) -> Path:
     """Measure the three runs on this machine and return their folder; ``say`` is called with the progress.
@@ -118,7 +118,7 @@ def run_selftest(
     "--launches",
     # With 4 per side, no p-value of three cases can be below 0.086 after Holm: the check could never fail.
     type=click.IntRange(6, 1000),
-    default=10,
+    default=LAUNCHES_A_SIDE,
     show_default=True,
     help="Launches per side of the A/A comparison; more launches resolve smaller differences.",
 )

@@ -15,7 +15,7 @@ from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
 from busbw.escape import say
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
 from busbw.launch.live_table import LiveTable
-from busbw.launch.observers import Listener, Relay
+from busbw.launch.observers import Listener
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
@@ -70,9 +70,10 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
     try:
         with shutdown.listening(abort):
             attached.publish(LaunchOrder(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
-            table: Listener = Listener() if quiet else LiveTable(plan, launch, time.monotonic(), remaining)
+            began = time.monotonic()
+            table = Listener(begins) if quiet else LiveTable(plan, launch, began, remaining, report=begins)
             job = Job(plan, here.folder, launch, info.launcher, row, remaining, shutdown.asked, here.size_bytes)
-            outcome = run(job, _world(attached, plan, lost), Relay(table, begins))
+            outcome = run(job, _world(attached, plan, lost), table)
     except BusbwError as error:
         here.broke(error, launch, current)
         if shutdown.policy.together:

@@ -34,14 +34,15 @@ def wait_for(host: str, port: int, seconds: float) -> None:
             return
 
 
-def use_interface_to(*hosts: str) -> None:
-    """Make Gloo use the interface that reaches the first possible of ``hosts``, unless the user has set one.
+def use_interface_to(host: str, distant: str) -> None:
+    """Make Gloo use the interface to ``host`` or, on that host, to ``distant``, an address on another host.
 
-    By default it uses the interface of this host's own name, which is the loopback on many systems.
+    By default Gloo uses the interface of this host's own name, which is the loopback on many systems. Nothing is
+    changed if all ranks are on one host (``distant`` is empty), or if the user has set an interface.
     """
-    if "GLOO_SOCKET_IFNAME" in os.environ:
+    if not distant or "GLOO_SOCKET_IFNAME" in os.environ:
         return
-    name = next((name for host in hosts if (name := interface_to(host)) is not None), None)
+    name = interface_to(host) or interface_to(distant)
     if name is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
 

@@ -70,16 +70,13 @@ def refuse_unknown_world(variables: Mapping[str, str]) -> None:
     """Raise LaunchError if an unknown launcher has started several processes: each would begin its own run, on the same
     cores.
     """
-    for names, least, started in (
-        (_SIZES_OF_OTHERS, 2, "that many processes"),
-        (_RANKS_OF_OTHERS, 1, "several processes"),
-    ):
+    for names, least in ((_SIZES_OF_OTHERS, 2), (_RANKS_OF_OTHERS, 1)):
         for name in names:
             text = variables.get(name, "")
             if text.isdecimal() and int(text) >= least:
                 raise LaunchError(
-                    f"{name} is {text}: a launcher that busbw does not know has started {started}, and each would "
-                    "measure separately; use torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
+                    f"{name} is {text}: a launcher that busbw does not know has started several processes, which would "
+                    "all measure; use torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
                     f"MASTER_ADDR and MASTER_PORT for each; if this is the only process, unset {name}"
                 )
 

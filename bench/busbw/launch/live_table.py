@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -17,6 +17,7 @@ from busbw.launch.observers import Listener, in_words, timing_in_words
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan
+from busbw.runs.progress import CaseBlock
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, settings_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import spread
@@ -36,8 +37,11 @@ class LiveTable(Listener):
         launch: int,
         began: float,
         remaining: Remaining | None = None,
+        *,
+        report: Callable[[CaseBlock | None], None] = lambda _: None,
         err: TextIO | None = None,
     ) -> None:
+        super().__init__(report)
         # For a resumed run, only the launches to come are counted.
         place, self._launches = (launch, plan.launches) if remaining is None else (remaining.number, remaining.launches)
         self._shown_launches = plan.launches if remaining is None else launch - place + self._launches
@@ -90,8 +94,9 @@ class LiveTable(Listener):
         self._shown_fields = frozenset(name for name, values in known.items() if len(values) > 1)
         self._progress.start()
 
-    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the bar counts blocks
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
         """Update the progress bar."""
+        super().block_begins(case, launch, block)
         total = self._blocks * self._launches
         before = self._blocks * self._launch + self._done
         spent = time.monotonic() - self._began
@@ -100,6 +105,7 @@ class LiveTable(Listener):
 
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
         """Print the case if it is complete."""
+        super().row_written(row)
         if isinstance(row, Skipped):
             self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  skipped: {row.reason}")
             return

@@ -16,7 +16,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from busbw import errors
 from busbw.backends.base import BackendRow, World
 from busbw.backends.mpi.segments import LATE, remove_segments
 from busbw.errors import BusbwError, LaunchError, RankFailure
@@ -24,7 +23,7 @@ from busbw.launch.base import Result, Settings, die_with_parent, finish_well
 from busbw.launch.launcher_env import default_ranks
 from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
-from busbw.launch.observers import Listener, Relay, in_words
+from busbw.launch.observers import Listener, in_words
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import raise_interrupt
 from busbw.launch.worker import Job, Outcome, run
@@ -39,15 +38,6 @@ _REPORT_SECONDS = 5.0
 """Time for the other ranks to report after one has failed; longer than they wait for each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """The error of a rank: its class, its message, and what the backend said."""
-
-    kind: str
-    message: str
-    said: str = ""
-
-
 @dataclass(slots=True)
 class _Rank:
     """A rank as the parent process sees it."""
@@ -56,7 +46,7 @@ class _Rank:
     process: ForkProcess
     pipe: Connection
     outcome: Outcome | None = None
-    failure: _Failure | None = None
+    failure: BusbwError | None = None
 
     @property
     def exited(self) -> bool:
@@ -208,7 +198,7 @@ def _process(watch: Watch, rank: _Rank, message: object) -> None:
         watch.current, watch.during = message, in_words(message[0])
     elif message is None and watch.current is not None:
         watch.current, watch.during = None, f"the pause after {watch.during}"
-    elif isinstance(message, _Failure):
+    elif isinstance(message, BusbwError):
         rank.failure = message
     elif isinstance(message, Outcome):
         rank.outcome = message
@@ -226,7 +216,7 @@ def _error_of(watch: Watch) -> BusbwError:
     """
     during = watch.during
     failures = [rank.failure for rank in watch.ranks if rank.failure is not None]
-    roots = [failure for failure in failures if failure.kind != RankFailure.__name__]
+    roots = [failure for failure in failures if not isinstance(failure, RankFailure)]
     ends = {rank.number: end for rank in watch.ranks if (end := _end_of(rank)) is not None}
     certain = {number: text for number, (text, sure) in ends.items() if sure}
     suspects = certain or ({} if roots else {number: text for number, (text, _) in ends.items()})
@@ -235,12 +225,12 @@ def _error_of(watch: Watch) -> BusbwError:
             f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}"
             for number, text in suspects.items()
         ]
-        said = next((f"; {failure.said}" for failure in failures if failure.said), "")
+        said = next((f"; {one.said}" for one in failures if isinstance(one, RankFailure) and one.said), "")
         late = not any(watch.ranks[number].exited for number in suspects)
         return RankFailure(f"{', '.join(names)} during {during}{said}", tuple(suspects), late=late)
     if roots:
-        return _as_error(roots[0])
-    return RankFailure(failures[0].message if failures else f"the launch ended during {during} and no rank says why")
+        return roots[0]
+    return RankFailure(str(failures[0]) if failures else f"the launch ended during {during} and no rank says why")
 
 
 def _end_of(rank: _Rank) -> tuple[str, bool] | None:
@@ -254,12 +244,6 @@ def _end_of(rank: _Rank) -> tuple[str, bool] | None:
         f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code} without a message",
         True,
     )
-
-
-def _as_error(failure: _Failure) -> BusbwError:
-    kind = getattr(errors, failure.kind, None)
-    known = isinstance(kind, type) and issubclass(kind, BusbwError)
-    return kind(failure.message) if known else BusbwError(failure.message)
 
 
 def _end_all(ranks: list[_Rank]) -> None:
@@ -303,7 +287,7 @@ def _be_rank(
         stub.enter()
 
     def lost(error: Exception) -> None:
-        _report_and_exit(parent, _as_failure(error))
+        _report_and_exit(parent, error)
 
     try:
         host, port, key = parent.recv()
@@ -311,23 +295,21 @@ def _be_rank(
         world = World(
             *(number, size, number, job.launcher, timeout), store=(host, port), local_size=size, key=key, lost=lost
         )
-        table = Listener() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
-        outcome = run(job, world, Relay(table, parent.send) if number == 0 else Listener())
+        table = Listener(parent.send) if number == 0 else Listener()
+        if number == 0 and not quiet:
+            table = LiveTable(job.plan, job.launch, began, job.remaining, report=parent.send)
+        outcome = run(job, world, table)
         parent.send(outcome)
     except BusbwError as error:
-        _report_and_exit(parent, _as_failure(error))
+        _report_and_exit(parent, error)
     except Exception as error:  # noqa: BLE001 - the parent reports a bug in a rank to the user
-        _report_and_exit(parent, _Failure("BusbwError", f"rank {number}: {type(error).__name__}: {error}"))
+        _report_and_exit(parent, BusbwError(f"rank {number}: {type(error).__name__}: {error}"))
     sys.stdout.flush()
 
 
-def _as_failure(error: Exception) -> _Failure:
-    return _Failure(type(error).__name__, str(error), getattr(error, "said", ""))
-
-
-def _report_and_exit(parent: Connection, failure: _Failure) -> None:
+def _report_and_exit(parent: Connection, error: Exception) -> None:
     try:
-        parent.send(failure)
+        parent.send(error)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -149,13 +149,13 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
                     )
                 guards.append(listener.accept()[0])
                 stubs.append(_received(guards[-1], size))
-            if sorted(stub.rank for stub in stubs) != list(range(size)):
-                raise LaunchError(
-                    f"{mpiexec} started ranks {sorted(stub.rank for stub in stubs)} instead of 0 to {size - 1}"
-                )
+            stubs.sort(key=lambda stub: stub.rank)
+            ranks = [stub.rank for stub in stubs]
+            if ranks != list(range(size)):
+                raise LaunchError(f"{mpiexec} started ranks {ranks} instead of 0 to {size - 1}")
             until_started.close()
             _reserve(stack, {wanted for stub in stubs for wanted in stub.descriptors})
-            yield tuple(sorted(stubs, key=lambda stub: stub.rank))
+            yield tuple(stubs)
         finally:
             _close(guards, process)
 

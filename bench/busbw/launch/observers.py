@@ -10,47 +10,26 @@ from busbw.units import format_size
 
 
 class Listener:
-    """Base class of observers of a launch. It ignores all events, as on all ranks but the first."""
+    """Receives the events of a launch, and calls ``report`` with the current block: case and number, or None once its
+    row is on disk.
+    """
+
+    def __init__(self, report: Callable[[CaseBlock | None], None] = lambda _: None) -> None:
+        self._report = report
 
     def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
         """All ranks are connected; this launch has ``blocks`` blocks. ``cautions`` are to be shown first."""
 
-    def block_begins(self, case: Case, launch: int, block: int) -> None:
+    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - for observers that count them
         """A block begins."""
-
-    def row_written(self, row: Measurement | Skipped | Failed) -> None:
-        """A row was written to disk."""
-
-    def launch_ended(self) -> None:
-        """All blocks of this launch are written."""
-
-
-class Relay(Listener):
-    """Forwards all events to ``listener``, and calls ``report`` with the current block (case and number), or None once
-    its row is on disk.
-    """
-
-    def __init__(self, listener: Listener, report: Callable[[CaseBlock | None], None]) -> None:
-        self._listener = listener
-        self._report = report
-
-    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
-        """Forward the event."""
-        self._listener.world_formed(cases, blocks, hosts, cautions)
-
-    def block_begins(self, case: Case, launch: int, block: int) -> None:
-        """Forward the event, and report the block."""
-        self._listener.block_begins(case, launch, block)
         self._report((case, block))
 
-    def row_written(self, row: Measurement | Skipped | Failed) -> None:
-        """Forward the event, and report that no block is running."""
-        self._listener.row_written(row)
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:  # noqa: ARG002 - for observers that show it
+        """A row was written to disk."""
         self._report(None)
 
     def launch_ended(self) -> None:
-        """Forward the event."""
-        self._listener.launch_ended()
+        """All blocks of this launch are written."""
 
 
 def timing_in_words(case: Case) -> list[str]:

@@ -161,7 +161,7 @@ class StoreRendezvous:
         if distant and not self._secret:
             risk = f"anyone who reaches {self._where} can give these ranks orders; set it for all ranks"
             say(f"caution: BUSBW_SECRET is not set: {risk}")
-        self._use_interface_to(distant)
+        use_interface_to(self._host, distant)
 
     def receive(self) -> LaunchOrder:
         """Wait for the order in the store, and for an address on another host."""
@@ -178,7 +178,7 @@ class StoreRendezvous:
             if order.plan is not None:
                 problem = f"{me} has reached rank 0, but not all other ranks have"
                 with _exit_after(self._timeout_seconds + _SLACK_SECONDS, problem):
-                    self._use_interface_to(self._get_verified(_ELSEWHERE))
+                    use_interface_to(self._host, self._get_verified(_ELSEWHERE))
         except RuntimeError as error:
             raise LaunchError(f"{problem} for {self._timeout_seconds:g} s: {_in_words(error)}") from error
         return order
@@ -235,11 +235,6 @@ class StoreRendezvous:
         distant = elsewhere([address_towards(self._host), *addresses])
         self._set_signed(_ELSEWHERE, distant)
         return distant
-
-    def _use_interface_to(self, distant: str) -> None:
-        """With several hosts, use the interface to rank 0's host or, on that host, to the address ``distant``."""
-        if distant:
-            use_interface_to(self._host, distant)
 
     def _absent(self, text: str, seconds: float) -> list[int]:
         """Send the order ``text`` to each rank that asks; return those that have not received it after ``seconds``."""
@@ -314,8 +309,7 @@ class MpiRendezvous:
             except (RuntimeError, OSError) as error:
                 raise LaunchError(f"{self._me} cannot open a port for the other ranks: {_in_words(error)}") from error
             host, _ = self.store
-            if distant := elsewhere(self._mpi.gathered(address_towards(host))):
-                use_interface_to(host, distant)
+            use_interface_to(host, elsewhere(self._mpi.gathered(address_towards(host))))
             self._mpi.finalize()
 
 

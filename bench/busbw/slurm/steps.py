@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from busbw.backends.signing import VARIABLE, new_secret
@@ -46,7 +47,8 @@ def carry_out(
     starts, options = _split(command)
     kept = _kept(options)
     runs = JobRuns(results_dir)
-    folder = _resumed(options, results_dir)
+    selector = _value_of("--resume", options)
+    folder = store.find(results_dir, selector) if selector else None
     if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
         folder = _begun(runs, variables)
         if folder is None:
@@ -77,34 +79,27 @@ def carry_out(
 
 def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split ``srun -n 4 busbw run --suite quick`` after ``run``, into the command and the options of the run."""
-    places = [
-        place for place, word in enumerate(command) if word == "run" and place and command[place - 1].endswith("busbw")
-    ]
-    if not places:
-        raise UsageError(
-            f"expected a command with busbw run, such as srun busbw run --suite quick; given: {' '.join(command)}"
-        )
-    first = places[0] + 1
-    return list(command[:first]), list(command[first:])
+    for end in range(2, len(command) + 1):
+        if command[end - 1] == "run" and command[end - 2].endswith("busbw"):
+            return list(command[:end]), list(command[end:])
+    raise UsageError(
+        f"expected a command with busbw run, such as srun busbw run --suite quick; given: {' '.join(command)}"
+    )
 
 
 def _kept(options: Sequence[str]) -> list[str]:
     """Options that every launch needs: --quiet, and the --timeout that applies before ranks know the plan."""
-    found = []
-    for place, option in enumerate(options):
-        if option == "--quiet" or option.startswith("--timeout="):
-            found.append(option)
-        elif option == "--timeout":
-            found += options[place : place + 2]
-    return found
+    timeout = _value_of("--timeout", options)
+    return [*([] if timeout is None else [f"--timeout={timeout}"]), *(["--quiet"] if "--quiet" in options else [])]
 
 
-def _resumed(options: Sequence[str], results_dir: Path) -> Path | None:
-    for place, option in enumerate(options):
-        if option == "--resume" and place + 1 < len(options):
-            return store.find(results_dir, options[place + 1])
-        if option.startswith("--resume="):
-            return store.find(results_dir, option.partition("=")[2])
+def _value_of(name: str, options: Sequence[str]) -> str | None:
+    """The value of the option ``name``, which is given as ``--name VALUE`` or ``--name=VALUE``."""
+    for option, following in pairwise([*options, ""]):
+        if option == name:
+            return following
+        if option.startswith(f"{name}="):
+            return option.partition("=")[2]
     return None
 
 
