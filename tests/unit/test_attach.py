@@ -521,7 +521,7 @@ def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
     first = StoreRendezvous(info(0, 1), "127.0.0.1", port, 20.0)
     first.publish(LaunchOrder(plan=PLAN, run="first"))
     again = StoreRendezvous(info(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
-    with pytest.raises(LaunchError, match=r"rank 1 \(host .*\) has received nothing from rank 0 for 0\.5 s"):
+    with pytest.raises(LaunchError, match=r"rank 1 of \d \(host .*\) has received nothing from rank 0 for 0\.5 s"):
         again.receive()
 
 
@@ -540,7 +540,7 @@ def test_ranks_that_do_not_come_are_named() -> None:
 
     def come() -> None:
         with pytest.raises(
-            LaunchError, match=r"rank 2 \(host .*\) has reached rank 0, but not all other ranks have for 2 s: "
+            LaunchError, match=r"rank 2 of 4 \(host .*\) has reached rank 0, but not all other ranks have for 2 s: "
         ):
             StoreRendezvous(info(2, 4), "127.0.0.1", port, 2.0).receive()
 

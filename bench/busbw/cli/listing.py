@@ -108,7 +108,7 @@ def _suites() -> list[Row]:
     from busbw.system import environment  # noqa: PLC0415
 
     found: list[Row] = []
-    for name in plan.suites():
+    for name, text in plan.suites().items():
         suite = plan.read_suite(name)
         ranks = suite.ranks or 4
         cores = max(1, environment.cores_of_launcher() // ranks)
@@ -120,7 +120,7 @@ def _suites() -> list[Row]:
                 "launches": suite.launches,
                 "cases at 4 ranks": len(expanded),
                 "minutes": round(seconds / 60, 1),
-                "what": plan.suites()[name].partition("\n")[0].lstrip("# "),
+                "what": text.partition("\n")[0].lstrip("# "),
             }
         )
     return found

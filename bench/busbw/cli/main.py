@@ -81,15 +81,17 @@ COMMANDS: dict[str, dict[str, Command]] = {
 matplotlib.
 """
 
+_ROWS = {name: row for commands in COMMANDS.values() for name, row in commands.items()}
+
 
 class _Commands(click.Group):
     """A click group that imports commands by name and turns busbw's errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own
-        return [name for commands in COMMANDS.values() for name in commands]
+        return list(_ROWS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's own
-        row = next((commands[cmd_name] for commands in COMMANDS.values() if cmd_name in commands), None)
+        row = _ROWS.get(cmd_name)
         if row is None:
             return None
         command: click.Command = getattr(importlib.import_module(row.module), row.function or cmd_name)

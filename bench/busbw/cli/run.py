@@ -178,7 +178,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     dry_run: bool,
     quiet: bool,
     as_json: bool,
-    **asked: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
+    **asked: Any,  # noqa: ANN401 - passed to the plan's field of that name, which checks it
 ) -> None:
     """Measure operations, on local ranks or on those that torchrun, mpirun or srun has started.
 

@@ -85,7 +85,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     wait: bool,
     results_dir: Path,
     as_json: bool,
-    **of_sbatch: Any,  # noqa: ANN401 - each goes to the job's field of that name, which checks it
+    **of_sbatch: Any,  # noqa: ANN401 - passed to the job's field of that name, which checks it
 ) -> None:
     """Submit a Slurm job that measures PLAN: a shipped suite (busbw list suites) or a TOML file.
 

@@ -89,10 +89,7 @@ def guard() -> Streams:
             os.fstat(number)
         except OSError:
             closed.add(number)
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
+            os.open(os.devnull, os.O_RDWR)  # gets ``number``, the lowest one that is free
     raws: list[_Raw | None] = []
     for number, name in ((1, "stdout"), (2, "stderr")):
         old: TextIO | None = getattr(sys, name)

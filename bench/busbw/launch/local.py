@@ -230,7 +230,7 @@ def _error_of(watch: Watch) -> BusbwError:
         return RankFailure(f"{', '.join(names)} during {during}{said}", tuple(suspects), late=late)
     if roots:
         return roots[0]
-    return RankFailure(str(failures[0]) if failures else f"the launch ended during {during} and no rank says why")
+    return RankFailure(str(failures[0]) if failures else f"the launch ended during {during} without a known reason")
 
 
 def _end_of(rank: _Rank) -> tuple[str, bool] | None:

@@ -165,8 +165,8 @@ class StoreRendezvous:
 
     def receive(self) -> LaunchOrder:
         """Wait for the order in the store, and for an address on another host."""
-        rank, me = self._info.rank, f"rank {self._info.rank} (host {socket.gethostname()})"
-        problem = f"{me} has received nothing from rank 0"
+        rank = self._info.rank
+        problem = f"{self._me} has received nothing from rank 0"
         try:
             with _exit_after(self._timeout_seconds + _SLACK_SECONDS, problem):
                 self._refuse_taken_ranks([rank], coming=1)
@@ -176,7 +176,7 @@ class StoreRendezvous:
                 self.key = key_of(self._secret, order.session)
                 self._set_signed(_RECEIVED.format(rank=rank), address_towards(self._host))
             if order.plan is not None:
-                problem = f"{me} has reached rank 0, but not all other ranks have"
+                problem = f"{self._me} has reached rank 0, but not all other ranks have"
                 with _exit_after(self._timeout_seconds + _SLACK_SECONDS, problem):
                     use_interface_to(self._host, self._get_verified(_ELSEWHERE))
         except RuntimeError as error:

@@ -169,20 +169,20 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     random.Random(seed).shuffle(order)
     if job.remaining is not None:
         order = lacking(order, cases.cases, job.remaining)
-    slowest_timer_ns = max(int(one["timer_ns"]) for one in everyone)
     traces = job.folder if job.plan.record_trace else None
+    slowest_timer_ns = max(_of_all(everyone, "timer_ns"))
     bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=slowest_timer_ns, hosts=hosts, traces=traces)
     begun = LaunchStarted(
         launch=job.launch,
         started=store.utc_now(),
         order_seed=seed,
         hosts=hosts,
-        pids=tuple(int(one["pid"]) for one in everyone),
-        timer_ns=tuple(int(one["timer_ns"]) for one in everyone),
+        pids=_of_all(everyone, "pid"),
+        timer_ns=_of_all(everyone, "timer_ns"),
         shared_clock=common.shared,
         load_average=environment.load_average(),
-        empty_call_ns=tuple(int(one["empty_call_ns"]) for one in everyone),
-        empty_loop_ns=tuple(int(one["empty_loop_ns"]) for one in everyone),
+        empty_call_ns=_of_all(everyone, "empty_call_ns"),
+        empty_loop_ns=_of_all(everyone, "empty_loop_ns"),
         compiled_call_ns=_of_all(everyone, "compiled_call_ns"),
         compiled_loop_ns=_of_all(everyone, "compiled_loop_ns"),
         clocks=compare_all(backend, clock),

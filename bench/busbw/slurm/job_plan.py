@@ -210,7 +210,7 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
 
 
 def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
-    """The variables of a submitted job: this busbw, or the one that is named, and where runs are kept."""
+    """The variables of a submitted job: the path of busbw (default: this installation) and the results folder."""
     return (
         Setting("BUSBW", this_busbw() if busbw is None else busbw, ours=True),
         Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
@@ -218,8 +218,8 @@ def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
 
 
 def this_busbw() -> str:
-    """The path of the command beside this Python. Raises UsageError when there is none."""
+    """The path of the command beside this Python. Raises UsageError if there is none."""
     path = Path(sys.executable).absolute().parent / "busbw"
     if not path.is_file():
-        raise UsageError(f"there is no {path}; say with --busbw where the nodes find the command")
+        raise UsageError(f"{path} does not exist; give the path of busbw on the nodes with --busbw")
     return str(path)

@@ -27,7 +27,7 @@ def goes_on_with(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocati
         return False
     if job.comment == resumption_of(folder):
         return True
-    nodes = {stay.nodes for stay in allocations if stay.job == job.id}
+    nodes = {allocation.nodes for allocation in allocations if allocation.job == job.id}
     return bool(nodes) and (job.state != "RUNNING" or job.nodes in nodes)
 
 
