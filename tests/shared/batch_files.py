@@ -1,12 +1,15 @@
 """The batch files in ``slurm/`` as jobs; ``python tests/shared/batch_files.py slurm`` writes them."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from busbw.slurm.script import Job, Setting, Shell, render
 
 _RANKS_PER_NODE = 2
 _GPUS = 8
+
+_job = partial(Job, exclusive=True, time="1:00:00")
 
 _BUSBW = Setting("BUSBW", "busbw", "path of busbw if it is not in PATH: /shared/venv/bin/busbw")
 _RESULTS = Setting(
@@ -37,7 +40,7 @@ def _suite(backend: str | Shell) -> tuple[str | Shell, ...]:
 
 
 def _gpus(name: str, nodes: int, about: str, suite: Setting = _SUITE, more: str = _MORE) -> Job:
-    return Job(
+    return _job(
         name=f"busbw-{name}",
         about=_about(
             name,
@@ -48,8 +51,6 @@ def _gpus(name: str, nodes: int, about: str, suite: Setting = _SUITE, more: str 
         nodes=nodes,
         ranks_per_node=_GPUS,
         gpus_per_node=_GPUS,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, suite, _LAUNCHES),
         run=_suite("nccl"),
     )
@@ -67,17 +68,15 @@ SHIPPED: dict[str, Job] = {
         suite=Setting("SUITE", "memory-gpu", "or quick, standard, full"),
         more=f"--op host_to_device,peer_copy --groups div:{_GPUS}",
     ),
-    "cpu": Job(
+    "cpu": _job(
         name="busbw-cpu",
         about=_about("cpu", "Measure the CPUs of several nodes over Gloo (TCP); no MPI is needed."),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES),
         run=_suite("gloo"),
     ),
-    "mpi": Job(
+    "mpi": _job(
         name="busbw-mpi",
         about=_about(
             "mpi",
@@ -86,13 +85,11 @@ SHIPPED: dict[str, Job] = {
         ),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES, _MPI),
         mpi=Shell("$MPI"),
         run=_suite("mpi"),
     ),
-    "pairs": Job(
+    "pairs": _job(
         name="busbw-pairs",
         about=(
             *_about(
@@ -107,8 +104,6 @@ SHIPPED: dict[str, Job] = {
         ),
         nodes=4,
         ranks_per_node=1,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, Setting("SIZES", "8,4MiB"), _LAUNCHES),
         # No barrier before each sample: with unequal latencies, it releases near ranks before far ones.
         run=(
@@ -116,7 +111,7 @@ SHIPPED: dict[str, Job] = {
             *("--launches", Shell("$LAUNCHES"), Shell("$@")),
         ),
     ),
-    "nightly": Job(
+    "nightly": _job(
         name="busbw-nightly",
         about=(
             "Regression test: measure and compare with a good run. The job fails (exit status 1) if a case is slower",
@@ -132,8 +127,6 @@ SHIPPED: dict[str, Job] = {
         ),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(
             _BUSBW,
             _RESULTS,
@@ -159,7 +152,7 @@ SHIPPED: dict[str, Job] = {
             '"$BUSBW" compare "$BASELINE" "$run" --within "$WITHIN" --fail-on slower --fail-on missing',
         ),
     ),
-    "scaling": Job(
+    "scaling": _job(
         name="busbw-scaling",
         about=(
             "Measure scaling: the same plan on 1, 2 and 4 nodes, one after another. In this job array, every task gets",
@@ -173,12 +166,10 @@ SHIPPED: dict[str, Job] = {
         nodes=4,
         node_counts=(1, 2, 4),
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES),
         run=_suite("gloo"),
     ),
-    "container": Job(
+    "container": _job(
         name="busbw-container",
         about=_about(
             "container",
@@ -187,8 +178,6 @@ SHIPPED: dict[str, Job] = {
         ),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES, Setting("IMAGE", "/shared/images/busbw.sqsh")),
         before=(
             'mkdir -p "$BUSBW_RESULTS_DIR"',

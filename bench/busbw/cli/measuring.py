@@ -94,10 +94,10 @@ def broken_off_in_words() -> Iterator[None]:
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
-    names = [name.strip() for name in text.split(",")]
-    if all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
-        return tuple(map(int, names))
-    raise UsageError(f"--{option} {text!r}: expected whole numbers separated by commas, such as 0,1")
+    numbers = units.numbers_in(text.replace(" ", ""))
+    if not numbers:
+        raise UsageError(f"--{option} {text!r}: expected whole numbers, such as 0,1 or 0-3")
+    return numbers
 
 
 _READ: dict[str, Callable[[Any], object]] = {

@@ -16,7 +16,7 @@ import msgspec
 
 from busbw import launch
 from busbw.backends import backend_named
-from busbw.backends.base import Backend, BackendRow
+from busbw.backends.base import Backend
 from busbw.backends.faults import CorruptingBackend, DelayingBackend, wrapped
 from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import UsageError
@@ -80,26 +80,24 @@ def run_selftest(
     stamp = store.create(results_dir / environment.machine_name(), FOLDER)
     settings = Settings(stamp, quiet=True)
 
-    def measure(name: str, sweep: tuple[Sweep, ...], launches: int, row: BackendRow) -> Path:
-        wanted = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=launches)
-        return launch.execute(wanted, settings, row).folder
-
     def late(inner: Backend) -> Backend:
         return DelayingBackend(inner, last, DELAY_SECONDS, DELAY_SHARE, seed=plan.seed)
 
     def wrong(inner: Backend) -> Backend:
         return CorruptingBackend(inner) if inner.rank == last else inner
 
-    say(f"A/A comparison: 2 × {launches} launches of {ranks} ranks")
-    same = measure("same", _SAME, 2 * launches, row)
-    say(f"straggler detection: rank {last} is {1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples")
-    delayed = measure("late", _LATE, 2, wrapped(row, late))
-    say(f"data verification: rank {last} receives wrong data")
-    corrupted = measure("wrong", _WRONG, 1, wrapped(row, wrong))
+    delay = f"{1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples"
+    runs = {}
+    for name, text, sweep, count, faulty in (
+        ("same", f"A/A comparison: 2 × {launches} launches of {ranks} ranks", _SAME, 2 * launches, row),
+        ("late", f"straggler detection: rank {last} is {delay}", _LATE, 2, wrapped(row, late)),
+        ("wrong", f"data verification: rank {last} receives wrong data", _WRONG, 1, wrapped(row, wrong)),
+    ):
+        say(text)
+        wanted = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=count)
+        runs[name] = str(launch.execute(wanted, settings, faulty).folder.relative_to(stamp))
     truth = {
-        "runs": {
-            name: str(run.relative_to(stamp)) for name, run in (("same", same), ("late", delayed), ("wrong", corrupted))
-        },
+        "runs": runs,
         "backend": backend,
         "ranks": ranks,
         "usable_cores": environment.usable_cores(),

@@ -143,17 +143,19 @@ class StoreRendezvous:
 
     def publish(self, order: LaunchOrder) -> None:
         """Store the order, and wait until all ranks have received it, because the store ends with this process."""
-        patience = min(self._timeout_seconds, _LINGER_SECONDS) if order.plan is None else self._timeout_seconds
+        measures = order.plan is not None
+        patience = self._timeout_seconds if measures else min(self._timeout_seconds, _LINGER_SECONDS)
         order = msgspec.structs.replace(order, session=new_secret())
         self.key = key_of(self._secret, order.session)
         try:
             absent = self._absent(msgspec.json.encode(order).decode(), patience)
-            if order.plan is not None:
-                self._refuse_taken_ranks(range(1, self._info.size), coming=0)
-            distant = "" if absent or order.plan is None else self._distant_address()
+            if not measures:
+                return
+            self._refuse_taken_ranks(range(1, self._info.size), coming=0)
+            distant = "" if absent else self._distant_address()
         except RuntimeError as error:
             raise LaunchError(f"rank 0 cannot send the order to the other ranks: {_in_words(error)}") from error
-        if absent and order.plan is not None:
+        if absent:
             raise LaunchError(
                 f"{len(absent)} of {self._info.size} ranks have not reached rank 0 at {self._where} within "
                 f"{patience:g} s: {_listed(absent)}"
