@@ -36,7 +36,7 @@ _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "
 """Options of ``busbw run`` that are allowed with ``--resume``; ``--launches`` may add launches to the stored plan."""
 
 
-def go_on_with(
+def resume_run(
     selector: str, changes: Mapping[str, Any], settings: Settings, *, dry_run: bool, as_json: bool
 ) -> Result | None:
     """Measure what the run ``selector`` lacks, with ``changes`` to its plan. With ``dry_run``, only print it."""
@@ -77,7 +77,7 @@ def _print_lack(lack: Lack, *, as_json: bool) -> None:
 
 
 @contextmanager
-def broken_off_in_words() -> Iterator[None]:
+def report_interruption() -> Iterator[None]:
     """If a run is interrupted or fails, print its folder and the command that resumes it, and exit with status 1."""
     try:
         yield
@@ -206,17 +206,17 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     )
 
 
-_JUDGED_BYTES = 100 << 20
+_MOST_ANALYSED_BYTES = 100 << 20
 """Larger runs, such as pairs of 256 ranks, take longer than some seconds to analyse, so only on request."""
 
 
-def _judged(folder: Path, function: str) -> Any:  # noqa: ANN401 - busbw imports nothing of the analysis
+def _analysed(folder: Path, function: str) -> Any:  # noqa: ANN401 - busbw imports nothing of the analysis
     """The result of ``function`` of the analysis for the run in ``folder``.
 
     None if the analysis is not installed, would take long, or cannot judge the run (the reason is printed).
     """
     try:
-        if sum(file.stat().st_size for file in folder.glob("samples.jsonl*")) > _JUDGED_BYTES:
+        if sum(file.stat().st_size for file in folder.glob("samples.jsonl*")) > _MOST_ANALYSED_BYTES:
             return None
         return getattr(importlib.import_module("busbw_analysis.cli.main"), function)(folder)
     except ImportError:
@@ -232,11 +232,11 @@ def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
     try:
         if as_json:
             counted = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}
-            found = _judged(result.folder, "shown") or {}
+            found = _analysed(result.folder, "shown") or {}
             echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
             return
         if not quiet:
-            _judged(result.folder, "tell")
+            _analysed(result.folder, "tell")
     except OSError:
         echo(f"results: {folder}", err=True)
         raise

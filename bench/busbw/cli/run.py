@@ -192,11 +192,11 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     changes = {name: asked[name] for name in ("launches", "timeout_seconds")}
     timeout = Timing().timeout_seconds if asked["timeout_seconds"] is None else asked["timeout_seconds"]
     settings = Settings(results_dir, port, quiet or as_json)
-    with measuring.broken_off_in_words(), launch.session(settings, timeout) as world:
+    with measuring.report_interruption(), launch.session(settings, timeout) as world:
         if not world.leads:
             result = launch.follow(world)
         elif resume is not None:
-            result = measuring.go_on_with(resume, changes, world, dry_run=dry_run, as_json=as_json)
+            result = measuring.resume_run(resume, changes, world, dry_run=dry_run, as_json=as_json)
         else:
             wanted, beside = measuring.asked_plan(suite, plan_file, ops, asked, alone=no_baseline)
             if dry_run:

@@ -18,7 +18,7 @@ def resumption_of(folder: Path) -> str:
     return f"resumes {folder.name}"
 
 
-def goes_on_with(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocation]) -> bool:
+def will_measure(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocation]) -> bool:
     """Whether ``job`` measures the run in ``folder`` or will when it starts; ``allocations`` are the jobs of the run.
 
     A job that was requeued onto other nodes has begun another run there.
@@ -34,7 +34,7 @@ def goes_on_with(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocati
 def refuse_a_second_job(folder: Path) -> None:
     """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
     allocations = JobRuns(folder.parent).jobs(folder)
-    job = next((one for one in queue.mine() if goes_on_with(one, folder, allocations)), None)
+    job = next((one for one in queue.mine() if will_measure(one, folder, allocations)), None)
     if job is not None:
         raise LaunchError(
             f"run {folder.name} is already being resumed by job {job.shown}, {job.in_words()}; wait for its end (busbw "
@@ -63,7 +63,7 @@ def _of_runs(results_dir: Path, queued: Sequence[QueuedJob]) -> Iterator[tuple[s
         allocations = runs.jobs(folder)
         numbers = {allocation.job for allocation in allocations}
         theirs = [job for job in queued if job.id in numbers or job.comment == resumption_of(folder)]
-        run = _run_part(folder, live=any(goes_on_with(job, folder, allocations) for job in theirs))
+        run = _run_part(folder, live=any(will_measure(job, folder, allocations) for job in theirs))
         for job in theirs:
             yield job.id, job, run
         if not theirs:
