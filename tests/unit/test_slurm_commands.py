@@ -477,7 +477,7 @@ def test_runs_are_listed_when_slurm_has_forgotten_their_jobs_or_is_not_there(
     result = busbw("status")
     assert result.exit_code == 0
     assert result.stderr == "busbw: only runs are listed: squeue failed: Unable to contact slurm controller\n"
-    monkeypatch.setattr("busbw.slurm.queue.shutil.which", lambda _: None)
+    monkeypatch.setenv("PATH", str(slurm / "nothing"))
     assert "only runs are listed: sbatch and squeue not found in PATH" in busbw("status").stderr
 
 

@@ -209,13 +209,10 @@ def status(*, results_dir: Path, as_json: bool) -> None:
 def _queued() -> tuple[queue.QueuedJob, ...]:
     """The jobs of this user; if Slurm cannot be queried, print the reason and return none."""
     try:
-        why = queue.missing()
-        queued = queue.mine() if why is None else ()
+        return queue.mine()
     except LaunchError as error:
-        why, queued = str(error), ()
-    if why is not None:
-        echo(f"busbw: only runs are listed: {plain_text(why)}", err=True)
-    return queued
+        echo(f"busbw: only runs are listed: {plain_text(str(error))}", err=True)
+        return ()
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -231,6 +228,3 @@ def launches(*, command: tuple[str, ...], results_dir: Path) -> None:
     folder, code = steps.carry_out(command, results_dir, variables)
     echo(folder)
     click.get_current_context().exit(code)
-
-
-__all__ = ["launches", "status", "submit"]

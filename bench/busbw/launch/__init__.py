@@ -95,7 +95,13 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
         refuse_impossible(plan, ranks, on_one_host=launcher.rendezvous is None)
-    return launcher.run(plan, usable, settings)
+    if launcher.rendezvous is None:
+        from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
+
+        return run_local(plan, usable, settings)
+    from busbw.launch.attach import run_rank0  # noqa: PLC0415 - as above
+
+    return run_rank0(plan, usable, settings)
 
 
 def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:

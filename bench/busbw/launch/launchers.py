@@ -4,38 +4,22 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from busbw.backends.base import BackendRow
-from busbw.launch.base import Result, Settings
 from busbw.launch.launcher_env import LauncherVariables, RankInfo, env_int, found_in, rank_info
 from busbw.launch.rendezvous import Rendezvous, at_mpirun, at_srun, at_torchrun
 from busbw.launch.signals import LAST_WORDS_SECONDS, SignalPolicy
-from busbw.runs.plan import Plan
 
 _BEFORE_SLURM_KILLS_SECONDS = 20.0
 """Less than Slurm's ``KillWait``, the time from SIGTERM to SIGKILL: 30 s by default."""
-
-
-def _run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.attach import run_rank0  # noqa: PLC0415 - imports torch
-
-    return run_rank0(plan, row, settings)
-
-
-def _run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.local import run_local  # noqa: PLC0415 - as above
-
-    return run_local(plan, row, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherRow:
     """A row of the table of launchers.
 
-    ``variables``: environment variables of its ranks, several variants (empty: busbw starts the ranks itself).
-    ``rendezvous``: makes the rendezvous from rank, environment and timeout in seconds (None: not needed).
+    ``variables``: environment variables of its ranks, several variants (empty: no such variables).
+    ``rendezvous``: makes the rendezvous from rank, environment and timeout in seconds (None: busbw starts the ranks).
     ``signals``: how it ends its ranks.
     ``starts``: the kinds of backends (``started_by``) whose ranks it can start.
-    ``run``: measures a plan, in rank 0 or in the process that starts ranks.
     """
 
     name: str
@@ -44,7 +28,6 @@ class LauncherRow:
     rendezvous: Callable[[RankInfo, Mapping[str, str], float], Rendezvous] | None = None
     signals: SignalPolicy = field(default_factory=SignalPolicy)
     starts: tuple[str, ...] = ("anybody", "mpiexec")
-    run: Callable[[Plan, BackendRow, Settings], Result] = _run_rank0
 
     def found(self, environ: Mapping[str, str]) -> bool:
         """Whether this process is one of its ranks, or can start them."""
@@ -130,7 +113,6 @@ LAUNCHERS: dict[str, LauncherRow] = {
         LauncherRow(
             name="local",
             summary="starts ranks on this machine, for MPI through mpiexec: busbw run --ranks 4 …",
-            run=_run_local,
         ),
     )
 }
