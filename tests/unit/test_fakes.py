@@ -34,6 +34,7 @@ class Heard(observers.Listener):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.blocks: list[tuple[Case, int]] = []
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - there is one
