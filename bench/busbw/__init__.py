@@ -1,3 +1,3 @@
-"""busbw: measures collective communication and judges nothing; the judging is busbw_analysis's."""
+"""busbw: measures collective communication. The results are evaluated by busbw_analysis."""
 
 __version__ = "0.1.0"

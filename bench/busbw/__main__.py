@@ -1,4 +1,4 @@
-"""``python -m busbw``: the same as the command ``busbw``."""
+"""``python -m busbw`` is the command ``busbw``."""
 
 from busbw.cli.main import main
 

@@ -1,24 +1,24 @@
 """The errors that busbw raises on purpose.
 
-A message says what was wrong, what was given and what is allowed. Only ``cli`` turns one into an exit code.
+A message states what is wrong, what was given and what is allowed. Only ``cli`` turns errors into exit codes.
 
-Every class has a ``code``, a short stable word that scripts and tests go by; the words of a message may change. Where
-one class covers conditions that somebody has to tell apart, ``code=`` says at the raise which of them it is.
+Every class has a ``code``, a short stable word for scripts and tests, while the message may change. Where one class
+covers several conditions that must be distinguished, ``code=`` overrides it when the error is raised.
 
-    BusbwError    failed            everything below; exit code 1
-    ├── UsageError    usage             an option, plan or name that cannot be right; exit code 2
+    BusbwError    failed            base class; exit code 1
+    ├── UsageError    usage             an invalid option, plan or name; exit code 2
     ├── StoreError    store             a run folder that cannot be written or read
-    │   ├── DamagedRun    damaged-run       a line that is not what the writer wrote
-    │   └── NewerSchema   newer-schema      written by a busbw that knows more than this one
-    ├── LaunchError   launch            the ranks did not come to life, or the world is not the one that was stated
-    ├── BackendError  backend           the backend refused or broke an operation on this rank
-    ├── RankFailure   rank-failure      a rank died, hung or dropped out while the others were measuring
-    ├── ClockError    clock             a clock that went backwards or cannot be trusted
-    ├── LogError      not-a-log         the log of another tool that cannot be read
-    └── AnalysisError analysis          the data cannot carry the judgement that was asked for
-        └── UnlikeRuns    unlike-runs       runs that may not be pooled; names the key and both values
+    │   ├── DamagedRun    damaged-run       a line that differs from what was written
+    │   └── NewerSchema   newer-schema      written by a newer busbw
+    ├── LaunchError   launch            the ranks did not start, or do not match the request
+    ├── BackendError  backend           an operation was refused or failed on this rank
+    ├── RankFailure   rank-failure      a rank died, hung or disconnected during a launch
+    ├── ClockError    clock             a clock that went backwards or is unreliable
+    ├── LogError      not-a-log         a log of another tool that cannot be read
+    └── AnalysisError analysis          the data do not allow the requested analysis
+        └── UnlikeRuns    unlike-runs       runs that cannot be pooled; names the key and both values
 
-    Interrupted   interrupted       no failure, and no BusbwError: Ctrl-C or its like during a run
+    Interrupted   interrupted       not a BusbwError: Ctrl-C or a signal during a run
 """
 
 import re
@@ -29,9 +29,7 @@ from typing import Final, NoReturn
 
 
 class BusbwError(Exception):
-    """Root of the tree: a failure that busbw can explain. ``folder`` is the run that it broke off and that can be gone
-    on with (None: there is none).
-    """
+    """Base class: a failure that busbw can explain. ``folder`` is the interrupted run (None: it cannot be resumed)."""
 
     code: str = "failed"
     folder: Path | None = None
@@ -43,19 +41,19 @@ class BusbwError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user had enough in the middle of a run; ``folder`` is where it is kept."""
+    """A run was interrupted; ``folder`` is its folder."""
 
     code = "interrupted"
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("interrupted; what was finished is kept")
+        super().__init__("interrupted; completed blocks are kept")
         self.folder = folder
 
 
 class UsageError(BusbwError, ValueError):
-    """What the user asked for cannot be right as written.
+    """The request of the user is invalid.
 
-    A ValueError too, so that a record may raise it in its constructor and msgspec adds where in a file it happened.
+    It is also a ValueError, so that a record may raise it in its constructor and msgspec adds the position in the file.
     """
 
     code = "usage"
@@ -65,20 +63,20 @@ _FEW_NAMES: Final = 12
 
 
 def refuse_unknown(what: str, given: str, known: Iterable[str], code: str = UsageError.code) -> NoReturn:
-    """Raise the UsageError that ``given`` is no ``what``: the name that was probably meant, and all that are known."""
+    """Raise a UsageError for the unknown ``given``, with the most similar known name or a list of all."""
     names = list(known)
     raise UsageError(f"{what} {given!r} is unknown; {what_is_known(names, nearest(given, names))}", code=code)
 
 
 def what_is_known(names: Collection[str], likely: str | None) -> str:
-    """The end of a message about an unknown name. Many names are not listed where the ``likely`` one was found."""
-    meant = [] if likely is None else [f"did you mean {likely}?"]
+    """The end of a message about an unknown name. A long list is omitted if there is a ``likely`` name."""
+    hint = [] if likely is None else [f"did you mean {likely}?"]
     listed = [f"known: {', '.join(names)}"] if likely is None or len(names) <= _FEW_NAMES else []
-    return " ".join([*meant, *listed])
+    return " ".join([*hint, *listed])
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that somebody who typed ``given`` probably meant; None where none is near."""
+    """The name in ``known`` that is most similar to ``given``; None if none is similar."""
     plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in known}
     found = get_close_matches(re.sub(r"[^a-z0-9]", "", given.lower()), plain, n=1)
     return plain[found[0]] if found else None
@@ -91,34 +89,35 @@ class StoreError(BusbwError):
 
 
 class DamagedRun(StoreError):
-    """A line of a run is not what the writer wrote, and it is not the last one."""
+    """A line of a run, other than the last one, differs from what was written."""
 
     code = "damaged-run"
 
 
 class NewerSchema(StoreError):
-    """The run was written in a newer format than this busbw understands."""
+    """The run has a newer format than this version of busbw supports."""
 
     code = "newer-schema"
 
 
 class LaunchError(BusbwError):
-    """The ranks did not come to life, or the world that formed is not the one that was stated."""
+    """The ranks did not start, or do not match the request."""
 
     code = "launch"
 
 
 class BackendError(BusbwError):
-    """The backend refused an operation, or broke in the middle of it, on this rank."""
+    """The backend refused an operation, or failed during it, on this rank."""
 
     code = "backend"
 
 
 class RankFailure(BusbwError):
-    """A rank died, hung or dropped out; the message names rank, host, operation and size.
+    """A rank died, hung or disconnected; the message names rank, host, operation and size.
 
-    ``lost`` are the ranks that are held to blame (empty: nobody stands out), ``said`` is what the backend said.
-    ``late``: their processes are there, and did not answer in time.
+    ``lost``: the ranks that caused it (empty: unknown).
+    ``said``: message of the backend.
+    ``late``: whether their processes exist but did not answer in time.
     """
 
     code = "rank-failure"
@@ -137,18 +136,18 @@ class ClockError(BusbwError):
 
 
 class LogError(BusbwError):
-    """The log of another tool holds no results, or not those of one job; docs/logs.md lists the codes."""
+    """The log of another tool contains no results, or those of several jobs; docs/logs.md lists the codes."""
 
     code = "not-a-log"
 
 
 class AnalysisError(BusbwError):
-    """The data cannot carry the judgement that was asked for."""
+    """The data do not allow the requested analysis."""
 
     code = "analysis"
 
 
 class UnlikeRuns(AnalysisError):
-    """Runs that may not be pooled: the message names the key and both values."""
+    """Runs that cannot be pooled; the message names the key and both values."""
 
     code = "unlike-runs"

@@ -1,8 +1,7 @@
-"""Text on its way to a terminal: no terminal, browser or table takes it for an order, because control characters are
-written out.
+"""Output of text with control characters escaped, so that no terminal, browser or table interprets them.
 
-A run folder may come from anyone. An escape sequence in a host name would recolour or rewrite the terminal of whoever
-looks at it, a reversal of the writing direction would turn a sentence around, and a line break would forge a line.
+A run folder may come from an untrusted source. An escape sequence in a host name could rewrite the terminal, a change
+of the writing direction could reverse a sentence, and a line break could forge a line.
 """
 
 import os
@@ -21,13 +20,13 @@ _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 
 
 def plain_text(text: str) -> str:
-    r"""``text`` on one line, with every control character written out, as ``\x1b``."""
-    return _CONTROL.sub(_written_out, _SPACE.sub(" ", text))
+    r"""``text`` on one line, with every control character escaped, such as ``\x1b``."""
+    return _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
 
 
-def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - a record or JSON, the same again
-    """``value``, a record or JSON, with every text in it as ``change`` makes it; what no text changes in stays itself,
-    so that a healthy run costs one look at each field.
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - a record or JSON
+    """``value``, a record or JSON, with ``change`` applied to every text in it. Parts without a changed text are not
+    copied.
     """
     if isinstance(value, str):
         text = change(value)
@@ -39,7 +38,7 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
         pairs = {with_texts(name, change): with_texts(inner, change) for name, inner in value.items()}
         return value if pairs == value else pairs
-    # Vectors of samples are tuples of nothing but numbers; a list of JSON may begin with one.
+    # Sample vectors are tuples of numbers only, but a JSON list may begin with a number and contain text.
     if isinstance(value, list) or (isinstance(value, tuple) and value and not isinstance(value[0], int | float)):
         inners = [with_texts(inner, change) for inner in value]
         same = all(one is other for one, other in zip(inners, value, strict=True))
@@ -48,14 +47,14 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    r"""Print ``text``, whose line breaks are our own, with every other control character written out, as ``\u001b``:
-    in JSON it still means the same character. What is one line or one cell goes through ``plain_text`` before.
+    r"""Print ``text`` with its line breaks, and every other control character escaped as ``\u001b``, which is valid in
+    JSON. Apply ``plain_text`` first to text for one line or cell.
     """
     click.echo(_NO_LINE_END.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
 
 
 def say(text: object) -> None:
-    """A line of busbw's own on stderr, from wherever a run is, which is not lost when the process ends at once."""
+    """Print a message of busbw on stderr, flushed so that it is not lost when the process exits immediately."""
     sys.stderr.write(f"busbw: {text}\n")
     sys.stderr.flush()
 
@@ -64,15 +63,15 @@ _COLOURS: Final = {"good": "green", "caution": "yellow", "bad": "red", "bar": "c
 
 
 def echo_toned(lines: Iterable[Iterable[tuple[str, str]]]) -> None:
-    """Print lines of pieces as ``echo`` does: ``good``, ``caution``, ``bad``, ``bar`` and ``quiet`` ones in colours,
-    where stdout is a terminal and ``NO_COLOR`` is not set.
+    """Print lines of (text, tone) parts. The tones ``good``, ``caution``, ``bad``, ``bar`` and ``quiet`` have colours
+    if stdout is a terminal and ``NO_COLOR`` is not set.
     """
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for line in lines:
         texts = (click.style(plain_text(text), fg=_COLOURS.get(tone), dim=tone == "quiet") for text, tone in line)
-        click.echo("".join(texts), color=coloured)  # which takes the colours away again where there are to be none
+        click.echo("".join(texts), color=coloured)  # removes the colours if ``coloured`` is False
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

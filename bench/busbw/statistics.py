@@ -1,4 +1,4 @@
-"""The few statistics that the stopping rule and the tables must share, so that both mean the same by an interval.
+"""Statistics that the stopping rule and the tables share, so that both use the same intervals.
 
 Sources: order-statistic interval of the median, Hoefler & Belli 2015 rule 5 (the same as
 ``scipy.stats.quantile_test(x, p=0.5).confidence_interval()``); integrated autocorrelation time with the initial
@@ -17,7 +17,7 @@ _FEWEST_TO_CORRELATE = 4
 
 @dataclass(frozen=True, slots=True)
 class MedianInterval:
-    """A median with its distribution-free interval; ``low`` and ``high`` are None when there are too few values."""
+    """A median with its distribution-free interval; ``low`` and ``high`` are None if there are too few values."""
 
     median: float
     low: float | None
@@ -25,7 +25,7 @@ class MedianInterval:
 
     @property
     def relative_half_width(self) -> float:
-        """Half of the interval's width over the median; infinite when there is no interval."""
+        """Half of the interval's width, relative to the median; infinite without an interval."""
         if self.low is None or self.high is None or self.median <= 0:
             return math.inf
         return (self.high - self.low) / 2 / self.median
@@ -34,9 +34,9 @@ class MedianInterval:
 def median_interval(values: npt.ArrayLike, confidence: float = 0.95, tau: float = 1.0) -> MedianInterval:
     """The median of ``values`` (any order, at least one) with its order-statistic interval.
 
-    ``tau`` is the autocorrelation time in samples: n correlated values know no more than n / tau free ones, so the
-    ranks of the interval's ends are those of n / tau values. With fewer than 6 effective values there is no two-sided
-    95 % interval at all.
+    ``tau`` is the autocorrelation time in samples: n correlated values contain the information of n / tau independent
+    ones, so the interval's ends have the ranks for n / tau values. With fewer than 6 effective values there is no
+    two-sided 95 % interval.
     """
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     count = len(ordered)
@@ -51,27 +51,27 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95, tau: float 
 
 
 def spread(values: npt.ArrayLike) -> float:
-    """Half of p95 − p5 over the median of ``values``: 0.1 where nine in ten lie within about ± 10 % of it.
+    """Half of p95 − p5, relative to the median: 0.1 if nine in ten ``values`` lie within about ± 10 % of it.
 
-    The one definition: the live table, ``show`` and the report all give that of the samples of a launch.
+    The live table, ``show`` and the report use this definition for the samples of a launch.
     """
     return float(spreads(np.asarray(values, dtype=np.float64)[np.newaxis])[0])
 
 
 def spreads(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """``spread`` of every row."""
-    # Of sorted rows numpy takes quantiles in a third of the time, the sorting included.
+    # On sorted rows numpy needs a third of the time for quantiles, including the sort.
     low, middle, high = np.quantile(np.sort(rows, axis=1), (0.05, 0.5, 0.95), axis=1)
     return np.asarray((high - low) / 2 / middle)
 
 
 @functools.lru_cache(maxsize=4096)
 def _rank_below(count: int, confidence: float) -> int | None:
-    """How many of ``count`` sorted values may be cut off at each end so that the rest covers the median.
+    """The number of sorted values that can be removed at each end so that the rest covers the median (None: none).
 
-    That is the largest k with P(X ≤ k) ≤ (1 - confidence) / 2 for X binomial with p = 1/2. Summed from the logarithms
-    of neighbouring terms: exact enough for any count, where factorials overflow and the normal approximation is off
-    by one. The stopping rule asks for the same few counts again and again, hence the cache.
+    It is the largest k with P(X ≤ k) ≤ (1 - confidence) / 2 for X binomial with p = 1/2. Computed from the logarithms
+    of ratios of neighbouring terms, because factorials overflow and the normal approximation is off by one. Cached,
+    because the stopping rule uses few different counts.
     """
     successes = np.arange(1, count // 2 + 1)
     terms = np.exp(np.append(0.0, np.cumsum(np.log((count - successes + 1) / successes))) - count * math.log(2))
@@ -83,8 +83,8 @@ def _rank_below(count: int, confidence: float) -> int | None:
 def autocorrelation_time(values: npt.ArrayLike) -> float:
     """Integrated autocorrelation time (in samples, ≥ 1) of the indicator "above the median".
 
-    The indicator, because it is the median whose error is wanted and because one outlier must not decide it. The sum
-    is cut at the first pair of lags that is not positive (Geyer's initial positive sequence).
+    The indicator, because the error of the median is needed and one outlier must not dominate. The sum ends before the
+    first pair of lags that is not positive (Geyer's initial positive sequence).
     """
     series = np.asarray(values, dtype=np.float64)
     count = len(series)

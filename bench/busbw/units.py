@@ -1,7 +1,7 @@
-"""Sizes, rates and times as people write them: parsing on the way in, formatting on the way out.
+"""Parsing and formatting of sizes, rates and times.
 
-Inside busbw everything is in base units: bytes, bytes per second, integer nanoseconds. Rates are decimal
-(1 GB/s = 1e9 B/s); only buffer sizes are binary, and then they are spelled KiB, MiB, GiB.
+Internally, everything is in base units: bytes, bytes per second, integer nanoseconds. Rates are decimal
+(1 GB/s = 1e9 B/s); buffer sizes are binary, with the units KiB, MiB and GiB.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Final
 from busbw.errors import UsageError
 
 MOST_SIZES: Final = 10_000
-"""Of a list or a range of sizes."""
+"""Maximum number of sizes in a list or range."""
 LARGEST_SIZE: Final = (1 << 63) - 1
 
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -31,59 +31,58 @@ _MOST_NUMBERS = 1_000_000
 
 
 def parse_size(text: str) -> int:
-    """Bytes of one buffer size: ``8``, ``64KiB``, ``1.5GiB``.
+    """Parse a buffer size to bytes: ``8``, ``64KiB``, ``1.5GiB``.
 
-    Raises UsageError for anything else. A bare ``M`` or ``MB`` is refused, because half of the world reads it
-    as 10^6 and the other half as 2^20.
+    Raises UsageError for anything else. ``M`` and ``MB`` are refused, because they may mean 10^6 or 2^20.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        ranges = ", and a range as 8..64MiB*2" if "-" in text else ""
-        raise UsageError(f"size {text!r} is not a size; write bytes (8) or a binary unit (64KiB, 1MiB, 1.5GiB){ranges}")
+        ranges = "; write a range as 8..64MiB*2" if "-" in text else ""
+        raise UsageError(f"size {text!r}: expected bytes (8) or a binary unit (64KiB, 1MiB, 1.5GiB){ranges}")
     number, unit = match.groups()
     factor = _BINARY.get(unit or "B")
     if factor is None:
         letter = unit[0].upper()
         hint = f"; did you mean {number}{letter}iB?" if letter in "KMGT" else ""
         raise UsageError(f"size {text!r}: unit {unit!r} is not allowed; allowed are {', '.join(_BINARY)}{hint}")
-    size = Fraction(number) * factor  # a float would lose the last bytes above 2**53
+    size = Fraction(number) * factor  # a float is not exact above 2**53
     if size.denominator != 1:
         raise UsageError(f"size {text!r} is not a whole number of bytes")
     if size > LARGEST_SIZE:
-        raise UsageError(f"size {text!r} is larger than any buffer; the largest is {LARGEST_SIZE} B")
+        raise UsageError(f"size {text!r} is too large; the maximum is {LARGEST_SIZE} B")
     return int(size)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Bytes of a sweep: a list (``8,1KiB,1MiB``), a geometric range (``8..64MiB*2``) or an arithmetic one
-    (``1MiB..4MiB+512KiB``); lists and ranges mix. The result is ascending and without repeats.
+    """Parse the sizes of a sweep: a list (``8,1KiB,1MiB``), a geometric range (``8..64MiB*2``), an arithmetic one
+    (``1MiB..4MiB+512KiB``) or a mixture. The result is ascending and without duplicates.
 
-    Raises UsageError for an empty sweep, a range that runs backwards, a factor ≤ 1 or a step of 0.
+    Raises UsageError for an empty sweep, a descending range, a factor ≤ 1 or a step of 0.
     """
     sizes: set[int] = set()
-    made = 0  # with repeats, which take as long
+    count = 0  # with duplicates, which take as long
     for part in text.split(","):
-        if made > MOST_SIZES:
-            raise UsageError(f"these are more than {MOST_SIZES} sizes, the most that is allowed")
-        made += 1
+        if count > MOST_SIZES:
+            raise UsageError(f"more than {MOST_SIZES} sizes, which is the maximum")
+        count += 1
         match = _RANGE.fullmatch(part)
         if match is None:
             if ".." in part:
-                raise UsageError(f"range {part!r} needs a factor or a step: 8..64MiB*2 or 1MiB..4MiB+512KiB")
+                raise UsageError(f"range {part!r} needs a factor or step, such as 8..64MiB*2 or 1MiB..4MiB+512KiB")
             sizes.add(parse_size(part))
             continue
         low, high = parse_size(match["low"]), parse_size(match["high"])
         if low > high:
-            raise UsageError(f"range {part!r} runs backwards: {match['low']} is larger than {match['high']}")
+            raise UsageError(f"range {part!r}: {match['low']} is larger than {match['high']}; write it ascending")
         spread = _geometric if match["how"] == "*" else _arithmetic
         found = spread(part, low, high, match["step"])
-        made += len(found)
+        count += len(found)
         sizes.update(found)
     return tuple(sorted(sizes))
 
 
 def short_ranges(text: str) -> list[str]:
-    """For each range in ``text``, as ``parse_sizes`` takes it, whose steps do not reach its end: its last size."""
+    """A note for each range in ``text`` (see ``parse_sizes``) whose steps do not reach its end, with the last size."""
     found = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
@@ -101,7 +100,7 @@ def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
     except ValueError:
         factor = 0.0
     if not 1 < factor < float("inf") or low == 0:
-        raise UsageError(f"range {part!r}: a geometric range starts above 0 and its factor is a number above 1")
+        raise UsageError(f"range {part!r}: a geometric range must start above 0 and have a factor above 1")
     sizes: list[int] = []
     size = float(low)
     while size <= LARGEST_SIZE and round(size) <= high:  # a large factor makes it infinite
@@ -125,18 +124,18 @@ def _check_length(part: str, sizes: int) -> None:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second of ``50GB/s``, or of ``400Gb/s`` in bits as network cards are labelled.
+    """Parse a rate to bytes per second: ``50GB/s``, or ``400Gb/s`` in bits as for network cards.
 
     Raises UsageError for anything else, and for a rate of 0.
     """
     rate = _in_units("rate", text, _RATES, "50GB/s, 400Gb/s")
     if not rate > 0:
-        raise UsageError(f"rate {text!r} carries nothing; want one above 0")
+        raise UsageError(f"rate {text!r}: expected a rate above 0")
     return rate
 
 
 def parse_time(text: str) -> float:
-    """Seconds of ``2us``, ``1.5ms`` or ``3s``. Raises UsageError for anything else."""
+    """Parse a time to seconds: ``2us``, ``1.5ms``, ``3s``. Raises UsageError for anything else."""
     return _in_units("time", text, _TIMES, "2us, 1.5ms")
 
 
@@ -144,12 +143,12 @@ def _in_units(what: str, text: str, units: Mapping[str, float], examples: str) -
     match = _NUMBER_AND_UNIT.fullmatch(text)
     factor = units.get(match[2]) if match else None
     if match is None or factor is None:
-        raise UsageError(f"{what} {text!r} is none; want a number and one of {', '.join(units)}, as in {examples}")
+        raise UsageError(f"{what} {text!r}: expected a number with one of {', '.join(units)}, such as {examples}")
     return float(match[1]) * factor
 
 
 def format_size(size_bytes: int) -> str:
-    """``1048576`` → ``1 MiB``; a size that no binary unit divides with at most two decimals stays in bytes."""
+    """``1048576`` → ``1 MiB``; in bytes if no binary unit gives the exact size with two decimals."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         whole, rest = divmod(size_bytes, _BINARY[unit])
         hundredths, beyond = divmod(rest * 100, _BINARY[unit])
@@ -159,7 +158,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def about_size(size_bytes: float) -> str:
-    """A size that was computed or need not be exact, with three digits: ``34752`` → ``33.9 KiB``."""
+    """A rounded size with three digits: ``34752`` → ``33.9 KiB``."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size_bytes >= _BINARY[unit]:
             return f"{_three_or_four_digits(size_bytes / _BINARY[unit])} {unit}"
@@ -167,12 +166,12 @@ def about_size(size_bytes: float) -> str:
 
 
 def _three_or_four_digits(value: float) -> str:
-    """Binary units go up to 1024, of which three digits would be wrong by some."""
+    """Four digits from 1000 to 1023, which occur in binary units."""
     return f"{value:.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def format_rate(bytes_per_second: float | None) -> str:
-    """``1.25e10`` → ``12.5 GB/s`` with three significant digits; None (there is no wire) → ``–``."""
+    """``1.25e10`` → ``12.5 GB/s`` with three significant digits; None (no data are sent) → ``–``."""
     if bytes_per_second is None:
         return "–"
     return _in_one_of(bytes_per_second, _prefixed("B/s"))
@@ -194,7 +193,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_span(seconds: float) -> str:
-    """How long a person waits: ``8 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    """A duration in whole units: ``8 s``, ``3 min 5 s``, ``2 h 10 min``."""
     whole = max(0, round(seconds))
     minutes, rest = divmod(whole, 60)
     if not minutes:
@@ -208,7 +207,7 @@ def _prefixed(unit: str) -> list[tuple[str, float]]:
 
 
 def _in_one_of(value: float, units: Sequence[tuple[str, float]]) -> str:
-    """``value`` in the largest unit in which it is at least 1 once it is rounded: 999.9 MB/s is 1 GB/s."""
+    """``value`` in the largest unit in which it is at least 1 after rounding: 999.9 MB/s is 1 GB/s."""
     rounded = abs(float(f"{value:.3g}"))
     name, factor = next((unit for unit in units if rounded >= unit[1]), units[-1])
     text = f"{value / factor:.3g}"
@@ -216,7 +215,7 @@ def _in_one_of(value: float, units: Sequence[tuple[str, float]]) -> str:
 
 
 def significant(value: float, decimals: int, width: int) -> str:
-    """``value`` with three significant digits at least, and with ``decimals`` decimals where ``width`` has room."""
+    """``value`` with at least three significant digits, and with ``decimals`` decimals if they fit into ``width``."""
     needed = max(0, 2 - math.floor(math.log10(value))) if value > 0 else decimals
     for digits in (max(decimals, needed), needed):
         text = f"{value:.{digits}f}"
@@ -226,15 +225,15 @@ def significant(value: float, decimals: int, width: int) -> str:
 
 
 def number_list(numbers: Iterable[int]) -> str:
-    """Numbers as the kernel writes lists of cores: ``0-3,8``, ascending and without repeats."""
-    # Of a run of neighbours each is as far from its place as the others.
-    runs = groupby(enumerate(sorted(set(numbers))), key=lambda placed: placed[1] - placed[0])
-    ends = [(run[0], run[-1]) for run in ([number for _, number in placed] for _, placed in runs)]
+    """Numbers in the kernel's notation for core lists: ``0-3,8``, ascending and without duplicates."""
+    # In a run of consecutive numbers, the difference of number and index is constant.
+    runs = groupby(enumerate(sorted(set(numbers))), key=lambda indexed: indexed[1] - indexed[0])
+    ends = [(run[0], run[-1]) for run in ([number for _, number in indexed] for _, indexed in runs)]
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def numbers_in(text: str) -> tuple[int, ...] | None:
-    """The numbers of such a list; None when it is none, or one of more than a million."""
+    """Parse ``number_list``; None if ``text`` is not such a list, or has more than a million numbers."""
     found: list[int] = []
     for part in text.strip().split(",") if text.strip() else ():
         match = _NUMBERS.fullmatch(part)

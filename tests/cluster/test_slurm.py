@@ -63,7 +63,7 @@ class TestWrongMpi:
         job = site.ended(number)
         assert (job.state, job.exit_code) == ("FAILED", 1)
         assert "start the ranks with srun --mpi=pmi2" in site.log(number)
-        assert "no run came of it: the step ended with exit status 1" in site.log(number)
+        assert "the step produced no run and ended with exit status 1" in site.log(number)
         assert site.runs(number) == []
 
     def test_so_they_are_of_open_mpi(self, site: Site, openmpi: dict[str, str]) -> None:

@@ -93,7 +93,7 @@ class TestSubmit:
     def test_what_slurm_refuses_is_told_in_its_words(self, site: Site) -> None:
         refused = site.busbw("submit", "quick", "--nodes", "2", "--ranks-per-node", "1", "--partition", "nosuch")
         assert refused.returncode == 1
-        assert refused.stderr.startswith("busbw: sbatch refused: ")
+        assert refused.stderr.startswith("busbw: sbatch failed: ")
         assert "invalid partition specified: nosuch" in refused.stderr
 
     def test_a_job_that_waits_for_ever_says_why(self, site: Site) -> None:
@@ -108,7 +108,7 @@ class TestSubmit:
             process.send_signal(signal.SIGINT)
             site.bed.ask("scancel", str(number))
             _, err = told(process)
-        assert f"{reason}: the partition has fewer nodes than were asked for" in err
+        assert f"{reason}: the partition has or allows fewer nodes than requested" in err
 
 
 # --- what ends a job early -------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class TestBrokenOff:
             site.bed.ask("scontrol", "update", f"jobid={number}", "starttime=now")
             code, err = told(process)
         assert code == 0, err
-        assert f"requeued; going on with run {before.run.id}" in site.log(number)
+        assert f"requeued; continuing run {before.run.id}" in site.log(number)
         run = site.run(number)
         assert run.run.id == before.run.id
         assert len(set(blocks_of(run))) == len(blocks_of(run)) == 80
@@ -180,11 +180,11 @@ class TestTimeLimit:
         number, process = limited["warned"]
         code, err = told(process)
         assert code == 1
-        assert f"job {number} ended FAILED: its script ended with an error" in err
+        assert f"job {number} ended FAILED: its script exited with an error" in err
         run = site.run(number)
         assert run.end is not None
         assert (run.end.status, run.end.reason) == ("interrupted", "ended at the end of a block by SIGUSR1")
-        assert f"busbw submit --resume {run.run.id} goes on" in site.log(number)
+        assert f"busbw submit --resume {run.run.id}, unless" in site.log(number)
 
     def test_the_limit_itself_loses_nothing_that_was_finished(self, site: Site, limited: dict[str, Any]) -> None:
         number, process = limited["unwarned"]

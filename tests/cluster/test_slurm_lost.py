@@ -20,7 +20,7 @@ def test_a_rank_that_dies_is_named(site: Site, backend: str) -> None:
         os.kill(site.rank_on("n2"), signal.SIGKILL)
         code, err = told(process)
     assert code == 1
-    assert f"job {number} ended FAILED: its script ended with an error" in err
+    assert f"job {number} ended FAILED: its script exited with an error" in err
     assert "rank 1 (host n2) did not answer during" in err
     run = site.run(number)
     assert run.end is not None
@@ -40,7 +40,7 @@ def test_a_rank_of_open_mpi_that_dies_takes_all_along_and_loses_nothing_that_was
         os.kill(site.rank_on("n2"), signal.SIGKILL)
         code, err = told(process)
     assert code == 1
-    assert f"job {number} ended FAILED: its script ended with an error" in err
+    assert f"job {number} ended FAILED: its script exited with an error" in err
     assert len(site.run(number).measurements) >= before
     assert re.search(r"error: .*n2.* task 1: Killed", site.log(number)), site.log(number)
 

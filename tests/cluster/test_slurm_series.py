@@ -39,7 +39,7 @@ def test_a_night_is_held_against_the_first_one(site: Site) -> None:
     first = night(5, *whole)  # the fewest that can tell two bands apart
     assert first.state == "COMPLETED", site.log(first.number)
     baseline = nights / "baseline"
-    assert f"the first run: {baseline} is now" in site.log(first.number)
+    assert f"first run: {baseline} now points to" in site.log(first.number)
     assert (baseline / "report.html").is_file()
     second = night(5, *whole)
     assert second.state == "COMPLETED", site.log(second.number)

@@ -96,7 +96,9 @@ def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Co
         ("hang", "hangs: it does not answer during broadcast at 1 KiB (float32)"),
         pytest.param("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)", marks=pytest.mark.slow),
         pytest.param(
-            "leave", "exited with status 7 without a word during broadcast at 1 KiB (float32)", marks=pytest.mark.slow
+            "leave",
+            "exited with status 7 without a message during broadcast at 1 KiB (float32)",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -139,7 +141,7 @@ def test_a_rank_that_dies_when_all_is_measured_costs_no_case(commands: Commands)
     finished = _with_fault(commands, "leave-at-the-end", "run", "--plan", commands.sweep("broadcast"), "--ranks", "3")
     run = commands.read()
     assert finished.code == 1, finished.told
-    assert "exited with status 7 without a word during the pause after broadcast" in finished.err
+    assert "exited with status 7 without a message during the pause after broadcast" in finished.err
     assert not run.failed
     assert not run.not_reached
     assert run.end is not None
@@ -345,7 +347,7 @@ def test_a_port_in_use_is_named(commands: Commands) -> None:
         finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--port", str(port))
     assert finished.code == 1, finished.told
     assert f"cannot open the rendezvous on 127.0.0.1 port {port}" in finished.err
-    assert "give another port with --port" in finished.err
+    assert "give another --port" in finished.err
     assert "Traceback" not in finished.told
     assert not list(commands.results.glob("*/*")), "a run that never began leaves no folder"
 
@@ -376,7 +378,7 @@ def _assert_interrupted(commands: Commands, started: Started, before: tuple[obje
     assert finished.code == 1, finished.told
     folder = commands.read().path
     assert finished.err.splitlines()[-3:] == [
-        "busbw: interrupted; what was finished is kept",
+        "busbw: interrupted; completed blocks are kept",
         f"results: {folder}",
         f"next:    busbw run --resume {folder}",
     ]

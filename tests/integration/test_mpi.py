@@ -311,7 +311,7 @@ def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(comman
     joined = commands.mpirun(3)
     finished = commands.run("run", "--plan", plan, "--launches", "2", *_MPI, program=joined)
     assert finished.code == 0, finished.told
-    assert "mpirun's world is one launch; the plan's 2 launches become 1" in finished.err
+    assert "mpirun runs one launch only, so the plan's 2 launches are reduced to 1" in finished.err
     assert finished.err.count("# op ") == 1, "one rank prints the table"
     again = commands.run("run", "--resume", "latest", "--launches", "2", program=joined)
     assert again.code == 0, again.told
@@ -387,8 +387,12 @@ def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with
 @pytest.mark.parametrize(
     ("rank", "does", "said"),
     [
-        (1, "sys.exit()", f"rank 0 of 2 (host {_HOST}) waits in MPI_Init: not every rank has come there within 8 s"),
-        (0, "from mpi4py import MPI; input()", f"rank 1 of 2 (host {_HOST}) has heard nothing from rank 0 within 8 s"),
+        (1, "sys.exit()", f"rank 0 of 2 (host {_HOST}) waits in MPI_Init, which not all ranks have called within 8 s"),
+        (
+            0,
+            "from mpi4py import MPI; input()",
+            f"rank 1 of 2 (host {_HOST}) has received nothing from rank 0 within 8 s",
+        ),
     ],
 )
 def test_a_rank_that_never_takes_part_is_not_waited_for_for_ever(
@@ -437,7 +441,7 @@ def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Command
     plan = commands.sweep("barrier")
     finished = commands.run("run", "--plan", plan, *_MPI, program=commands.torchrun(1))
     assert finished.code != 0
-    assert "torchrun cannot start ranks of backend mpi; it runs below: mpirun, srun, local" in finished.err
+    assert "torchrun cannot start ranks of backend mpi; use one of: mpirun, srun, local" in finished.err
     assert not list(commands.results.glob("*/*"))
 
 

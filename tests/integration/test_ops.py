@@ -236,7 +236,7 @@ def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> N
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified")
         for group in row.groups:
             assert (group.bus_factor is None) == (len(group.ranks) == 1 or row.case.op == "barrier")
-    assert "total busbw over 2 groups at once" in finished.err
+    assert "total busbw of 2 concurrent groups" in finished.err
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_refu
     assert {(row.case.root, row.check.state) for row in run.measurements} == {(2, "verified")}
     beyond = commands.run("run", "--plan", plan, "--ranks", "2", "--root", "2", "--results-dir", commands.folder / "b")
     assert beyond.code == 2, beyond.told
-    assert "--root: rank 2 is not there; 2 ranks are 0 to 1" in beyond.err
+    assert "--root: rank 2 does not exist; allowed are 0 to 1" in beyond.err
     assert not (commands.folder / "b").exists()
 
 

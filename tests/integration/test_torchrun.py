@@ -47,7 +47,7 @@ def test_more_or_fewer_ranks_than_asked_for_are_refused(commands: Commands, aske
     plan = commands.sweep("all_reduce")
     finished = commands.run("run", "--plan", plan, "--ranks", str(asked), program=commands.torchrun(2))
     assert finished.code != 0
-    assert f"--ranks {asked}, but torchrun started 2; leave --ranks out or make them agree" in finished.err
+    assert f"--ranks {asked}, but torchrun started 2 ranks; omit --ranks or make them agree" in finished.err
     assert not list(commands.results.glob("*/*"))
 
 

@@ -306,7 +306,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "what a run folder says reaches the terminal as it is",
         "bench/busbw/escape.py",
-        'return _CONTROL.sub(_written_out, _SPACE.sub(" ", text))',
+        'return _CONTROL.sub(_escaped, _SPACE.sub(" ", text))',
         'return _SPACE.sub(" ", text)',
         ("test_terminal.py",),
     ),

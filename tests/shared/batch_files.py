@@ -1,6 +1,7 @@
 """The batch files in ``slurm/`` as jobs; ``python tests/shared/batch_files.py slurm`` writes them."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from busbw.slurm.script import Job, Setting, Shell, render
@@ -8,13 +9,15 @@ from busbw.slurm.script import Job, Setting, Shell, render
 _RANKS_PER_NODE = 2
 _GPUS = 8
 
-_BUSBW = Setting("BUSBW", "busbw", "the command, if it is not in PATH: /shared/venv/bin/busbw")
+_job = partial(Job, exclusive=True, time="1:00:00")
+
+_BUSBW = Setting("BUSBW", "busbw", "path of busbw if it is not in PATH: /shared/venv/bin/busbw")
 _RESULTS = Setting(
-    "BUSBW_RESULTS_DIR", "results", "where runs are kept, from where the job was submitted", exported=True
+    "BUSBW_RESULTS_DIR", "results", "folder of the runs, relative to the folder of submission", exported=True
 )
 _SUITE = Setting("SUITE", "quick", "or standard, full")
-_LAUNCHES = Setting("LAUNCHES", "6", "fresh processes so many times: what an interval is made of")
-_MPI = Setting("MPI", "pmi2", "pmi2 for MPICH and Intel MPI, pmix for Open MPI; srun --mpi=list shows what there is")
+_LAUNCHES = Setting("LAUNCHES", "6", "repetitions in new processes; confidence intervals need several")
+_MPI = Setting("MPI", "pmi2", "pmi2 for MPICH and Intel MPI, pmix for Open MPI; srun --mpi=list shows the choices")
 
 
 _MORE = "--op all_reduce --sizes 8..64MiB*2"
@@ -27,194 +30,172 @@ def _about(name: str, *lines: str, more: str = _MORE) -> tuple[str, ...]:
         f"    sbatch slurm/{name}.sbatch",
         f"    sbatch --nodes=4 --partition=… slurm/{name}.sbatch {more}",
         "",
-        "Options of sbatch go before the file and win over its lines; those of busbw run go behind it. What a job of",
-        "yours needs besides, as --partition or --account, is added here or there.",
+        "Options of sbatch go before the file name and override its #SBATCH lines; those of busbw run go after it.",
+        "Add what your cluster requires, such as --partition or --account, to the command or to this file.",
     )
 
 
-def _suite(backend: str) -> tuple[str | Shell, ...]:
+def _suite(backend: str | Shell) -> tuple[str | Shell, ...]:
     return ("--suite", Shell("$SUITE"), "--backend", backend, "--launches", Shell("$LAUNCHES"), Shell("$@"))
 
 
 def _gpus(name: str, nodes: int, about: str, suite: Setting = _SUITE, more: str = _MORE) -> Job:
-    return Job(
+    return _job(
         name=f"busbw-{name}",
         about=_about(
             name,
             about,
-            "One rank drives one GPU: make --ntasks-per-node and --gpus-per-node what your nodes have.",
+            "One rank uses one GPU: set --ntasks-per-node and --gpus-per-node to the number of GPUs per node.",
             more=more,
         ),
         nodes=nodes,
         ranks_per_node=_GPUS,
         gpus_per_node=_GPUS,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, suite, _LAUNCHES),
         run=_suite("nccl"),
     )
 
 
 SHIPPED: dict[str, Job] = {
-    "gpu-node": _gpus("gpu-node", 1, "The GPUs of one node, over NCCL: what NVLink or PCIe give."),
-    "gpu-nodes": _gpus("gpu-nodes", 2, "The GPUs of several nodes, over NCCL: what the network between them gives."),
+    "gpu-node": _gpus("gpu-node", 1, "Measure the GPUs of one node over NCCL, that is, over NVLink or PCIe."),
+    "gpu-nodes": _gpus(
+        "gpu-nodes", 2, "Measure the GPUs of several nodes over NCCL, that is, over the network between them."
+    ),
     "gpu-memory": _gpus(
         "gpu-memory",
         1,
-        "What feeds the GPUs of one node: their memory, their links to the host, every pair. Each must see all others.",
+        "Measure the GPUs of a node: memory, host links and every pair. Every rank must see all GPUs.",
         suite=Setting("SUITE", "memory-gpu", "or quick, standard, full"),
         more=f"--op host_to_device,peer_copy --groups div:{_GPUS}",
     ),
-    "cpu": Job(
+    "cpu": _job(
         name="busbw-cpu",
-        about=_about("cpu", "The processors of several nodes, over Gloo: what TCP gives, and no MPI is needed."),
+        about=_about("cpu", "Measure the CPUs of several nodes over Gloo (TCP); no MPI is needed."),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES),
         run=_suite("gloo"),
     ),
-    "mpi": Job(
+    "mpi": _job(
         name="busbw-mpi",
         about=_about(
             "mpi",
-            "The processors of several nodes, over the MPI that mpi4py loads: that of the virtual environment, or else",
-            "the system's; MPI4PY_LIBMPI=/path/to/libmpi.so names another one. MPI below has to match it.",
+            "Measure the CPUs of several nodes over MPI. mpi4py loads the library of the virtual environment, else",
+            "that of the system, or MPI4PY_LIBMPI=/path/to/libmpi.so. The variable MPI below must match the library.",
         ),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES, _MPI),
         mpi=Shell("$MPI"),
         run=_suite("mpi"),
     ),
-    "pairs": Job(
+    "pairs": _job(
         name="busbw-pairs",
         about=(
             *_about(
                 "pairs",
-                "One rank a node, every node with every other one: a slow node, direction or cable has a name then.",
+                "Measure every pair of nodes, one rank per node, to find a slow node, direction or cable.",
                 more="--pairs alone",
             ),
             "",
-            "All nodes of the default partition that are idle:",
+            "All idle nodes of the default partition:",
             "",
             '    sbatch --nodes="$(sinfo --noheader --states=idle --format=%D)" slurm/pairs.sbatch',
         ),
         nodes=4,
         ranks_per_node=1,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, Setting("SIZES", "8,4MiB"), _LAUNCHES),
-        # Without a barrier before each sample: where delays differ, it lets go of near ranks before far ones.
+        # No barrier before each sample: with unequal latencies, it releases near ranks before far ones.
         run=(
             *("--op", "pair_matrix", "--sync", "none", "--sizes", Shell("$SIZES")),
             *("--launches", Shell("$LAUNCHES"), Shell("$@")),
         ),
     ),
-    "nightly": Job(
+    "nightly": _job(
         name="busbw-nightly",
         about=(
-            "Acceptance: measure, and hold it against a run that was good. The job fails (exit status 1) when",
-            "something is slower than then by more than WITHIN, is missing, gave wrong results, or could not run.",
+            "Regression test: measure and compare with a good run. The job fails (exit status 1) if a case is slower",
+            "by more than WITHIN, is missing, gave wrong results, or could not run.",
             "",
             "    sbatch --nodelist=node[1-4] --nodes=4 slurm/nightly.sbatch",
             "",
-            "The same nodes every night, as nodes differ. By itself at two in the morning, with a line of cron:",
+            "Use the same nodes every night, because nodes differ. To start it at 2 a.m., add to crontab:",
             "0 2 * * * cd /shared/acceptance && sbatch --nodelist=… nightly.sbatch",
             "",
-            "The first run becomes the baseline. To accept another state, point the link at the run that is to be it:",
-            "a baseline that followed by itself would not notice 1 % more every night.",
+            "The first run becomes the baseline. To accept a new state, point the link BASELINE to another run. It is",
+            "not updated automatically, because such a baseline would hide a slowdown of 1 % every night.",
         ),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(
             _BUSBW,
             _RESULTS,
             _SUITE,
-            Setting("LAUNCHES", "10", "with fewer than 7 a side (8 of full) no difference can be found"),
+            Setting("LAUNCHES", "10", "with fewer than 7 per side (8 of full) no difference can be found"),
             Setting("BACKEND", "gloo", "or nccl (with --gpus-per-node), mpi (with SLURM_MPI_TYPE=pmi2 or pmix)"),
-            Setting("WITHIN", "10%", "smaller differences are called equal"),
-            Setting("BASELINE", Shell("$BUSBW_RESULTS_DIR/baseline"), "a link to the run that was good"),
+            Setting("WITHIN", "10%", "smaller differences count as equal"),
+            Setting("BASELINE", Shell("$BUSBW_RESULTS_DIR/baseline"), "link to the good run"),
         ),
-        run=(
-            *(
-                "--suite",
-                Shell("$SUITE"),
-                "--backend",
-                Shell("$BACKEND"),
-                "--launches",
-                Shell("$LAUNCHES"),
-                Shell("$@"),
-            ),
-        ),
+        run=_suite(Shell("$BACKEND")),
         after=(
             '"$BUSBW" report "$run" || exit',
             'if [ -L "$BASELINE" ] && [ ! -e "$BASELINE" ]; then',
-            '    echo "$BASELINE points to $(readlink "$BASELINE"), which is gone; point it to a good run, or" >&2',
-            '    echo "remove it: the next run becomes the baseline then" >&2',
+            '    echo "$BASELINE points to $(readlink "$BASELINE"), which does not exist; point it to a good run," >&2',
+            '    echo "or remove it to make the next run the baseline" >&2',
             "    exit 1",
             "fi",
             'if [ ! -e "$BASELINE" ]; then',
             '    ln -s "$(realpath "$run")" "$BASELINE" || exit',
-            '    echo "the first run: $BASELINE is now $run"',
+            '    echo "first run: $BASELINE now points to $run"',
             "    exit 0",
             "fi",
             '"$BUSBW" compare "$BASELINE" "$run" --within "$WITHIN" --fail-on slower --fail-on missing',
         ),
     ),
-    "scaling": Job(
+    "scaling": _job(
         name="busbw-scaling",
         about=(
-            "The same plan on 1, 2 and 4 nodes, one after another: how does it scale? An array, whose tasks use the",
-            "first nodes of a job that has them all; the numbers of its tasks are the numbers of nodes.",
+            "Measure scaling: the same plan on 1, 2 and 4 nodes, one after another. In this job array, every task gets",
+            "all nodes and uses as many of them as its task number.",
             "",
             "    sbatch slurm/scaling.sbatch",
             "    sbatch --nodes=16 --array=1,2,4,8,16%1 slurm/scaling.sbatch --op all_reduce --sizes 8..64MiB*2",
             "",
-            "Options of sbatch go before the file and win over its lines; those of busbw run go behind it.",
+            "Options of sbatch go before the file name and override its #SBATCH lines; those of busbw run go after it.",
         ),
         nodes=4,
         node_counts=(1, 2, 4),
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES),
         run=_suite("gloo"),
     ),
-    "container": Job(
+    "container": _job(
         name="busbw-container",
         about=_about(
             "container",
-            "Ranks in containers: uncomment the line of what your cluster has. Without one they run as they are. The",
-            "node itself needs busbw, too: it starts the steps; let BUSBW be right inside and outside.",
+            "Run the ranks in containers: uncomment the line of your container runtime, else they run without one. The",
+            "node itself needs busbw too, to start the steps; BUSBW must be valid inside and outside the container.",
         ),
         nodes=2,
         ranks_per_node=_RANKS_PER_NODE,
-        exclusive=True,
-        time="1:00:00",
         settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES, Setting("IMAGE", "/shared/images/busbw.sqsh")),
         before=(
             'mkdir -p "$BUSBW_RESULTS_DIR"',
             "CONTAINER=()",
-            "# pyxis and enroot, image from a file or a registry; beside GPUs it brings their driver by itself:",
+            "# pyxis and enroot, with an image from a file or a registry; GPU drivers are mounted automatically:",
             '# CONTAINER=(--container-image="$IMAGE" --container-mounts="$PWD:$PWD" --container-workdir="$PWD")',
-            "# apptainer (singularity), an image in a .sif file; --nv brings the driver of GPUs:",
+            "# apptainer (singularity), with an image in a .sif file; --nv mounts the GPU driver:",
             '# CONTAINER=(apptainer exec --nv --bind "$PWD" --pwd "$PWD" "$IMAGE")',
         ),
         srun=(Shell("${CONTAINER[@]}"),),
         run=_suite("gloo"),
     ),
 }
-"""Name of the file, without its ending → the job in it."""
+"""File name without suffix → its job."""
 
 
 def write(folder: Path) -> None:
-    """Write every file below ``folder``."""
+    """Write all batch files to ``folder``."""
     folder.mkdir(exist_ok=True)
     for name, job in SHIPPED.items():
         (folder / f"{name}.sbatch").write_text(render(job), encoding="utf-8")

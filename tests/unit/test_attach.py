@@ -72,7 +72,7 @@ def test_a_list_of_hosts_is_taken_apart(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["", "n[", "n]1", "n[1-", "n[2-1]", "n[x]", "a,,b", ",a", "n[1-99999999]", "n[1,]"])
 def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
-    with pytest.raises(LaunchError, match="is no list of hosts; want names such as"):
+    with pytest.raises(LaunchError, match="is not a host list; expected names such as"):
         expand(text)
 
 
@@ -148,7 +148,7 @@ def test_tasks_of_every_node(text: str, counts: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["", "2(x", "two", "2;2"])
 def test_tasks_that_slurm_would_not_write_are_refused(text: str) -> None:
-    with pytest.raises(LaunchError, match="does not say how many tasks each node has"):
+    with pytest.raises(LaunchError, match="is not a list of tasks per node"):
         tasks_per_node(text)
 
 
@@ -254,7 +254,7 @@ def test_ranks_of_mpirun_meet_without_mpi_where_they_are_told_where(monkeypatch:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     first = rendezvous.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), where, 20.0)
     assert first.store == ("127.0.0.1", port)
-    words = "mpirun started this rank, and mpi4py is not installed; ranks of gloo and nccl need no MPI .* MASTER_ADDR"
+    words = "mpirun started this rank, and mpi4py is not installed; to use gloo or nccl without MPI, set MASTER_ADDR"
     for half in ({}, {"MASTER_ADDR": "127.0.0.1"}, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ""}):
         with pytest.raises(LaunchError, match=words):
             rendezvous.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), half, 20.0)
@@ -278,7 +278,7 @@ def test_another_mpirun_that_was_given_the_same_port_is_not_heard(other: dict[st
     first.publish(LaunchOrder(plan=PLAN, run="mine"))
     own.join()
     assert [order.run for order in heard] == ["mine"]
-    with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
+    with pytest.raises(LaunchError, match="has received nothing from rank 0"):
         rendezvous.at_mpirun(info_of_mpirun(1, size), {**where, **other}, 0.5).receive()
 
 
@@ -286,7 +286,7 @@ def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them(
     """MPICH's mpirun has no name that its ranks see: two worlds of one size are known by their ranks alone."""
     port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    twice = rf"rank\(s\) 1 of 2 came twice to 127\.0\.0\.1 port {port}: two worlds were given .* a port of its own"
+    twice = rf"rank\(s\) 1 of 2 registered twice at 127\.0\.0\.1 port {port}: two jobs use .* its own port"
     first = rendezvous.at_mpirun(info_of_mpirun(0), where, 20.0)
 
     def hears(told: list[str]) -> None:
@@ -339,7 +339,7 @@ def test_rank_0_does_not_wait_for_ever_for_others_that_take_no_order(
     first = rendezvous.at_mpirun(info_of_mpirun(0), {}, 0.2)
     first.publish(LaunchOrder())
     assert over_mpi.ended.is_set()
-    assert "cannot tell every rank what to measure within 0.2 s" in capfd.readouterr().err
+    assert "cannot send the order to every rank within 0.2 s" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("over_mpi")
@@ -351,7 +351,7 @@ def test_a_port_that_cannot_be_had_over_mpi_is_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(FakeMpi, "broadcast", lambda _self, text: text)
     monkeypatch.setattr(FakeMpi, "meet_at_store", taken, raising=False)
     first = rendezvous.at_mpirun(info_of_mpirun(0), {}, 20.0)
-    with pytest.raises(LaunchError, match=r"rank 0 of 2 .* cannot open a port for the others: The server socket"):
+    with pytest.raises(LaunchError, match=r"rank 0 of 2 .* cannot open a port for the other ranks: The server socket"):
         first.publish(LaunchOrder(plan=PLAN))
 
 
@@ -372,7 +372,7 @@ except LaunchError as error:
         [sys.executable, "-c", meets], check=True, capture_output=True, text=True, timeout=60, env=nowhere
     ).stdout
     assert "cannot load an MPI library" in said
-    assert "need no MPI to meet where MASTER_ADDR and MASTER_PORT are set" in said
+    assert "without MPI, set MASTER_ADDR" in said
 
 
 # --- what rank 0 tells -----------------------------------------------------------------------------------------
@@ -440,7 +440,9 @@ def test_an_order_by_who_has_not_the_secret_is_not_taken() -> None:
     stranger.set("order/1", signed(b"", f"0/order/1/{asked}", text))
     other.join()
     assert len(said) == 1
-    assert re.search(r"takes no order from .*: it is not signed with this rank's BUSBW_SECRET; set the same", said[0])
+    assert re.search(
+        r"refuses the order from .*: it is not signed with this rank's BUSBW_SECRET; set the same one", said[0]
+    )
 
 
 def test_an_order_of_an_earlier_launch_is_not_taken_again() -> None:
@@ -457,7 +459,7 @@ def test_an_order_of_an_earlier_launch_is_not_taken_again() -> None:
     stranger_at(port).set("order/1", recorded.decode())
     other, said = hears(port, SECRET)
     other.join()
-    assert "takes no order" in said[0]
+    assert "refuses the order" in said[0]
 
 
 @pytest.mark.parametrize("key", ["heard/1", "elsewhere"])
@@ -471,15 +473,15 @@ def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: st
     if key == "heard/1":
         first.key = SECRET
         put(key, signed(b"", key, "10.0.0.9"))
-        with pytest.raises(LaunchError, match="that no rank of this launch has signed"):
-            first._where_the_others_are()
+        with pytest.raises(LaunchError, match="that was not signed by a rank of this launch"):
+            first._distant_address()
         first._store.wait(["asked/1"])  # who has been heard of is not answered later
         first.publish(LaunchOrder(status=1))
     else:
         first._store = cast("dist.Store", SimpleNamespace(**forged, **others))
         first.publish(LaunchOrder(plan=PLAN))
     other.join()
-    assert key == "heard/1" or "that no rank of this launch has signed" in said[0]
+    assert key == "heard/1" or "that was not signed by a rank of this launch" in said[0]
 
 
 def test_a_secret_that_could_be_guessed_is_refused() -> None:
@@ -492,7 +494,7 @@ def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
     gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     meet({}, ["10.0.0.2", ""], monkeypatch)
-    assert "caution: BUSBW_SECRET is not set: whoever reaches 127.0.0.1 port " in capsys.readouterr().err
+    assert "caution: BUSBW_SECRET is not set: anyone who reaches 127.0.0.1 port " in capsys.readouterr().err
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     meet({"BUSBW_SECRET": SECRET.decode()}, ["10.0.0.2", ""], monkeypatch)
     assert capsys.readouterr().err == ""
@@ -510,7 +512,7 @@ def test_a_store_that_breaks_when_all_have_come_is_said(monkeypatch: pytest.Monk
         put(key, value)
 
     monkeypatch.setattr(first, "_store", SimpleNamespace(set=breaks, get=first._store.get, add=first._store.add))
-    with pytest.raises(LaunchError, match="rank 0 cannot tell the others what to measure: Connection reset by peer"):
+    with pytest.raises(LaunchError, match="rank 0 cannot send the order to the other ranks: Connection reset by peer"):
         first.publish(LaunchOrder(plan=PLAN))
 
 
@@ -519,7 +521,7 @@ def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
     first = StoreRendezvous(info(0, 1), "127.0.0.1", port, 20.0)
     first.publish(LaunchOrder(plan=PLAN, run="first"))
     again = StoreRendezvous(info(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
-    with pytest.raises(LaunchError, match=r"rank 1 \(host .*\) has heard nothing from rank 0 for 0\.5 s"):
+    with pytest.raises(LaunchError, match=r"rank 1 of \d \(host .*\) has received nothing from rank 0 for 0\.5 s"):
         again.receive()
 
 
@@ -528,7 +530,7 @@ def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:
     first = rendezvous.at_srun(info(0, 1), step, 20.0)
     first.publish(LaunchOrder(plan=PLAN, run="of job 812"))
     other = rendezvous.at_srun(info(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
-    with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
+    with pytest.raises(LaunchError, match="has received nothing from rank 0"):
         other.receive()
 
 
@@ -537,12 +539,14 @@ def test_ranks_that_do_not_come_are_named() -> None:
     first = StoreRendezvous(info(0, 4), "127.0.0.1", port, 1.0)
 
     def come() -> None:
-        with pytest.raises(LaunchError, match=r"rank 2 \(host .*\) has met rank 0, and not all others have for 2 s: "):
+        with pytest.raises(
+            LaunchError, match=r"rank 2 of 4 \(host .*\) has reached rank 0, but not all other ranks have for 2 s: "
+        ):
             StoreRendezvous(info(2, 4), "127.0.0.1", port, 2.0).receive()
 
     first_comes = threading.Thread(target=come)
     first_comes.start()
-    with pytest.raises(LaunchError, match=rf"2 of 4 ranks have not come .* port {port} within 1 s: 1, 3$"):
+    with pytest.raises(LaunchError, match=rf"2 of 4 ranks have not reached rank 0 .* port {port} within 1 s: 1, 3$"):
         first.publish(LaunchOrder(plan=PLAN))
     first_comes.join()
     first.publish(LaunchOrder(status=1))  # when nothing is to be measured, nobody is missed
@@ -553,7 +557,7 @@ def test_ranks_that_do_not_come_are_named() -> None:
 )
 def test_a_rank_0_that_is_not_there_is_said_in_one_line(host: str, why: str, capfd: pytest.CaptureFixture[str]) -> None:
     port = free_port()
-    words = rf"rank 1 of 2 \(host .*\) cannot reach rank 0 at {host} port {port}: .*{why}.*, for 0\.5 s; MASTER_ADDR"
+    words = rf"rank 1 of 2 \(host .*\) cannot reach rank 0 at {host} port {port}: .*{why}.*, for 0\.5 s; set"
     with pytest.raises(LaunchError, match=words):
         StoreRendezvous(info(1), host, port, 0.5)
     assert capfd.readouterr().err == "", "where torch would print the stack of its own functions"
@@ -576,7 +580,9 @@ def test_a_taken_port_is_said() -> None:
         taken.bind(("0.0.0.0", 0))  # noqa: S104 - what rank 0 would take
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(LaunchError, match=rf"cannot open a port for the others at .* port {port}: .*MASTER_PORT"):
+        with pytest.raises(
+            LaunchError, match=rf"cannot open a port for the other ranks at .* port {port}: .*MASTER_PORT"
+        ):
             StoreRendezvous(info(0), "127.0.0.1", port, 1.0)
 
 
@@ -759,12 +765,12 @@ def test_a_run_whose_ranks_do_not_come_leaves_no_folder(
     below_srun: FakeRendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def publish(_order: LaunchOrder) -> None:
-        message = "1 of 2 ranks have not come"
+        message = "1 of 2 ranks have not reached rank 0"
         raise LaunchError(message)
 
     monkeypatch.setattr(below_srun, "publish", publish)
     settings = Settings(tmp_path, quiet=True)
-    with pytest.raises(LaunchError, match="have not come"), launch.session(settings, 1.0) as world:
+    with pytest.raises(LaunchError, match="have not reached rank 0"), launch.session(settings, 1.0) as world:
         launch.execute(PLAN, world)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

@@ -86,7 +86,7 @@ def test_options_of_nccl_tests_are_answered_with_ours(given: str, option: str) -
 @pytest.mark.parametrize("ranks", ["0", "1", "-3"])
 def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_path: Path) -> None:
     told = refused("selftest", "--ranks", ranks, "--results-dir", str(tmp_path))
-    assert f"at least 2; given {ranks}" in told
+    assert f"--ranks {ranks}: " in told
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,7 +128,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "allreduce"], ["'allreduce'", "all_reduce?"]),
         (["run", "--op", ""], ["unknown", *OPS]),
         (["run", "--suite", "quik"], ["'quik'", *plan.suites()]),
-        (["run", "--suite", "quick", "--plan", "x.toml"], ["--suite and --plan exclude each other"]),
+        (["run", "--suite", "quick", "--plan", "x.toml"], ["--suite and --plan were both given"]),
         (["run", "--plan", "no such.toml"], ["no such.toml", "cannot read it"]),
         (["run", "--suite", "quick", "--op", "reduce"], ["'reduce'", "is not in plan 'quick'", "all_reduce"]),
         (["run", "--op", "barrier", "--backend", "mpj", "--dry-run"], ["'mpj'", *BACKENDS]),
@@ -204,8 +204,8 @@ def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
     assert [row["case"]["op"] for row in document["skipped"]] == ["all_reduce"] * 2
     assert {row["reason"] for row in document["skipped"]} == {"all_reduce is measured in place only"}
     result = busbw("run", "--dry-run", *options)
-    assert result.stdout.count("would be skipped: all_reduce is measured in place only") == 2
-    assert "2 of 4 cases would be skipped" in result.stderr
+    assert result.stdout.count("  skipped: all_reduce is measured in place only") == 2
+    assert "2 of 4 cases are skipped" in result.stderr
 
 
 # --- dry runs --------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_a_run_that_skipped_everything_exits_1(executed: Ending, tmp_path: Path)
     executed(RunResult(tmp_path, 0, 0, speaks=True))
     result = busbw("run", "--op", "barrier")
     assert result.exit_code == 1
-    assert "nothing was measured, every case was skipped" in result.stderr
+    assert "nothing was measured, all cases were skipped" in result.stderr
 
 
 def test_a_rank_that_does_not_speak_is_silent(executed: Ending, tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_run_that_was_broken_off_says_where_it_is_and_what_goes_on_with_it(
     result = busbw("run", *(("--resume", str(folder)) if resume else ("--op", "barrier")))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
-        "busbw: interrupted; what was finished is kept" if interrupted else "busbw: rank 1 was killed",
+        "busbw: interrupted; completed blocks are kept" if interrupted else "busbw: rank 1 was killed",
         f"results: '{folder}'",
         f"next:    busbw run --resume '{folder}'",
     ]

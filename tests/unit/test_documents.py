@@ -75,7 +75,7 @@ def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> N
         r"^for turn in ([\d ]+); do one A; one B; one B; one A; done +# (\d+) launches a side", USAGE, re.MULTILINE
     )
     nightly = (ROOT / "slurm/nightly.sbatch").read_text(encoding="utf-8")
-    (has, quick, full) = re.findall(r"LAUNCHES:-(\d+)} +# with fewer than (\d+) a side \((\d+) of full\)", nightly)[0]
+    (has, quick, full) = re.findall(r"LAUNCHES:-(\d+)} +# with fewer than (\d+) per side \((\d+) of full\)", nightly)[0]
     assert [fewest_of(suite, paired=False) for suite in ("quick", "full")] == [int(quick), int(full)]
     assert int(has) >= max(fewest_of(suite, paired=False) for suite in suites())
     assert f"at least {quick} a side, {full} of the suite `full`, {fewest_of('quick', paired=True)} pairs" in USAGE

@@ -34,6 +34,7 @@ class Heard(observers.Listener):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.blocks: list[tuple[Case, int]] = []
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - there is one
@@ -179,7 +180,7 @@ def test_what_breaks_everywhere_is_nobodys_fault(folder: Path) -> None:
     for outcome in outcomes:
         assert isinstance(outcome, RankFailure)
         assert outcome.lost == ()
-        assert "broke on every rank" in str(outcome)
+        assert "failed on every rank" in str(outcome)
         assert "the switch is off" in str(outcome)
 
 

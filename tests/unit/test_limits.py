@@ -155,7 +155,7 @@ def test_the_most_ranks_in_groups_of_one_are_expanded() -> None:
 
 @pytest.mark.parametrize("nodes", ["9" * 5000, "٣", "1,9999999999"])
 def test_nodes_that_are_no_number_here_are_refused(nodes: str) -> None:
-    with pytest.raises(UsageError, match="want a number"):
+    with pytest.raises(UsageError, match="expected a number"):
         shape_of(nodes, 1)
 
 

@@ -144,7 +144,7 @@ def test_groups_get_a_line_each_and_a_total() -> None:
     lines = live_table.lines([measurement(BARE, case("all_reduce", 1 << 20, group="div:2"))], 1)
     assert [line.rpartition("group ")[2] for line in lines[:2]] == ["0,1", "2,3"]
     one = float(columns(lines[0])["rate"].split()[0])
-    assert "total busbw over 2 groups at once" in lines[2]
+    assert "total busbw of 2 concurrent groups" in lines[2]
     assert float(cells(lines[2])[-2]) == pytest.approx(2 * one, rel=0.01)
     assert cells(lines[2])[0] == "all_reduce"
     assert len(lines) == 3

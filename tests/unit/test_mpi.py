@@ -68,7 +68,7 @@ _ONE = Plan(ranks=1, sweep=(Sweep(ops=("barrier",)),))
 def test_one_of_several_ranks_of_an_unknown_launcher_does_not_measure_by_itself(
     variables: dict[str, str], name: str
 ) -> None:
-    advice = rf"torchrun, mpirun or srun, or .* RANK.* unset {name} where"
+    advice = rf"torchrun, mpirun or srun, or .* RANK.* unset {name}"
     words = rf"{name} is {variables[name]}: a launcher that busbw does not know .* {advice}"
     with pytest.raises(LaunchError, match=words):
         ranks_of(_ONE, variables)
@@ -93,7 +93,7 @@ def test_a_known_launcher_may_set_what_others_set() -> None:
 
 
 def test_a_size_that_is_no_number_is_refused() -> None:
-    with pytest.raises(LaunchError, match=r"PMI_SIZE is 'many'; the launcher sets a whole number there"):
+    with pytest.raises(LaunchError, match=r"PMI_SIZE is 'many'; expected a whole number"):
         LAUNCHERS["mpirun"].size({**_HYDRA, "PMI_SIZE": "many"})
 
 
@@ -128,8 +128,8 @@ def test_the_mpiexec_of_the_library_is_taken_wherever_it_stands(
 @pytest.mark.parametrize(
     ("vendor", "words"),
     [
-        ("Intel MPI", "mpi4py has loaded Intel MPI, but there is no mpiexec of it; found, of other libraries: "),
-        ("Platform MPI", "mpi4py has loaded Platform MPI, whose ranks busbw cannot start itself"),
+        ("Intel MPI", "mpi4py has loaded Intel MPI, but its mpiexec is missing: found only those of other libraries: "),
+        ("Platform MPI", "mpi4py has loaded Platform MPI, whose ranks busbw cannot start"),
     ],
 )
 def test_a_library_whose_ranks_nothing_starts_is_refused_in_words(
@@ -154,7 +154,7 @@ def test_a_library_that_takes_for_ever_to_load_is_said(tmp_path: Path, monkeypat
 def test_an_mpiexec_that_starts_nothing_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _mpiexec_of(tmp_path / "one", "-------- there are not enough slots")
     monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", str(path)))
-    words = f"{path} started 0 of 2 ranks; it says: there are not enough slots"
+    words = f"{path} started 0 of 2 ranks; its output: there are not enough slots"
     with pytest.raises(LaunchError, match=words), mpiexec.rank_stubs(2):
         pass
 
@@ -188,7 +188,7 @@ def test_a_process_at_a_door_that_ends_before_its_last_word_is_an_error_in_words
     with ours:
         theirs.sendall(said)
         theirs.close()
-        with pytest.raises(LaunchError, match="ended before it said which rank it was"):
+        with pytest.raises(LaunchError, match="ended before it reported its rank"):
             mpiexec._received(ours, 2)
 
 
@@ -366,7 +366,7 @@ def test_a_number_that_the_library_wants_is_given_to_no_pipe_meanwhile() -> None
     free = os.dup(0)
     os.close(free)
     with ExitStack() as stack:
-        mpiexec._keep(stack, {0, free})
+        mpiexec._reserve(stack, {0, free})
         ends = os.pipe()
         assert free not in ends
         for end in ends:

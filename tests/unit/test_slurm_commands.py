@@ -115,7 +115,7 @@ def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_subm
         ),
         (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save make files"),
         (("quick", *WORLD, "--path", "/x"), "--path: it would change nothing for all_reduce"),
-        (("--resume", "latest", "--path", "/x"), "give --resume without a plan, --backend and --path"),
+        (("--resume", "latest", "--path", "/x"), "give it without PLAN, --backend and --path"),
     ],
 )
 def test_a_path_that_is_missing_or_of_no_use_is_refused_before_anything_is_submitted(
@@ -169,7 +169,7 @@ def test_a_library_that_is_not_known_has_to_be_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(job_plan, "vendor_of_library", lambda: "MVAPICH")
     result = busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run")
     assert result.exit_code == 1
-    assert "how srun starts ranks of MVAPICH is not known; say it with --mpi" in result.stderr
+    assert "the srun --mpi value for MVAPICH is unknown; give --mpi" in result.stderr
 
     def none() -> str:
         message = "mpi4py cannot load an MPI library"
@@ -177,7 +177,7 @@ def test_a_library_that_is_not_known_has_to_be_said(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(job_plan, "vendor_of_library", none)
     result = busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run")
-    assert "or is it another one on the nodes? Then say so: --mpi pmi2" in result.stderr
+    assert "if the nodes have an MPI library, give --mpi pmi2" in result.stderr
 
 
 def test_several_numbers_of_nodes_make_an_array() -> None:
@@ -190,19 +190,19 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
     ("arguments", "words"),
     [
         ((), "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"),
-        (("quick", "--nodes", "2"), "quick has no place: give --ranks-per-node R"),
+        (("quick", "--nodes", "2"), "quick: give --ranks-per-node R"),
         (("nosuch", *WORLD), f"plan 'nosuch' is neither a file nor a shipped suite ({', '.join(suites())})"),
-        (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "--nodes '2-4': want a number (4), or several"),
-        (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': want a number"),
+        (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "--nodes '2-4': expected a number (4), or several"),
+        (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': expected a number"),
         (
             ("quick", "--nodes", "1,99999999", "--ranks-per-node", "8"),
-            "--nodes 1,99999999 with 8 rank(s) on each: 799999992 ranks; allowed: up to 131072",
+            "--nodes 1,99999999 with 8 rank(s) each are 799999992 ranks; the maximum is 131072",
         ),
         (("quick", *WORLD, "--backend", "ucx"), "ucx"),
-        (("quick", *WORLD, "--partition", ""), "partition '': want a word; leave it out"),
-        (("quick", *WORLD, "--busbw", ""), "variable BUSBW '': want a word; leave it out"),
-        (("quick", *WORLD, "--partition", "a\nb"), "partition 'a\\nb': a batch script cannot hold line breaks"),
-        (("quick", *WORLD, "--resume", "latest"), "a run that is resumed keeps its plan"),
+        (("quick", *WORLD, "--partition", ""), "partition '' is empty; give a value"),
+        (("quick", *WORLD, "--busbw", ""), "variable BUSBW '' is empty; give a value"),
+        (("quick", *WORLD, "--partition", "a\nb"), "partition 'a\\nb': line breaks"),
+        (("quick", *WORLD, "--resume", "latest"), "--resume keeps the stored plan"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_submitted(arguments: tuple[str, ...], words: str) -> None:
@@ -213,7 +213,7 @@ def test_a_plan_is_checked_before_it_is_submitted() -> None:
     Path("bad.toml").write_text('[[sweep]]\nops = ["all_reduse"]\n')
     assert "op 'all_reduse' is unknown" in refused("submit", "bad.toml", *WORLD)
     Path("ranks.toml").write_text('ranks = 6\n[[sweep]]\nops = ["barrier"]\n')
-    assert "for 6 ranks, but 2 node(s) with 4 on each are 8" in refused("submit", "ranks.toml", *WORLD)
+    assert "for 6 ranks, but 2 node(s) with 4 each have 8" in refused("submit", "ranks.toml", *WORLD)
     Path("groups.toml").write_text('[[sweep]]\nops = ["barrier"]\ngroups = "0,1;2,30"\n')
     assert "30" in refused("submit", "groups.toml", *WORLD)
 
@@ -222,7 +222,7 @@ def test_what_slurm_refuses_ends_with_its_words(slurm: Path) -> None:
     (slurm / "programs/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2; exit 1\n")
     result = busbw("submit", "quick", *WORLD)
     assert result.exit_code == 1
-    assert result.stderr == "busbw: sbatch refused: sbatch: error: no such partition\n"
+    assert result.stderr == "busbw: sbatch failed: sbatch: error: no such partition\n"
 
 
 @pytest.mark.parametrize(("status", "sentence"), [(0, "job 77 ended well"), (1, "job 77 ended TIMEOUT")])
@@ -253,7 +253,7 @@ def test_ctrl_c_ends_the_following_and_not_the_job(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Follower, "follow", ctrl_c)
     result = busbw("submit", "quick", *WORLD, "--wait")
     assert result.exit_code == 1
-    assert "job 77 goes on (busbw status), scancel 77 ends it" in result.stderr
+    assert "job 77 continues (busbw status); to cancel it: scancel 77" in result.stderr
 
 
 # --- submit --resume -------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _quoted(text: str) -> str:
 
 def test_an_empty_list_of_nodes_does_not_stand_for_those_of_the_run(slurm: Path) -> None:
     broken_off(slurm / "results")
-    assert "nodelist '': want a word; leave it out" in refused("submit", "--resume", "latest", "--nodelist=")
+    assert "nodelist '' is empty; give a value" in refused("submit", "--resume", "latest", "--nodelist=")
 
 
 def test_nodes_that_were_not_recorded_are_taken_from_the_names_of_the_hosts(slurm: Path) -> None:
@@ -298,7 +298,7 @@ def test_nodes_that_were_not_recorded_are_taken_from_the_names_of_the_hosts(slur
 
 def test_a_run_is_resumed_in_a_world_like_its_own_alone(slurm: Path) -> None:
     broken_off(slurm / "results")
-    words = "began on 2 node(s) with 2 rank(s) on each, and goes on in such a world alone"
+    words = "began on 2 node(s) with 2 rank(s) per node and can only continue there"
     assert words in refused("submit", "--resume", "latest", "--nodes", "4")
     assert words in refused("submit", "--resume", "latest", "--ranks-per-node", "3")
     same = ("--nodes", "2", "--ranks-per-node", "2")
@@ -366,8 +366,8 @@ def test_a_run_that_a_job_goes_on_with_is_not_submitted_a_second_time(slurm: Pat
     (slurm / "queue").write_text(f"{queued.replace('RUN|', f'{folder.name}|')}\n")
     result = busbw("submit", "--resume", "latest")
     assert result.exit_code == 1
-    assert f"busbw: run {folder.name} has a job already, which goes on with it: {words}" in result.stderr
-    assert f"(busbw status), or end it: scancel {words[:2]}\n" in result.stderr
+    assert f"busbw: run {folder.name} is already being resumed by job {words}" in result.stderr
+    assert f"(busbw status) or cancel it (scancel {words[:2]})\n" in result.stderr
     assert not Path("script").exists(), "nothing may be submitted"
 
 
@@ -476,9 +476,9 @@ def test_runs_are_listed_when_slurm_has_forgotten_their_jobs_or_is_not_there(
     (slurm / "programs/squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
     result = busbw("status")
     assert result.exit_code == 0
-    assert result.stderr == "busbw: runs only: squeue refused: Unable to contact slurm controller\n"
-    monkeypatch.setattr("busbw.slurm.queue.shutil.which", lambda _: None)
-    assert "runs only: there is no sbatch and no squeue in PATH" in busbw("status").stderr
+    assert result.stderr == "busbw: only runs are listed: squeue failed: Unable to contact slurm controller\n"
+    monkeypatch.setenv("PATH", str(slurm / "nothing"))
+    assert "only runs are listed: sbatch and squeue not found in PATH" in busbw("status").stderr
 
 
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason(slurm: Path) -> None:

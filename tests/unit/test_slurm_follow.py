@@ -168,7 +168,7 @@ def test_tasks_whose_end_nobody_has_seen_are_not_called_good(tmp_path: Path, mon
     status, _, verdict = followed(cluster, tmp_path, monkeypatch, tasks=(1, 2, 4))
     assert status == 1
     assert how_they_ended(verdict) == [("12_4", None)]
-    assert [any(f"forgotten job {name}" in one for one in verdict) for name in ("12_1", "12_2")] == [True, True]
+    assert [any(f"no longer knows job {name}" in one for one in verdict) for name in ("12_1", "12_2")] == [True, True]
     assert any("12_1" in sentence and "RUNNING" in sentence for sentence in verdict)
     status, _, verdict = followed(Cluster(None, [waiting], []), tmp_path, monkeypatch, tasks=(2, 4))
     assert status == 1

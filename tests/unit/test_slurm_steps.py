@@ -134,7 +134,7 @@ def test_the_steps_of_a_job_have_a_secret_of_their_own_unless_there_is_one(resul
 def test_every_launch_is_told_how_long_its_ranks_wait_for_each_other(results: Path, told: list[str]) -> None:
     steps = Steps("well")
     folder, _ = carry_out([*RUN, "--suite", "quick", *told, "--quiet"], results, JOB, steps)
-    assert steps.told[1:] == [["--resume", str(folder), *told, "--quiet"]] * 2
+    assert steps.told[1:] == [["--resume", str(folder), "--timeout=300", "--quiet"]] * 2
 
 
 def test_a_launch_that_is_broken_off_ends_the_job_and_says_what_goes_on(
@@ -145,9 +145,9 @@ def test_a_launch_that_is_broken_off_ends_the_job_and_says_what_goes_on(
     assert code == 1
     assert len(steps.told) == 2
     said = capsys.readouterr().err
-    assert f"run {folder.name} is not whole: 5 of 12 blocks" in said
-    assert f"busbw submit --resume {folder.name} goes on, unless Slurm starts this job again by itself" in said
-    assert "(busbw status shows it)" in said
+    assert f"run {folder.name} is not complete: 5 of 12 blocks" in said
+    assert f"busbw submit --resume {folder.name}, unless Slurm requeues this job" in said
+    assert "(see busbw status)" in said
 
 
 @pytest.mark.parametrize("fates", [("failed", "well", "failed"), ("well", "failed", "failed")])
@@ -215,18 +215,18 @@ def test_a_step_that_measures_nothing_is_not_started_again(results: Path, option
 
 
 def test_steps_that_leave_no_run_are_errors(results: Path) -> None:
-    with pytest.raises(LaunchError, match="no run came of it: the step ended with exit status 143"):
+    with pytest.raises(LaunchError, match="the step produced no run and ended with exit status 143"):
         carry_out([*RUN, "--suite", "quick"], results, JOB, Steps("none"))
-    with pytest.raises(UsageError, match="no run came of it: the step ended with exit status 2"):
+    with pytest.raises(UsageError, match="the step produced no run and ended with exit status 2"):
         carry_out([*RUN, "--suite", "nosuch"], results, JOB, lambda *_: 2)
-    with pytest.raises(LaunchError, match="ended well, but there is no run of this job in"):
+    with pytest.raises(LaunchError, match="succeeded, but there is no run of this job in"):
         carry_out([*RUN, "--results-dir", "/elsewhere"], results, JOB, lambda *_: 0)
 
 
 def test_a_command_that_runs_no_busbw_run_is_refused(tmp_path: Path) -> None:
     for command in (["srun", "hostname"], ["srun", "apptainer", "run", "x.sif"], ["run", "--suite", "quick"]):
         with pytest.raises(
-            UsageError, match=r"want a command that runs busbw run: srun busbw run --suite quick; given:"
+            UsageError, match=r"expected a command with busbw run, such as srun busbw run --suite quick; given:"
         ):
             carry_out(command, tmp_path, JOB, Steps("none"))
 
@@ -253,13 +253,13 @@ def launches(results: Path, *command: str, **variables: str) -> subprocess.Compl
 def test_outside_of_a_job_the_command_says_where_it_belongs(tmp_path: Path) -> None:
     ended = launches(tmp_path, "srun", "busbw", "run", "--suite", "quick")
     assert ended.returncode == 2
-    assert "busbw launches belongs into a batch script; busbw submit writes one" in ended.stderr
+    assert "busbw launches works in Slurm batch scripts; busbw submit writes one" in ended.stderr
 
 
 def test_what_steps_print_is_talk_and_what_cannot_be_started_is_named(tmp_path: Path) -> None:
     ended = launches(tmp_path, "/bin/echo", "the table", "busbw", "run", **JOB)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("the table busbw run\nbusbw: the step ended well, but there is no run")
+    assert ended.stderr.startswith("the table busbw run\nbusbw: the step succeeded, but there is no run")
     ended = launches(tmp_path, "/nowhere/srun", "busbw", "run", **JOB)
     assert (ended.returncode, ended.stderr) == (1, "busbw: cannot start /nowhere/srun: No such file or directory\n")
 
@@ -270,7 +270,7 @@ def test_a_signal_that_ends_the_job_is_outlived_until_the_step_has_ended(tmp_pat
     step.chmod(0o755)
     ended = launches(tmp_path, str(step), "busbw", "run", **JOB)
     assert ended.returncode == 1
-    assert "the last word\nbusbw: no run came of it: the step ended with exit status 3" in ended.stderr
+    assert "the last word\nbusbw: the step produced no run and ended with exit status 3" in ended.stderr
 
 
 def test_the_folder_is_printed_and_the_status_is_that_of_the_run(

@@ -436,6 +436,7 @@ class _Loses(Listener):
     """Loses the samples of a run when the first row is written."""
 
     def __init__(self, path: Path, befalls: Callable[[Path], None]) -> None:
+        super().__init__()
         self._path, self._befalls, self.done = path, befalls, False
 
     def row_written(self, row: object) -> None:  # noqa: ARG002 - whichever is first

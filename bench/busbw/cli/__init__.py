@@ -1,1 +1,1 @@
-"""Commands: parse, call one function, print."""
+"""The commands: each parses its options, calls one function and prints the result."""

@@ -1,4 +1,4 @@
-"""What a run of a few operations measures beside them, so that their results can be judged."""
+"""Reference measurements that ``busbw run --op`` adds, so that its results can be compared with models and peaks."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,20 +9,21 @@ from busbw.ops.base import Op
 from busbw.runs.plan import Sweep
 
 _LATENCY: Final = ("ping_pong", "8,4MiB")
-"""α and β, and between hosts nothing else: what a network carries is its nominal rate."""
+"""Latency α and cost per byte β. Between hosts nothing else is measured: the network's nominal rate is its peak."""
 _RATE: Final = ("send_recv", "4MiB")
-"""What the ranks of one host carry together."""
+"""The rate that the ranks of one host reach together."""
 _SOCKETS: Final = (("tcp_stream", "4MiB,64MiB"), ("tcp_ping_pong", "4MiB"))
-"""The peaks of a backend that sends over sockets, on one host."""
+"""Peaks for a backend that sends over sockets, on one host."""
 _MEMORY: Final = ("memory_copy", "64MiB")
-"""The peak of ranks that share the memory of one host."""
+"""Peak for ranks that share the memory of one host."""
 _PRODUCTS: Final = ("matmul", "4MiB")
-"""The rate of matrix products, which steps of training are held against."""
+"""Rate of matrix products, which training steps are compared with."""
 
 
 def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: bool) -> tuple[Sweep, ...]:
-    """Sweeps beside ``ops`` on ``ranks`` ranks that cost models and peaks are taken from. Empty where nothing is sent;
-    what is among ``ops`` is left out.
+    """Sweeps that cost models and peaks for ``ops`` on ``ranks`` ranks are derived from, without those in ``ops``.
+
+    Empty when ``ops`` send nothing.
     """
     sending = [OPS[name] for name in ops if _is_judged(OPS[name])]
     rows = [_PRODUCTS] if any(OPS[name].splits for name in ops) else []
@@ -37,5 +38,5 @@ def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: b
 
 
 def _is_judged(op: Op) -> bool:
-    """Whether ``op`` is held against a model or a peak of messages; pairs are held against each other."""
+    """Whether ``op`` is compared with a model or peak of messages (pairs are only compared with each other)."""
     return not (op.local or op.stores or op.plain_sockets or op.splits or op.members == "pairs")

@@ -1,4 +1,4 @@
-"""What this machine can do: the facts, levels and findings behind ``busbw doctor``."""
+"""The facts, memory and link levels, and findings behind ``busbw doctor``."""
 
 import os
 from dataclasses import replace
@@ -18,8 +18,8 @@ from busbw.units import format_rate, number_list
 
 
 def examine(rows_of_peaks: Catalogue | None = None) -> Row:
-    """Facts of this machine, its levels with their peaks, what can run on it, and findings in words, the ones that
-    matter most first.
+    """Facts about this machine: its memory and link levels with their peaks, the backends and launchers that work here,
+    and findings, the most important first.
     """
     facts = environment.host_facts()
     seen = picture(facts, catalogue() if rows_of_peaks is None else rows_of_peaks)
@@ -40,7 +40,7 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Row:
 
 
 def level_rows(seen: Picture) -> list[Row]:
-    """The levels of a machine as rows; holders of which the same is known are one row."""
+    """The levels of a machine as rows; holders with equal values share a row."""
     alike: dict[Level, list[str]] = {}
     for level in seen.levels:
         alike.setdefault(replace(level, holder=""), []).append(level.holder)
@@ -61,7 +61,7 @@ def level_rows(seen: Picture) -> list[Row]:
 
 
 def in_practice(rate: float | None, of: str | None = None) -> str | None:
-    """What is reached in practice, as ``6.5 GB/s of reads``; None where it is not known."""
+    """The rate reached in practice, such as ``6.5 GB/s of reads``; None if unknown."""
     return None if rate is None else f"{format_rate(rate)} of {of}" if of else format_rate(rate)
 
 
@@ -77,58 +77,58 @@ def _findings(facts: Row) -> list[str]:
     cpu = facts["cpu"]
     found: list[str] = []
     cores = cpu["usable_cores"]
-    found.append(f"up to {cores} ranks have a core of their own; more are oversubscribed, and every table says so")
+    found.append(f"{cores} usable cores: runs with more ranks are oversubscribed, and their tables say so")
     if cpu["logical_cores"] and cores < cpu["logical_cores"]:
-        found.append(f"only {cores} of {cpu['logical_cores']} cores may be used (affinity or control-group quota)")
+        found.append(f"only {cores} of {cpu['logical_cores']} cores are usable (CPU affinity or cgroup quota)")
     if facts["virtualization"]:
         found.append(
-            f"this is a virtual machine ({facts['virtualization']}): other guests may take time; "
-            "compare within one run, or repeat launches"
+            f"this is a virtual machine ({facts['virtualization']}): other guests may disturb measurements; "
+            "compare within one run, or use several launches"
         )
     if environment.load_average() > cores / 2:
-        found.append(f"the machine is busy: load average {environment.load_average():.1f} on {cores} cores")
+        found.append(f"this machine is busy: load average {environment.load_average():.1f} on {cores} cores")
     if too_few(LAUNCHERS["srun"].variables, os.environ):
         found.append(
-            "this is a step of Slurm with one task, which is no world: ranks are started here (launcher local); "
-            "srun --ntasks 2 or more makes one"
+            "this Slurm step has only one task, so busbw starts local ranks (launcher local); use srun --ntasks 2 or "
+            "more to measure the ranks of the step"
         )
     if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
         found.append(
-            "no physical network interface is up: runs on this host alone are possible, the peak is memory copy"
+            "no physical network interface is up: only runs on this host are possible, with memory copy as their peak"
         )
     if facts["torch"] is None:
-        found.append("torch is not installed: no backend can run")
+        found.append("torch is not installed, so no backend can run")
     if not Path("/dev/nvidia0").exists():
-        found.append("no NVIDIA device: GPU cases cannot run here")
+        found.append("no NVIDIA GPU found, so GPU cases cannot run here")
     return found
 
 
 def in_words(examined: Row) -> str:
-    """``examine`` as a page of text."""
+    """The result of ``examine`` as text."""
     facts = examined["facts"]
     cpu, clock = facts["cpu"], facts["clock"]
     cores = f"{cpu['usable_cores']} usable of {cpu['logical_cores']} logical, {cpu['physical_cores'] or '?'} physical"
-    pages = facts["thp"] or "not readable"
-    source = clock["source"] or "not readable"
+    pages = facts["thp"] or "unknown"
+    source = clock["source"] or "unknown"
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     variables = ", ".join(f"{name}={value}" for name, value in facts["variables"].items())
     lines = [
         f"host          {facts['host']}  ({facts['system']})",
-        f"cpu           {cpu['model'] or 'model not readable'}: {cores} cores",
+        f"cpu           {cpu['model'] or 'model unknown'}: {cores} cores",
         f"memory        {facts['memory']['total_bytes'] / 2**30:.1f} GiB, transparent huge pages: {pages}",
-        f"virtual       {facts['virtualization'] or 'no sign of a hypervisor'}",
-        f"clock         {clock['implementation']}, source {source}, a read costs {examined['timer_ns'] or '?'} ns",
+        f"virtual       {facts['virtualization'] or 'no hypervisor detected'}",
+        f"clock         {clock['implementation']}, source {source}, one read takes {examined['timer_ns'] or '?'} ns",
         f"python        {facts['python']}; {versions}",
         "network",
         *map(_nic_in_words, facts["nics"]),
-        f"variables     {variables or 'none that matter are set'}",
+        f"variables     {variables or 'none that affect performance'}",
         "levels",
         *map(_level_in_words, examined["levels"]),
-        *(f"  unknown: {one}" for one in examined["unknown"]),
-        "can run",
+        *(f"  unknown: {reason}" for reason in examined["unknown"]),
+        "backends and launchers",
         *(f"  backend {row['backend']}: {row['here']}" for row in examined["backends"]),
         *(
-            f"  launcher {row['launcher']}: {'this is it' if row['here'] == 'yes' else 'not around us'}"
+            f"  launcher {row['launcher']}: {'in use' if row['here'] == 'yes' else 'not detected'}"
             for row in examined["launchers"]
         ),
         "findings",
@@ -140,7 +140,7 @@ def in_words(examined: Row) -> str:
 def _level_in_words(level: Row) -> str:
     head = f"  {level['level']:8}{level['of']}: "
     if level["nominal_bytes_per_second"] is None:
-        return f"{head}not known: {level['why']}"
+        return f"{head}unknown: {level['why']}"
     practical = in_practice(level["practical_bytes_per_second"], level["practical_of"])
     reached = "" if practical is None else f", {practical} in practice"
     return (
@@ -150,5 +150,5 @@ def _level_in_words(level: Row) -> str:
 
 def _nic_in_words(nic: Row) -> str:
     speed = nic["speed_bytes_per_second"]
-    told = format_rate(speed) if speed else "not told by the system"
-    return f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {told}"
+    shown = format_rate(speed) if speed else "unknown"
+    return f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {shown}"

@@ -1,4 +1,4 @@
-"""The command that lists what there is."""
+"""The command ``busbw list``."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from busbw.escape import echo, plain_text
 @results_dir_option
 @json_option
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
-    """List what there is: ops, algorithms, backends, suites, launchers or runs."""
+    """List ops, algorithms, backends, suites, launchers or runs."""
     rows = listing.rows(what, results_dir)
     if as_json:
         echo(json.dumps(rows, indent=2))

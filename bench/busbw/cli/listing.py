@@ -1,4 +1,4 @@
-"""What there is: the rows behind ``busbw list``. The list of runs loads nothing of what measures them."""
+"""The rows behind ``busbw list``. The list of runs imports nothing that is only needed for measuring."""
 
 import os
 import textwrap
@@ -18,21 +18,20 @@ Row = dict[str, JSON]
 
 _WIDTH, _NOTHING = 80, "–"
 _INDENT = "    | "
-"""Before what stands below a row: words from outside must not begin a line, where they could be taken for another."""
+"""Indentation of text below a row: without it, text from outside could look like another row."""
 
 
 def rows(what: str, results_dir: Path) -> list[Row]:
-    """The rows of one list: ``ops``, ``algorithms``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
+    """The rows of the list ``what``: ``ops``, ``algorithms``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
     if what == "runs":
         return [_run_row(folder) for folder in store.folders(results_dir)]
-    return {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}[
-        what
-    ]()
+    lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
+    return lists[what]()
 
 
 def as_table(table: list[Row]) -> str:
-    """Aligned columns under their names, in lines of 80 columns: what has no room in them stands below its row. A value
-    that all rows have is said once, above them.
+    """Aligned columns with headings, at most 80 characters wide. Cells that do not fit are listed below their row; a
+    value that all rows share is printed once, above the table.
     """
     cells = [{name: _cell(value) for name, value in row.items()} for row in table]
     same = [name for name in cells[0] if len(table) > 1 and len({row[name] for row in cells}) == 1]
@@ -44,7 +43,7 @@ def as_table(table: list[Row]) -> str:
         lines.append("  ".join(row[name].ljust(widths[name]) for name in shown).rstrip())
         below = {name: row[name] for name in widths if name not in shown and row[name] not in {_NOTHING, name}}
         rest = [value if name == "what" else f"{name}: {value}" for name, value in below.items()]
-        # Paths and addresses stay in one piece, to be copied.
+        # Paths and addresses are not broken, so that they can be copied.
         lines += textwrap.wrap(
             "; ".join(rest),
             _WIDTH,
@@ -86,7 +85,7 @@ def _algorithms() -> list[Row]:
 
 
 def backends() -> list[Row]:
-    """One for each backend."""
+    """A row for each backend."""
     from busbw.backends import BACKENDS  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
 
@@ -109,7 +108,7 @@ def _suites() -> list[Row]:
     from busbw.system import environment  # noqa: PLC0415
 
     found: list[Row] = []
-    for name in plan.suites():
+    for name, text in plan.suites().items():
         suite = plan.read_suite(name)
         ranks = suite.ranks or 4
         cores = max(1, environment.cores_of_launcher() // ranks)
@@ -121,14 +120,14 @@ def _suites() -> list[Row]:
                 "launches": suite.launches,
                 "cases at 4 ranks": len(expanded),
                 "minutes": round(seconds / 60, 1),
-                "what": plan.suites()[name].partition("\n")[0].lstrip("# "),
+                "what": text.partition("\n")[0].lstrip("# "),
             }
         )
     return found
 
 
 def launchers() -> list[Row]:
-    """One for each launcher."""
+    """A row for each launcher."""
     from busbw.launch.launchers import LAUNCHERS, launcher_here  # noqa: PLC0415
 
     here = launcher_here(os.environ)
@@ -140,19 +139,19 @@ def launchers() -> list[Row]:
 
 def _run_row(folder: Path) -> Row:
     try:
-        told = outline(folder)
+        run = outline(folder)
     except BusbwError as error:
         unknown = dict.fromkeys(("plan", "ranks", "cases", "launches"))
         return {"run": folder.name, "machine": folder.parent.name, **unknown, "state": f"unreadable: {error}"}
-    done = {case for _, case, _ in told.blocks}
-    progress = progress_of(told)
-    state = told.end.status if told.end else "no end: killed, or still running"
+    done = {case for _, case, _ in run.blocks}
+    progress = progress_of(run)
+    state = run.end.status if run.end else "not ended: killed or still running"
     return {
         "run": folder.name,
-        "machine": told.machine,
-        "plan": told.plan.get("name"),
-        "ranks": told.ranks,
-        "cases": f"{len(done)} of {len(told.cases)}",
+        "machine": run.machine,
+        "plan": run.plan.get("name"),
+        "ranks": run.ranks,
+        "cases": f"{len(done)} of {len(run.cases)}",
         "launches": f"{progress.complete} of {progress.planned}",
         "state": state,
     }

@@ -1,4 +1,4 @@
-"""The commands about machines: ``doctor`` and ``peaks``. ``busbw.cli.main`` loads them by name."""
+"""The commands about the machine: ``busbw doctor`` and ``busbw peaks``."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ peaks_option = click.option(
     "--peaks",
     "peaks_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help=f"A TOML file of your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
+    help=f"TOML file with your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
 )
 
 
@@ -28,17 +28,17 @@ peaks_option = click.option(
 @peaks_option
 @json_option
 def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
-    """Say what this machine is, what can run on it, and what cannot and why."""
+    """Describe this machine: which backends can run here, and why others cannot."""
     examined = examine.examine(catalogue(peaks_file))
     echo(json.dumps(examined, indent=2) if as_json else examine.in_words(examined))
 
 
 @click.command()
-@click.option("--here", is_flag=True, help="Only what applies to this machine, and by what it was found.")
+@click.option("--here", is_flag=True, help="Only the peaks of this machine, and how they were detected.")
 @peaks_option
 @json_option
 def peaks(*, here: bool, peaks_file: Path | None, as_json: bool) -> None:
-    """List the catalogue of peaks: rates in one direction unless they say otherwise, each with its source."""
+    """List the peak rates of hardware, each with its source. Rates are for one direction unless stated otherwise."""
     rows = catalogue(peaks_file)
     if here:
         _print_here(rows, as_json=as_json)
@@ -52,7 +52,7 @@ def _print_catalogue(rows: Catalogue) -> None:
     sources: dict[str, int] = {}
 
     def source(row: Rate | Gpu) -> str:
-        """Numbers of the pages below, with the month; who sees a row of their own is told so."""
+        """References to the pages below, the month of the look-up, and the file of a row that the user has added."""
         pages = [page for page in (row.source, row.practical_source) if page is not None]
         numbers = sorted({sources.setdefault(page, len(sources) + 1) for page in pages})
         return f"{''.join(f'[{number}]' for number in numbers)} {row.looked_up} {rows.origin(row) or ''}".rstrip()
@@ -81,8 +81,7 @@ def _print_catalogue(rows: Catalogue) -> None:
         for rate in rows.rates
     ]
     pages = "\n".join(plain_text(f"[{number}] {page}") for page, number in sources.items())
-    told: list[Gpu | Rate] = [*rows.gpus, *rows.rates]
-    notes = "\n".join(plain_text(f"{row.name}: {row.note}") for row in told if row.note)
+    notes = "\n".join(plain_text(f"{row.name}: {row.note}") for row in (*rows.gpus, *rows.rates) if row.note)
     echo("\n\n".join(part for part in (listing.as_table(gpus), listing.as_table(rates), notes, pages) if part))
 
 

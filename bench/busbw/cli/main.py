@@ -1,4 +1,4 @@
-"""The table of commands, which are loaded by name; and how errors become exit codes."""
+"""The table of commands, which are imported only when used, and the mapping of errors to exit codes."""
 
 import importlib
 import sys
@@ -15,7 +15,12 @@ from busbw.escape import echo, plain_text
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the module that has it, its line of help, and its name there, where that is not the command's."""
+    """A command of busbw.
+
+    ``module``: where the command is defined.
+    ``help``: its line in ``busbw --help``.
+    ``function``: its name in the module (None: the command's own name).
+    """
 
     module: str
     help: str
@@ -26,67 +31,67 @@ _JUDGE = "busbw_analysis.cli.main"
 
 COMMANDS: dict[str, dict[str, Command]] = {
     "Measure": {
-        "run": Command("busbw.cli.run", "Start ranks here, or join those that torchrun, mpirun or srun started."),
-        "selftest": Command("busbw.cli.selftest", "Test the instrument on this machine, in about a minute."),
+        "run": Command("busbw.cli.run", "Measure operations, on local ranks or on those of torchrun, mpirun or srun."),
+        "selftest": Command(
+            "busbw.cli.selftest", "Test whether measurements on this machine can be trusted (1 minute)."
+        ),
     },
     "Analyse": {
-        "show": Command(_JUDGE, "Print a run's table: every case with its rate, interval, skew and share of the peak."),
-        "report": Command(_JUDGE, "Write report.html, its Markdown twin and a JSON summary."),
-        "compare": Command(_JUDGE, "Hold one run against another: faster, slower, equal, or cannot tell."),
-        "import": Command(
-            "busbw_analysis.cli.exchange", "Keep logs of other tools as runs, with the log beside them.", "import_"
-        ),
+        "show": Command(_JUDGE, "Print a run as a table: rate, interval, skew and share of the peak of every case."),
+        "report": Command(_JUDGE, "Write a report as HTML and Markdown, with a JSON summary."),
+        "compare": Command(_JUDGE, "Compare two runs case by case: faster, slower, equal or undecided."),
+        "import": Command("busbw_analysis.cli.exchange", "Convert logs of other tools to runs.", "import_"),
         "export": Command(
             "busbw_analysis.cli.exchange",
             "Write a run as nccl-tests, OSU, CSV, JSON lines, Parquet, OpenMetrics or Markdown.",
         ),
-        "fit": Command(_JUDGE, "Fit the cost models to a run and say how far they hold."),
+        "fit": Command(_JUDGE, "Fit cost models to a run and report how accurate they are."),
         "predict": Command(
             "busbw_analysis.cli.predict",
-            "Say how long a call would take that was not measured, and what of it is extrapolated.",
+            "Predict the time of a call that was not measured, and mark what is extrapolated.",
         ),
         "simulate": Command(
             "busbw_analysis.cli.simulate",
-            "Say how long algorithms take on a network that is described, and which link they wait for.",
+            "Simulate algorithms on a described network: their time, and the link that limits them.",
         ),
         "training": Command(
             "busbw_analysis.cli.training",
-            "Say by formula what training a model in a layout sends, keeps, reads and waits for.",
+            "Compute the traffic, memory, input reads and waiting times of training a model.",
         ),
     },
     "Slurm": {
-        "submit": Command("busbw.cli.slurm", "Submit a job to Slurm that measures a plan, or what a run lacks."),
-        "status": Command(
-            "busbw.cli.slurm", "List jobs and runs together: how each stands, and which belongs to which."
-        ),
+        "submit": Command("busbw.cli.slurm", "Submit a Slurm job that measures a plan or completes a run."),
+        "status": Command("busbw.cli.slurm", "List jobs and runs, their state, and which job measures which run."),
         "launches": Command(
-            "busbw.cli.slurm", "In a batch script: start srun … busbw run … once a launch, until the run is whole."
+            "busbw.cli.slurm", "For batch scripts: run `srun busbw run` once per launch until the run is complete."
         ),
     },
     "System": {
         "list": Command("busbw.cli.list", "List ops, algorithms, backends, suites, launchers or runs.", "list_"),
         "doctor": Command(
-            "busbw.cli.machine", "Say what this machine is, what can run on it, and what cannot and why."
+            "busbw.cli.machine", "Describe this machine: which backends can run here, and why others cannot."
         ),
         "peaks": Command(
             "busbw.cli.machine",
-            "List what hardware can do at most, or with --here what this machine can, and by what it was found.",
+            "List hardware peak rates; with --here, those of this machine and how they were detected.",
         ),
     },
 }
-"""Heading of the help → name → command. They are loaded one at a time, so that scipy and matplotlib come with those of
-the analysis alone.
+"""Heading in the help → name → command. Commands are imported one at a time, so that only the analysis loads scipy and
+matplotlib.
 """
+
+_ROWS = {name: row for commands in COMMANDS.values() for name, row in commands.items()}
 
 
 class _Commands(click.Group):
-    """A group that knows its lazy commands by name and turns busbw's errors into exit codes."""
+    """A click group that imports commands by name and turns busbw's errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own
-        return [name for commands in COMMANDS.values() for name in commands]
+        return list(_ROWS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's own
-        row = next((commands[cmd_name] for commands in COMMANDS.values() if cmd_name in commands), None)
+        row = _ROWS.get(cmd_name)
         if row is None:
             return None
         command: click.Command = getattr(importlib.import_module(row.module), row.function or cmd_name)
@@ -103,8 +108,8 @@ class _Commands(click.Group):
         data_only = "--json" in (sys.argv if given is None else given)
         try:
             return super().main(*args, **extra)
-        except SystemExit as leaves:
-            status = streams.status_after(leaves.code if isinstance(leaves.code, int) else 1, data_only=data_only)
+        except SystemExit as ending:
+            status = streams.status_after(ending.code if isinstance(ending.code, int) else 1, data_only=data_only)
             raise SystemExit(status) from None
         except OSError as error:
             if not streams.raised(error):
@@ -115,7 +120,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = plain_text(error.message)  # type: ignore[misc] # it is printed with its usage, by click
+            error.message = plain_text(error.message)  # type: ignore[misc] # click prints it together with the usage
             raise
         except BusbwError as error:
             echo(f"busbw: {plain_text(str(error))}", err=True)
@@ -128,7 +133,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="busbw")
 def main() -> None:
-    """Measure how fast ranks really talk, compare it with theory and peak, and say where it is lost."""
+    """Measure how fast ranks communicate, compare it with models and hardware peaks, and show where time is lost."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What ``busbw run`` makes of its options: a plan, what a run of it would do, and what is said at the end of one."""
+"""The work behind ``busbw run``: build a plan from options, print a dry run, and print the result of a run."""
 
 import importlib
 import json
@@ -33,13 +33,13 @@ from busbw.system import environment
 from busbw.workloads.shapes import model_name
 
 _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
-"""Options of ``run`` that leave a stored plan as it is; ``--launches`` may ask for more of the same."""
+"""Options of ``busbw run`` that are allowed with ``--resume``; ``--launches`` may add launches to the stored plan."""
 
 
-def go_on_with(
+def resume_run(
     selector: str, changes: Mapping[str, Any], settings: Settings, *, dry_run: bool, as_json: bool
 ) -> Result | None:
-    """Measure what the run ``selector`` lacks, with ``changes`` to its plan; with ``dry_run`` only print it (None)."""
+    """Measure what the run ``selector`` lacks, with ``changes`` to its plan. With ``dry_run``, only print it."""
     context = click.get_current_context()
     given = [
         parameter.opts[0]
@@ -72,20 +72,20 @@ def _print_lack(lack: Lack, *, as_json: bool) -> None:
             numbers = ", ".join(str(block + 1) for block in blocks)
             echo(plain_text(f"launch {lack.first + one.number + 1}{why}  {in_words(case)}  block {numbers}"))
     for case in lack.void:
-        echo(f"not tried again: {plain_text(in_words(case))} failed", err=True)
+        echo(f"not repeated because it failed before: {plain_text(in_words(case))}", err=True)
     echo(f"{plain_text(lack.in_words())}; nothing was measured", err=True)
 
 
 @contextmanager
-def broken_off_in_words() -> Iterator[None]:
-    """Say of a run that was broken off where it is and what goes on with it, and exit with 1."""
+def report_interruption() -> Iterator[None]:
+    """If a run is interrupted or fails, print its folder and the command that resumes it, and exit with status 1."""
     try:
         yield
     except (BusbwError, Interrupted) as broken:
         if broken.folder is None:
             raise
         folder = plain_text(shlex.quote(str(broken.folder)))
-        # A step of Slurm is read where another world would form: on the node that submits.
+        # Inside a Slurm step, the output is read on the submitting node, where busbw run would start other ranks.
         command = "submit" if launcher_here(os.environ).name == "srun" else "run"
         echo(
             f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
@@ -94,10 +94,10 @@ def broken_off_in_words() -> Iterator[None]:
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
-    names = [name.strip() for name in text.split(",")]
-    if all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
-        return tuple(map(int, names))
-    raise UsageError(f"--{option}: {text!r} is no list of numbers; want some by commas, as in 0,1")
+    numbers = units.numbers_in(text.replace(" ", ""))
+    if not numbers:
+        raise UsageError(f"--{option} {text!r}: expected whole numbers, such as 0,1 or 0-3")
+    return numbers
 
 
 _READ: dict[str, Callable[[Any], object]] = {
@@ -107,14 +107,16 @@ _READ: dict[str, Callable[[Any], object]] = {
     "path": plan.given_path,
     "traffic": read_weights,
 }
-"""What an option gives → what the plan's field of that name wants, where that is something else."""
+"""Field of a plan → function that converts the text of its option, where a conversion is needed."""
 
 
 def asked_plan(
     suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, asked: Mapping[str, Any], *, alone: bool
 ) -> tuple[Plan, list[str]]:
-    """The plan that the options make, what was ``asked`` going to its fields of these names; with what it lacks to be
-    judged unless it is to stay ``alone``, and the operations of that. A range of sizes that ends below its end is said.
+    """The plan that the options define, and the operations that were added to it as reference measurements.
+
+    ``asked`` are values for the plan's fields of these names. Nothing is added if ``alone``. Prints a note for a range
+    of sizes whose steps do not reach its end.
     """
     read = {name: reads(asked[name]) for name, reads in _READ.items() if asked[name] is not None}
     wanted = _plan(suite, plan_file, ops, {**asked, **read})
@@ -125,39 +127,35 @@ def asked_plan(
     launcher, ranks = launcher_here(os.environ), launch.ranks_of(wanted, os.environ)
     one_host = launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
     judged = [op for sweep in wanted.sweep for op in sweep.ops]
-    beside = baseline(judged, backend_named(wanted.backend), ranks, one_host=one_host)
-    completed = msgspec.structs.replace(wanted, sweep=(*wanted.sweep, *beside))
-    return completed, [name for sweep in beside for name in sweep.ops]
+    added = baseline(judged, backend_named(wanted.backend), ranks, one_host=one_host)
+    completed = msgspec.structs.replace(wanted, sweep=(*wanted.sweep, *added))
+    return completed, [name for sweep in added for name in sweep.ops]
 
 
 def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, settings: Mapping[str, Any]) -> Plan:
     if suite is not None and plan_file is not None:
-        raise UsageError("--suite and --plan exclude each other; give one")
+        raise UsageError("--suite and --plan were both given; give one of them")
     if suite is None and plan_file is None and ops is None:
         raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
     with plan.told_as_options():
-        if base is None:
-            return _with_model_names(plan.override(Plan(sweep=(Sweep(ops=ops or ()),)), **settings))
-        return _with_model_names(plan.override(base, ops=ops or (), **settings))
-
-
-def _with_model_names(wanted: Plan) -> Plan:
-    """``wanted`` with its models as they are called, which their scales go by."""
-    sweeps = tuple(
-        sweep if sweep.models is None else msgspec.structs.replace(sweep, models=tuple(map(model_name, sweep.models)))
-        for sweep in wanted.sweep
-    )
-    return msgspec.structs.replace(wanted, sweep=sweeps)
+        wanted = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
+        # The full names of models, on which their default scales depend.
+        sweeps = tuple(
+            msgspec.structs.replace(sweep, models=sweep.models and tuple(map(model_name, sweep.models)))
+            for sweep in wanted.sweep
+        )
+        return msgspec.structs.replace(wanted, sweep=sweeps)
 
 
 def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> None:
-    """Print the cases of ``wanted`` and how long they take, and which of it is the ops ``beside`` what was asked for.
-    Raises UsageError for what cannot be run here.
+    """Print the cases of ``wanted`` and the estimated time, with the part of the reference measurements ``beside``.
+
+    Raises UsageError for a plan that cannot run here.
     """
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
-    # Of a world of several hosts, which of its ranks make files here is not known before they are there.
+    # With several hosts, it is unknown before the launch which ranks write files on this host.
     here = launcher_here(os.environ).name == "local"
     way = run_session.way_here(wanted, ranks) if here else "direct"
     with plan.told_as_options():
@@ -183,7 +181,7 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
         echo(json.dumps(document, indent=2))
         return
     for case in planned.cases:
-        why = f"  would be skipped: {skipped[case]}" if case in skipped else ""
+        why = f"  skipped: {skipped[case]}" if case in skipped else ""
         details = " ".join(part for part in (case.dtype, case.redop, *settings_in_words(case)) if part)
         way_of_call = "in place" if case.in_place else "out of place"
         timing = ", ".join([f"{case.ranks} ranks", f"groups {case.group}", way_of_call, *timing_in_words(case)])
@@ -192,57 +190,58 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
         echo(f"size rounded: {note}", err=True)
     if beside:
         echo(
-            f"baseline: {', '.join(beside)}, which the results are judged by: "
-            f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline leaves it out",
+            f"baseline: {', '.join(beside)} are added as reference for models and peaks, "
+            f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline omits them",
             err=True,
         )
     missing = backend_named(wanted.backend).missing()
     if missing is not None:
         echo(f"caution: backend {wanted.backend} cannot run here: {missing}", err=True)
-    left_out = f"{len(skipped)} of {len(planned.cases)} cases would be skipped; " if skipped else ""
+    left_out = f"{len(skipped)} of {len(planned.cases)} cases are skipped; " if skipped else ""
     echo(
         f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
-        f"{units.format_span(seconds)}, more where one call takes seconds; {left_out}the backend may refuse some when "
-        "it starts; nothing was measured",
+        f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
+        "cases when it starts; nothing was measured",
         err=True,
     )
 
 
-_JUDGED_BYTES = 100 << 20
-"""Runs that take longer to judge than some seconds, such as pairs of 256 ranks, are judged when they are asked for."""
+_MOST_ANALYSED_BYTES = 100 << 20
+"""Larger runs, such as pairs of 256 ranks, take longer than some seconds to analyse, so only on request."""
 
 
-def _judged(folder: Path, function: str) -> Any:  # noqa: ANN401 - busbw imports nothing of the analysis
-    """What ``function`` of the analysis returns for the run in ``folder``. None where the analysis is not installed, or
-    cannot judge the run, which is said, or would take long: the run ends as well.
+def _analysed(folder: Path, function: str) -> Any:  # noqa: ANN401 - busbw imports nothing of the analysis
+    """The result of ``function`` of the analysis for the run in ``folder``.
+
+    None if the analysis is not installed, would take long, or cannot judge the run (the reason is printed).
     """
     try:
-        if sum(file.stat().st_size for file in folder.glob("samples.jsonl*")) > _JUDGED_BYTES:
+        if sum(file.stat().st_size for file in folder.glob("samples.jsonl*")) > _MOST_ANALYSED_BYTES:
             return None
         return getattr(importlib.import_module("busbw_analysis.cli.main"), function)(folder)
     except ImportError:
         return None
     except BusbwError as error:
-        echo(f"no answer: {plain_text(str(error))}", err=True)
+        echo(f"no analysis: {plain_text(str(error))}", err=True)
         return None
 
 
 def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
-    """Say what came of a run, where it is and what may be done with it."""
+    """Print the result of a run, its folder and the next command."""
     folder = plain_text(shlex.quote(str(result.folder)))
     try:
         if as_json:
             counted = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}
-            found = _judged(result.folder, "shown") or {}
+            found = _analysed(result.folder, "shown") or {}
             echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
             return
         if not quiet:
-            _judged(result.folder, "tell")
+            _analysed(result.folder, "tell")
     except OSError:
         echo(f"results: {folder}", err=True)
         raise
     echo(f"results: {folder}\nnext:    busbw report {folder}", err=True)
     if result.failed and not result.whole:
-        echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} says which and why", err=True)
+        echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} lists them with the reason", err=True)
     elif not result.measured and not result.whole:
-        echo(f"busbw: nothing was measured, every case was skipped; busbw show {folder} says why", err=True)
+        echo(f"busbw: nothing was measured, all cases were skipped; busbw show {folder} lists the reasons", err=True)

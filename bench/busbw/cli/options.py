@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share, and commands whose help is divided into sections."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ results_dir_option = click.option(
     default=Path("results"),
     show_default=True,
     envvar="BUSBW_RESULTS_DIR",
-    help="Where runs are kept.",
+    help="Folder in which runs are stored.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -23,7 +23,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def completed_by(names: Callable[[], Iterable[str]]) -> Complete:
-    """What a shell offers for an option that takes ``names``, one or several separated by commas."""
+    """Shell completion for an option that takes one or several of ``names``, comma-separated."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
         before, comma, last = typed.rpartition(",")
@@ -34,66 +34,66 @@ def completed_by(names: Callable[[], Iterable[str]]) -> Complete:
 
 def all_ops() -> Iterable[str]:
     """The names of all operations."""
-    from busbw.ops import OPS  # noqa: PLC0415 - only where a shell asks
+    from busbw.ops import OPS  # noqa: PLC0415 - only for shell completion
 
     return OPS
 
 
 def backends() -> Iterable[str]:
     """The names of all backends."""
-    from busbw.backends import BACKENDS  # noqa: PLC0415 - only where a shell asks
+    from busbw.backends import BACKENDS  # noqa: PLC0415 - only for shell completion
 
     return BACKENDS
 
 
 def suites() -> Iterable[str]:
     """The names of the shipped suites."""
-    from busbw.runs.plan import suites as shipped  # noqa: PLC0415 - only where a shell asks
+    from busbw.runs.plan import suites as shipped  # noqa: PLC0415 - only for shell completion
 
     return shipped()
 
 
 def _names(_context: click.Context, _parameter: click.Parameter, given: str | None) -> tuple[str, ...] | None:
-    """``all_reduce, barrier`` → ``("all_reduce", "barrier")``: the callback of an option that takes several names."""
+    """Callback that splits a comma-separated list: ``all_reduce, barrier`` → ``("all_reduce", "barrier")``."""
     return None if given is None else tuple(name.strip() for name in given.split(","))
 
 
 def option(
     declared: str,
-    words: str,
+    text: str,
     kind: "click.ParamType[Any] | type | None" = None,
     **how: Any,  # noqa: ANN401 - click's own
 ) -> click.Option:
-    """An option as it is ``declared`` to click, with blanks between; ``words`` are its help."""
-    return click.Option(declared.split(), help=words, type=kind, **how)
+    """A click option: ``declared`` are its names, separated by blanks; ``text`` is its help."""
+    return click.Option(declared.split(), help=text, type=kind, **how)
 
 
 listed = partial(option, callback=_names)
-"""An option that takes several names."""
+"""An option that takes a comma-separated list of names."""
 
 
 class Section:
-    """Options that belong together in the help of a command, which ends with an ``example`` of them."""
+    """A group of options under a ``heading`` in the help of a command, followed by an ``example``."""
 
     def __init__(self, heading: str, example: str, *options: click.Option) -> None:
         self.heading, self.example, self.options = heading, example, options
 
 
 class Sectioned(click.Command):
-    """A command whose options are listed by what they are for, in its help and where they are written. What is in no
-    section, such as ``--help``, stands in the last one.
+    """A command whose help lists its options in sections. Options of no section, such as ``--help``, are listed in the
+    last one.
     """
 
     def __init__(self, *args: Any, sections: Sequence[Section], **extra: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **extra)
         self.sections = sections
-        self.params[:0] = [one for section in sections for one in section.options]
+        self.params[:0] = [member for section in sections for member in section.options]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options of each section, and one example of it."""
+        """Write the options and the example of each section."""
         params = iter(self.get_params(ctx))
         for section in self.sections:
             shown = list(params if section is self.sections[-1] else islice(params, len(section.options)))
             with formatter.section(section.heading):
-                formatter.write_dl([record for one in shown if (record := one.get_help_record(ctx)) is not None])
+                formatter.write_dl([record for param in shown if (record := param.get_help_record(ctx)) is not None])
                 formatter.write_text(f"Example: {section.example}")

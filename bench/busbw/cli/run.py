@@ -1,4 +1,4 @@
-"""The command that measures: its options, which become a plan that is measured, resumed or only printed."""
+"""The command ``busbw run``: its options define a plan, which is measured, resumed or only printed."""
 
 from pathlib import Path
 from typing import Any
@@ -21,102 +21,93 @@ from busbw.errors import nearest
 
 _SECTIONS = (
     Section(
-        "What is measured",
+        "Operations and sizes",
         "busbw run --op all_reduce,all_gather --sizes 8..64MiB*2",
-        listed("--op ops", "Operations, separated by commas (busbw list ops).", shell_complete=completed_by(all_ops)),
-        option("--sizes", "Sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both."),
-        listed("--dtype dtypes", "Data types, separated by commas.  [default: float32]"),
-        listed("--redop redops", "Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]"),
+        listed("--op ops", "Operations, comma-separated (busbw list ops).", shell_complete=completed_by(all_ops)),
+        option("--sizes", "Buffer sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both."),
+        listed("--dtype dtypes", "Data types, comma-separated.  [default: float32]"),
+        listed("--redop redops", "Reduction operations, comma-separated: sum, avg, min, max, product.  [default: sum]"),
         option(
             "--suite",
-            "A shipped suite (busbw list suites); options narrow or change it.",
+            "Shipped suite (busbw list suites); other options restrict or override it.",
             shell_complete=completed_by(suites),
         ),
-        option("--plan plan_file", "A plan in TOML; options narrow or change it.", click.Path(path_type=Path)),
+        option("--plan plan_file", "TOML plan; other options restrict or override it.", click.Path(path_type=Path)),
         listed(
             "--algorithm algorithms",
-            "By commas: library (its own), or over send/recv all, ring, rabenseifner … (busbw list algorithms).  "
-            "[default: library]",
+            "Algorithms, comma-separated: library (the backend's choice), explicit ones over send/recv such as ring, "
+            "or all (busbw list algorithms).  [default: library]",
         ),
-        option("--in-place", "Receive into the send buffer: yes, no, both, native.  [default: native]"),
+        option("--in-place", "Receive into the send buffer: yes, no, both, native (per op).  [default: native]"),
         option(
             "--groups",
-            "all, each (alone, in turn), div:N, mod:N, and:MASK, or:MASK, or a list: 0,1;2,3.  [default: all]",
+            "Groups of ranks: all, each (one rank at a time), div:N, mod:N, and:MASK, or:MASK, or a list: 0,1;2,3.  "
+            "[default: all]",
         ),
-        option("--root", "Root rank in every group, for rooted ops.  [default: 0]", int),
+        option("--root", "Root rank in every group, for rooted operations.  [default: 0]", int),
         option(
             "--no-baseline",
-            "Without what --op measures beside its operations to judge them: ping_pong, send_recv, and the host's "
-            "peak.",
+            "Do not add reference measurements for models and peaks to --op: ping_pong, send_recv and host peaks.",
             is_flag=True,
         ),
-        option("--imbalance", "all_to_all_v: how uneven, 0 to 1.  [default: 0.5]", float),
+        option("--imbalance", "all_to_all_v: imbalance of the traffic, 0 to 1.  [default: 0.5]", float),
         option(
-            "--traffic", "all_to_all_v: CSV of what each rank (row) sends to each (column).", click.Path(path_type=Path)
+            "--traffic", "all_to_all_v: CSV of traffic weights; rows send, columns receive.", click.Path(path_type=Path)
         ),
-        option("--threads", "Threads of a rank that share a kernel in memory: 1,4 or 1..cores*2.  [default: its own]"),
-        option(
-            "--numa-node numa_nodes",
-            "NUMA nodes that memory of the host is put on: 0,1.  [default: where it is touched first]",
-        ),
-        option("--pairs", "Matrices of pairs: disjoint pairs together, or every pair alone.  [default: together]"),
-        option(
-            "--path",
-            "storage_*, checkpoint_save: folder on the storage that is to be measured, on every host.",
-            click.Path(),
-        ),
+        option("--threads", "Threads per rank for memory kernels: 1,4 or 1..cores*2.  [default: one, not bound]"),
+        option("--numa-node numa_nodes", "NUMA nodes on which to place host memory: 0,1.  [default: first touch]"),
+        option("--pairs", "pair_matrix: measure disjoint pairs together, or each pair alone.  [default: together]"),
+        option("--path", "storage_*, checkpoint_save: folder on the storage to measure, on every host.", click.Path()),
     ),
     Section(
-        "Steps of training",
+        "Training steps",
         "busbw run --op train_ddp,train_fsdp --model 'Llama 3 8B' --scale 0.03",
-        listed("--model models", "By commas: rows of busbw training models.  [default: what the step is shown with]"),
-        option("--scale", "Widths, layers, sequence and batch times this one.  [default: 0.01; MLP 1024: 1]", float),
-        option("--micro-batches", "Of a step and replica, by commas.  [default: 1; pipelines: 2 a stage]"),
+        listed("--model models", "Models, comma-separated (busbw training models).  [default: per operation]"),
+        option("--scale", "Factor for widths, layers, sequence length and batch.  [default: 0.01; MLP 1024: 1]", float),
+        option("--micro-batches", "Micro-batches per step and replica: 1,4.  [default: 1; pipelines: 2 per stage]"),
         option(
             "--replicas",
-            "Of the model, not data parallel, by commas: 1,2.  [default: 1, of train_hsdp 2 where ranks are even]",
+            "Replicas of a model that ranks split: 1,2.  [default: 1; train_hsdp: 2 for an even number of ranks]",
         ),
-        option("--expert-imbalance", "Load of the busiest rank's experts over the mean.  [default: 1]", float),
-        option("--capacity", "Of an expert over its even share; more is dropped.  [default: no limit]", float),
-        option(
-            "--compute", "Matrix products: real, or wait=20ms, slept a step on every rank instead.  [default: real]"
-        ),
+        option("--expert-imbalance", "Load of the busiest rank's experts, relative to the mean.  [default: 1]", float),
+        option("--capacity", "Expert capacity over its even share; excess is dropped.  [default: unlimited]", float),
+        option("--compute", "Matrix products: real, or wait=20ms to sleep instead, per step.  [default: real]"),
         listed(
             "--slow-rank slow_ranks",
-            "By commas, ranks that are late in every step: 1=20ms; each beside the same step without.",
+            "Delayed ranks: 1=20ms delays rank 1 in every step. Each is measured beside the step without delay.",
         ),
         listed(
             "--exchange exchanges",
-            "train_exchange: how ranks exchange, by commas: exact,local_sgd:4,int8.  [default: every way]",
+            "train_exchange: methods of exchanging gradients, comma-separated: exact,local_sgd:4,int8.  [default: all]",
         ),
         option(
             "--record-trace",
-            "Write the trace of torch's profiler of one step, rank by rank, into the run's folder.",
+            "Write a torch profiler trace of one step for every rank into the run folder.",
             is_flag=True,
             default=None,
         ),
     ),
     Section(
-        "How it is timed",
+        "Timing",
         "busbw run --suite quick --mode isolated,pipelined --cache flushed",
         listed(
             "--mode modes",
-            "How calls are timed, by commas: isolated, barriers, pipelined, persistent, graph, overlap.  "
+            "How calls are timed, comma-separated: isolated, barriers, pipelined, persistent, graph, overlap.  "
             "[default: isolated]",
         ),
-        option("--sync", "Start of a sample: none, barrier, dissemination or window.  [default: barrier]"),
-        option("--cache", "Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]"),
+        option("--sync", "Synchronisation before a sample: none, barrier, dissemination, window.  [default: barrier]"),
+        option("--cache", "Cache state before a call: warm, rotating (buffers in turn), flushed.  [default: warm]"),
         option(
             "--pre-enqueue",
-            "GPUs: block the stream until all calls are enqueued, so that launch overhead is not timed.",
+            "GPU only: block the stream until all calls are enqueued, so that launch overhead is not timed.",
             is_flag=True,
             default=None,
         ),
     ),
     Section(
-        "Where",
+        "Ranks and backend",
         "busbw run --suite quick --backend mpi --ranks 4",
-        option("--ranks", "Ranks to start here.  [default: one a usable core, at least 2; one a GPU]", int),
+        option("--ranks", "Number of local ranks.  [default: one per GPU, else one per usable core, at least 2]", int),
         option(
             "--backend",
             "Communication library (busbw list backends).  [default: gloo]",
@@ -125,31 +116,27 @@ _SECTIONS = (
         option("--port", "Rendezvous port of local ranks.  [default: a free one]", click.IntRange(0, 65535), default=0),
     ),
     Section(
-        "How long",
+        "Repetition and limits",
         "busbw run --suite quick --launches 10 --precision 0.02",
-        option("--launches", "Repeat everything in this many fresh sets of processes.  [default: 1]", int),
-        option("--max-seconds", "Time budget of a case in one launch.  [default: 0.5]", float),
-        option("--precision", "Stop when the median's interval is within ± this share.  [default: 0.05]", float),
-        option("--seed", "Seed of the order and of the data.  [default: 1]", int),
-        option("--timeout timeout_seconds", "Seconds after which a silent rank is lost.  [default: 60]", float),
+        option("--launches", "Launches: repetitions of all cases, each in new processes.  [default: 1]", int),
+        option("--max-seconds", "Time budget per case and launch, in seconds.  [default: 0.5]", float),
+        option("--precision", "Stop sampling when the median is known to ± this fraction.  [default: 0.05]", float),
+        option("--seed", "Random seed for the order of cases and the data.  [default: 1]", int),
+        option("--timeout timeout_seconds", "Seconds of silence until a rank counts as lost.  [default: 60]", float),
     ),
     Section(
-        "Output",
+        "Run and output",
         "busbw run --resume latest --quiet",
-        option(
-            "--resume",
-            "Measure what a run that was broken off still lacks: its folder, its name, or latest. It keeps its plan.",
-            metavar="RUN",
-        ),
-        option("--dry-run", "Print the cases and the estimated time, and measure nothing.", is_flag=True),
-        option("--quiet", "No progress and no table.", is_flag=True),
+        option("--resume", "Complete an interrupted run (folder, name or latest) with its plan.", metavar="RUN"),
+        option("--dry-run", "Print the cases and the estimated time without measuring.", is_flag=True),
+        option("--quiet", "Print no progress and no table.", is_flag=True),
     ),
 )
 
 
 class _Run(Sectioned):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; who gives an operation without ``--op``, or an option of nccl-tests, is told."""
+        """Parse as click does, with hints for an operation given without ``--op`` and for options of nccl-tests."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -157,7 +144,7 @@ class _Run(Sectioned):
             if error.option_name not in _OF_NCCL_TESTS:
                 raise
             raise click.UsageError(
-                f"{error.message} In place of nccl-tests' {_OF_NCCL_TESTS[error.option_name]}", ctx
+                f"{error.message} Coming from nccl-tests, use {_OF_NCCL_TESTS[error.option_name]}", ctx
             ) from None
         except click.UsageError as error:
             plain = [word for word in given if not word.startswith("-")] if "unexpected extra" in error.message else []
@@ -168,12 +155,12 @@ class _Run(Sectioned):
 
 
 _OF_NCCL_TESTS = {
-    **dict.fromkeys(("-b", "-e", "-f"), "-b 8 -e 64M -f 2 write --sizes 8..64MiB*2"),
-    **dict.fromkeys(("-g", "-t"), "-t and -g write --ranks"),
-    "-o": "-o write --redop",
-    "-d": "-d write --dtype",
+    **dict.fromkeys(("-b", "-e", "-f"), "--sizes 8..64MiB*2 for -b 8 -e 64M -f 2"),
+    **dict.fromkeys(("-g", "-t"), "--ranks for -t and -g"),
+    "-o": "--redop for -o",
+    "-d": "--dtype for -d",
 }
-"""What takes the place of options that people know."""
+"""Options of nccl-tests → the corresponding option of busbw."""
 
 
 @click.command(cls=_Run, sections=_SECTIONS)
@@ -191,10 +178,13 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     dry_run: bool,
     quiet: bool,
     as_json: bool,
-    **asked: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
+    **asked: Any,  # noqa: ANN401 - passed to the plan's field of that name, which checks it
 ) -> None:
-    """Measure: start ranks here, or join the world that torchrun, mpirun or srun has started."""
-    from busbw import launch  # noqa: PLC0415 - numpy comes with it
+    """Measure operations, on local ranks or on those that torchrun, mpirun or srun has started.
+
+    Give --op, --suite or --plan. The results are printed as a table and stored in a run folder.
+    """
+    from busbw import launch  # noqa: PLC0415 - imports numpy
     from busbw.cli import measuring  # noqa: PLC0415 - as above
     from busbw.launch.base import Settings  # noqa: PLC0415 - as above
     from busbw.runs.plan import Timing  # noqa: PLC0415 - as above
@@ -202,11 +192,11 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     changes = {name: asked[name] for name in ("launches", "timeout_seconds")}
     timeout = Timing().timeout_seconds if asked["timeout_seconds"] is None else asked["timeout_seconds"]
     settings = Settings(results_dir, port, quiet or as_json)
-    with measuring.broken_off_in_words(), launch.session(settings, timeout) as world:
+    with measuring.report_interruption(), launch.session(settings, timeout) as world:
         if not world.leads:
             result = launch.follow(world)
         elif resume is not None:
-            result = measuring.go_on_with(resume, changes, world, dry_run=dry_run, as_json=as_json)
+            result = measuring.resume_run(resume, changes, world, dry_run=dry_run, as_json=as_json)
         else:
             wanted, beside = measuring.asked_plan(suite, plan_file, ops, asked, alone=no_baseline)
             if dry_run:

@@ -1,7 +1,7 @@
-"""The runs by which the instrument is judged: the same thing twice, a rank that is late on purpose, and wrong data.
+"""The self-test: an A/A comparison, a rank that is delayed on purpose, and data that are corrupted on purpose.
 
-They are runs like any others, over the same launcher, backend and store; only what the backend does is spoilt in two of
-them. What they show is for the analysis to say.
+These are normal runs with the same launcher, backend and store; in two of them the backend is wrapped to inject a
+fault. The analysis evaluates them.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import msgspec
 
 from busbw import launch
 from busbw.backends import backend_named
-from busbw.backends.base import Backend, BackendRow
+from busbw.backends.base import Backend
 from busbw.backends.faults import CorruptingBackend, DelayingBackend, wrapped
 from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import UsageError
@@ -29,13 +29,13 @@ from busbw.system import environment
 
 DELAY_SECONDS = 0.002
 DELAY_SHARE = 0.3
-"""The rank with the highest number is so much late in so many samples."""
+"""The last rank is delayed by this time in this share of the samples."""
 
 LAUNCHES_A_SIDE = 10
-"""The same case is measured by two times so many launches, in the order A B B A, and compared with itself."""
+"""Launches per side of the A/A comparison; the order of sides is A B B A."""
 
 FOLDER = "selftests"
-"""Where self-tests are kept below a machine's results: apart from its runs, so that none is taken for one."""
+"""Subfolder of a machine's results for self-tests, apart from its runs so that they are not mistaken for runs."""
 
 _TIMING = Timing(
     blocks=1, max_seconds=0.2, min_seconds=0.05, launch_warmup_seconds=0.5, warmup_seconds=0.02, timeout_seconds=60.0
@@ -46,7 +46,7 @@ _WRONG = (Sweep(ops=("all_reduce", "all_gather", "broadcast"), sizes="1KiB"),)
 
 
 TRUTH_FILE = "truth.json"
-"""What was done on purpose, beside the runs: the analysis has to find it."""
+"""File beside the runs with the injected faults, which the analysis has to detect."""
 
 
 def run_selftest(
@@ -54,35 +54,31 @@ def run_selftest(
     *,
     backend: str,
     ranks: int | None,
-    launches: int = LAUNCHES_A_SIDE,
+    launches: int,
     say: Callable[[str], None],
 ) -> Path:
-    """Take the three runs on this machine and return the folder that holds them; ``say`` hears what is being done.
+    """Measure the three runs on this machine and return their folder; ``say`` is called with the progress.
 
-    The comparison with itself has ``launches`` launches a side; below 6 it could not find a difference in three cases.
+    ``launches``: launches per side of the A/A comparison; with fewer than 6 it cannot find a difference in three cases.
 
-    Raises UsageError inside another launcher's world (the comparison needs fresh launches), BusbwError when a run
-    breaks: an instrument that cannot even run has failed, too.
+    Raises UsageError below another launcher, because the comparison needs new launches, and BusbwError when a run
+    fails.
     """
-    around = launcher_here(os.environ).name
-    if around != "local":
+    launcher = launcher_here(os.environ).name
+    if launcher != "local":
         raise UsageError(
-            f"a self-test starts its own ranks again and again, on one host; run it outside of {around}, or in a step "
-            "of one task (srun --ntasks=1 busbw selftest)"
+            f"the self-test starts its own ranks, several times, on one host; run it outside of {launcher}, or in a "
+            "Slurm step of one task (srun --ntasks=1 busbw selftest)"
         )
     row = backend_named(backend)
     if ranks is None:
         ranks = launch.ranks_of(Plan(backend=backend, sweep=_SAME), os.environ)
     if ranks < 2:
-        raise UsageError(f"a self-test needs ranks that talk to each other: at least 2; given {ranks}")
+        raise UsageError(f"--ranks {ranks}: the self-test needs at least 2 ranks")
     plan = Plan(name="selftest", backend=backend, ranks=ranks, timing=_TIMING, sweep=_SAME)
     last = ranks - 1
     stamp = store.create(results_dir / environment.machine_name(), FOLDER)
     settings = Settings(stamp, quiet=True)
-
-    def take(name: str, sweep: tuple[Sweep, ...], launches: int, spoilt: BackendRow) -> Path:
-        wanted = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=launches)
-        return launch.execute(wanted, settings, spoilt).folder
 
     def late(inner: Backend) -> Backend:
         return DelayingBackend(inner, last, DELAY_SECONDS, DELAY_SHARE, seed=plan.seed)
@@ -90,16 +86,18 @@ def run_selftest(
     def wrong(inner: Backend) -> Backend:
         return CorruptingBackend(inner) if inner.rank == last else inner
 
-    say(f"the same thing twice: 2 × {launches} launches of {ranks} ranks")
-    same = take("same", _SAME, 2 * launches, row)
-    say(f"rank {last} comes {1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples")
-    delayed = take("late", _LATE, 2, wrapped(row, late))
-    say(f"rank {last} gets wrong data")
-    spoilt = take("wrong", _WRONG, 1, wrapped(row, wrong))
+    delay = f"{1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples"
+    runs = {}
+    for name, text, sweep, count, faulty in (
+        ("same", f"A/A comparison: 2 × {launches} launches of {ranks} ranks", _SAME, 2 * launches, row),
+        ("late", f"straggler detection: rank {last} is {delay}", _LATE, 2, wrapped(row, late)),
+        ("wrong", f"data verification: rank {last} receives wrong data", _WRONG, 1, wrapped(row, wrong)),
+    ):
+        say(text)
+        wanted = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=count)
+        runs[name] = str(launch.execute(wanted, settings, faulty).folder.relative_to(stamp))
     truth = {
-        "runs": {
-            name: str(run.relative_to(stamp)) for name, run in (("same", same), ("late", delayed), ("wrong", spoilt))
-        },
+        "runs": runs,
         "backend": backend,
         "ranks": ranks,
         "usable_cores": environment.usable_cores(),
@@ -112,22 +110,23 @@ def run_selftest(
 
 
 @click.command()
-@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
+@click.option("--ranks", type=int, help="Number of local ranks.  [default: one per usable core, at least 2]")
 @click.option("--backend", default="gloo", show_default=True, help="Communication library (busbw list backends).")
 @click.option(
     "--launches",
-    # With 4 a side no p-value of three cases can be below 0.086 after Holm: the check could not fail.
+    # With 4 per side, no p-value of three cases can be below 0.086 after Holm: the check could never fail.
     type=click.IntRange(6, 1000),
-    default=10,
+    default=LAUNCHES_A_SIDE,
     show_default=True,
-    help="Launches on either side of the comparison of a thing with itself; more resolve finer differences.",
+    help="Launches per side of the A/A comparison; more launches resolve smaller differences.",
 )
 @results_dir_option
 @json_option
 def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Path, as_json: bool) -> None:
-    """Test the instrument on this machine, in about a minute, and say how far its numbers can be trusted.
+    """Test in about a minute whether measurements on this machine can be trusted.
 
-    Exit status 1 when they cannot. Reports of this machine say what was found.
+    Checks the timer, clock synchronisation, an A/A comparison, straggler detection and data verification. Exits with 1
+    if results are not valid. Reports of this machine include the outcome.
     """
     folder = run_selftest(
         results_dir,
@@ -140,6 +139,6 @@ def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Pat
     judged = judge.judge_selftest(folder)
     kept = judge.write_selftest(folder, judged)
     echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))
-    echo(f"kept in {shlex.quote(str(kept))}", err=True)
+    echo(f"stored in {shlex.quote(str(kept))}", err=True)
     if judged.failures:
         click.get_current_context().exit(1)

@@ -1,4 +1,4 @@
-"""The commands of Slurm: submit a job, list jobs and runs, and what a job calls; ``main`` loads them by name."""
+"""The commands for Slurm: submit a job, list jobs and runs, and run the launches of a job."""
 
 import json
 import shlex
@@ -23,42 +23,42 @@ from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 
 _OPTIONS = [
-    option("--nodes", "Nodes of the job; several numbers make an array with a run on each.", metavar="N[,N…]"),
-    option("--ranks-per-node", "Ranks on every node.", click.IntRange(min=1)),
-    option("--resume", "Measure what this run lacks, on its nodes: a folder, a name, or latest.", metavar="RUN"),
+    option("--nodes", "Nodes of the job; several numbers submit a job array with one run for each.", metavar="N[,N…]"),
+    option("--ranks-per-node", "Ranks per node.", click.IntRange(min=1)),
+    option("--resume", "Complete this run (folder, name or latest) on its nodes.", metavar="RUN"),
     option("--backend", "Communication library (busbw list backends).  [default: the plan's]"),
-    option("--launches", "Fresh sets of processes, a step each.  [default: the plan's]", click.IntRange(min=1)),
+    option("--launches", "Repetitions in new processes, a step each.  [default: the plan's]", click.IntRange(min=1)),
     option(
         "--path",
-        "storage_*, checkpoint_save: folder on the measured storage, on every node.  [default: the plan's]",
+        "storage_*, checkpoint_save: folder on the storage to measure, present on every node.  [default: the plan's]",
         click.Path(),
     ),
     option(
         "--timeout timeout_seconds",
-        "Seconds after which a silent rank is lost, and that ranks wait for each other.  [default: the plan's]",
+        "Seconds of silence after which a rank is considered lost.  [default: the plan's]",
         float,
     ),
-    option("--mpi", "What srun is told of the MPI: pmi2, pmix …  [default: by the library that is here]"),
-    *(option(f"--{name}", "As of sbatch.") for name in ("partition", "account", "qos")),
-    option("--time", "Limit, as of sbatch: 30, 1:30:00, 1-0.  [default: the partition's]"),
-    option("--gpus-per-node", "As of sbatch.", click.IntRange(min=1)),
-    option("--cpus-per-task", "As of sbatch, and for the ranks.", click.IntRange(min=1)),
-    option("--nodelist", "As of sbatch.  [default with --resume: the hosts of the run]"),
-    *(option(f"--{name}", "As of sbatch.") for name in ("exclude", "constraint", "reservation")),
-    option("--exclusive", "Nobody else on these nodes.", is_flag=True),
-    option("--requeue/--no-requeue", "May Slurm put it back into the queue?", default=True, show_default=True),
+    option("--mpi", "Value for srun --mpi: pmi2, pmix …  [default: from the MPI library on this host]"),
+    *(option(f"--{name}", "Passed to sbatch.") for name in ("partition", "account", "qos")),
+    option("--time", "Time limit, passed to sbatch: 30, 1:30:00, 1-0.  [default: the partition's]"),
+    option("--gpus-per-node", "Passed to sbatch.", click.IntRange(min=1)),
+    option("--cpus-per-task", "Passed to sbatch and srun.", click.IntRange(min=1)),
+    option("--nodelist", "Passed to sbatch.  [default with --resume: the hosts of the run]"),
+    *(option(f"--{name}", "Passed to sbatch.") for name in ("exclude", "constraint", "reservation")),
+    option("--exclusive", "Allow no other jobs on these nodes.", is_flag=True),
+    option("--requeue/--no-requeue", "Whether Slurm may requeue the job.", default=True, show_default=True),
     option(
         "--signal-seconds",
-        "Come to an end so long before the time limit; 0: not before Slurm ends it.",
+        "Stop this long before the time limit; 0 to run until Slurm ends the job.",
         click.IntRange(min=0),
         default=SIGNAL_SECONDS,
         show_default=True,
     ),
-    option("--setup", "A line before the run, as: module load …  Repeatable.", multiple=True, metavar="LINE"),
-    option("--srun-arg srun", "An option for srun, as: --cpu-bind=cores  Repeatable.", multiple=True, metavar="OPTION"),
-    option("--busbw", "The command on the nodes.  [default: this one]", metavar="PATH"),
-    option("--dry-run", "Print the batch script, and submit nothing.", is_flag=True),
-    option("--wait", "Follow the job, and end with its verdict.", is_flag=True),
+    option("--setup", "Shell command before the run: module load …  Repeatable.", multiple=True, metavar="LINE"),
+    option("--srun-arg srun", "Option for srun: --cpu-bind=cores  Repeatable.", multiple=True, metavar="OPTION"),
+    option("--busbw", "Path of busbw on the nodes.  [default: this busbw]", metavar="PATH"),
+    option("--dry-run", "Print the batch script without submitting it.", is_flag=True),
+    option("--wait", "Wait for the end of the job; exit with 0 if it succeeded, else with 1.", is_flag=True),
 ]
 
 
@@ -85,11 +85,11 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     wait: bool,
     results_dir: Path,
     as_json: bool,
-    **of_sbatch: Any,  # noqa: ANN401 - each goes to the job's field of that name, which checks it
+    **of_sbatch: Any,  # noqa: ANN401 - passed to the job's field of that name, which checks it
 ) -> None:
-    """Submit a job that measures PLAN: a shipped suite (busbw list suites) or a TOML file.
+    """Submit a Slurm job that measures PLAN: a shipped suite (busbw list suites) or a TOML file.
 
-    Prints the number of the job. Exit status 0: submitted, or with --wait: the job ended well.
+    Prints the job number. Exit status 0: the job was submitted or, with --wait, has succeeded.
     """
     changes = {"backend": backend, "launches": launches, "path": path, "timeout_seconds": timeout_seconds}
     order = _order(plan, nodes, ranks_per_node, resume, results_dir, busbw, changes)
@@ -143,10 +143,10 @@ def _order(
     busbw: str | None,
     changes: dict[str, Any],
 ) -> JobRequest:
-    """``changes`` go to the plan's fields of that name, which check them."""
+    """The job to submit. ``changes`` are values for the plan's fields of these names, which check them."""
     if resume is not None:
         if plan is not None or changes["backend"] is not None or changes["path"] is not None:
-            raise UsageError("a run that is resumed keeps its plan: give --resume without a plan, --backend and --path")
+            raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
         folder = store.find(results_dir, resume)
         kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
         return job_plan.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, busbw=busbw, **kept)
@@ -154,9 +154,7 @@ def _order(
         raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
     if nodes is None or ranks_per_node is None:
         lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
-        raise UsageError(
-            f"{plan} has no place: give {' and '.join(name for name, given in lacking.items() if given is None)}"
-        )
+        raise UsageError(f"{plan}: give {' and '.join(name for name, given in lacking.items() if given is None)}")
     return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), **changes)
 
 
@@ -167,8 +165,8 @@ def _about(order: JobRequest) -> str:
     seconds = sum(cases.estimated_seconds(wanted, world) for world in worlds)
     return (
         f"{'/'.join(map(str, shape.node_counts or (shape.nodes,)))} node(s) × {shape.ranks_per_node} rank(s), backend "
-        f"{wanted.backend}, {wanted.launches} launch(es): about {units.format_span(seconds)} when it runs, "
-        "more where one call takes seconds"
+        f"{wanted.backend}, {wanted.launches} launch(es): about {units.format_span(seconds)} once started, "
+        "longer if single calls take seconds"
     )
 
 
@@ -181,8 +179,8 @@ def _wait(follower: Follower) -> None:
         verdict = follower.follow()
     except KeyboardInterrupt:
         echo(
-            f"busbw: not followed any more; job {follower.number} goes on (busbw status), scancel "
-            f"{follower.number} ends it",
+            f"busbw: stopped waiting; job {follower.number} continues (busbw status); to cancel it: "
+            f"scancel {follower.number}",
             err=True,
         )
         click.get_current_context().exit(1)
@@ -195,9 +193,9 @@ def _wait(follower: Follower) -> None:
 @results_dir_option
 @json_option
 def status(*, results_dir: Path, as_json: bool) -> None:
-    """List jobs of yours that run busbw, and all runs: how each stands, and which belongs to which.
+    """List your jobs that run busbw and all runs, their state, and which job measures which run.
 
-    A run has a row for every job of it that Slurm still knows. Jobs that go on come first, then the newest.
+    A run has one row per job that Slurm still knows. Active jobs come first, then the newest.
     """
     found = rows(results_dir, _queued())
     if as_json:
@@ -209,30 +207,24 @@ def status(*, results_dir: Path, as_json: bool) -> None:
 
 
 def _queued() -> tuple[queue.QueuedJob, ...]:
-    """This user's jobs; where Slurm cannot be asked, none, and it is said why."""
+    """The jobs of this user; if Slurm cannot be queried, print the reason and return none."""
     try:
-        why = queue.missing()
-        queued = queue.mine() if why is None else ()
+        return queue.mine()
     except LaunchError as error:
-        why, queued = str(error), ()
-    if why is not None:
-        echo(f"busbw: runs only: {plain_text(why)}", err=True)
-    return queued
+        echo(f"busbw: only runs are listed: {plain_text(str(error))}", err=True)
+        return ()
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 @results_dir_option
 def launches(*, command: tuple[str, ...], results_dir: Path) -> None:
-    """In a batch script: start COMMAND (srun … busbw run …) once a launch, until the run of the job is whole.
+    """For batch scripts: run COMMAND (srun … busbw run …) once per launch until the run is complete.
 
-    Prints the folder of the run. A job that was requeued goes on with the run that it had begun. Exit status 0 when
-    the run is whole and nothing failed.
+    Prints the run folder. A requeued job continues the run that it began. Exit status 0: the run is complete and no
+    case failed.
     """
     variables = steps.here()
     folder, code = steps.carry_out(command, results_dir, variables)
     echo(folder)
     click.get_current_context().exit(code)
-
-
-__all__ = ["launches", "status", "submit"]

@@ -1,4 +1,4 @@
-"""stdout and stderr that may be closed, full or not read any more: no run is lost by them, and the user hears of it."""
+"""Protection against a stdout or stderr that is closed, full or no longer read: runs continue, and the user is told."""
 
 import errno
 import io
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class _Raw(io.FileIO):
-    """A descriptor that is written to until that fails once; what follows goes nowhere. Not ``strict``: the failure is
-    not raised, as it never is where a reader has gone: a command then ends with the status that it has for its data.
-    ``closed_before``: it was closed when the program began.
+    """A file descriptor that is written to until a write fails; later output is discarded.
+
+    ``strict``: raise the first failure, except that of a closed pipe, so that a missing reader changes no exit status.
+    ``closed_before``: the descriptor was closed when the program started.
     """
 
     def __init__(self, number: int, *, strict: bool, closed_before: bool) -> None:
@@ -26,13 +27,13 @@ class _Raw(io.FileIO):
         self._closed_before = closed_before
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Write, or remember why not. Raises OSError the first time, where it is strict."""
+        """Write, or keep the error. Raises OSError for the first error if ``strict``."""
         size = memoryview(data).nbytes
         if self.error is not None:
             return size
         try:
             if self._closed_before:
-                raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # noqa: TRY301 - as the system would
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # noqa: TRY301 - as the system would raise it
             return super().write(data)
         except OSError as error:
             self.error = error
@@ -43,18 +44,20 @@ class _Raw(io.FileIO):
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The two streams of this process, where they are its own (None: somebody else has put another one there)."""
+    """stdout and stderr of this process (None: replaced by another object, such as in a test)."""
 
     out: _Raw | None
     err: _Raw | None
 
     def raised(self, error: OSError) -> bool:
-        """Whether ``error`` is that of stdout."""
+        """Whether ``error`` is the error of stdout."""
         return self.out is not None and error is self.out.error
 
     def status_after(self, status: int, *, data_only: bool) -> int:
-        """The exit status when all is written, ``status`` so far. What could not be written is told on the other
-        stream; stdout is left alone when it is for programs (``data_only``). A reader that has gone is no failure.
+        """Flush both streams and return the exit status, which is ``status`` unless output was lost.
+
+        Lost output of one stream is reported on the other, but not on stdout if that is for programs (``data_only``).
+        A reader that has gone is not a failure.
         """
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -75,8 +78,10 @@ class Streams:
 
 
 def guard() -> Streams:
-    """Put streams in the place of stdout and stderr that fail once at most. Descriptors 0 to 2 that are closed become
-    /dev/null, so that no file of a run gets their number, where a library's message would land in it.
+    """Replace stdout and stderr by streams that fail at most once.
+
+    Descriptors 0 to 2 that are closed become /dev/null. Otherwise a file of a run could get such a number, and messages
+    of libraries would be written into it.
     """
     closed = set()
     for number in (0, 1, 2):
@@ -84,10 +89,7 @@ def guard() -> Streams:
             os.fstat(number)
         except OSError:
             closed.add(number)
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
+            os.open(os.devnull, os.O_RDWR)  # gets ``number``, the lowest one that is free
     raws: list[_Raw | None] = []
     for number, name in ((1, "stdout"), (2, "stderr")):
         old: TextIO | None = getattr(sys, name)
@@ -96,7 +98,7 @@ def guard() -> Streams:
             continue
         raw = _Raw(number, strict=number == 1, closed_before=old is None or number in closed)
         raws.append(raw)
-        # What a locale cannot show is escaped: a table is no reason to fail, either.
+        # Characters that the locale cannot show are escaped instead of raising an error.
         setattr(
             sys,
             name,

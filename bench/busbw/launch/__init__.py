@@ -1,4 +1,4 @@
-"""How ranks come to life, and how a run is begun, resumed or joined in them."""
+"""Start ranks or join those of a launcher, and execute or resume a run with them."""
 
 import dataclasses
 import os
@@ -23,21 +23,22 @@ from busbw.runs.resume import plan_of, refuse_another_world
 
 @contextmanager
 def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
-    """``settings``, with this rank's place where somebody else has started it (``Settings.attached``).
+    """``settings``, with ``Settings.attached`` set if a launcher has started this rank.
 
-    Rank 0, and a process that starts ranks itself (``Settings.leads``), then calls ``execute`` or ``resume``, or
-    neither; other ranks call ``follow``. They are released in the end if rank 0 has told them nothing.
-    ``timeout_seconds`` bounds the wait for rank 0. Raises UsageError in every rank when it is not a time, and
-    LaunchError when the ranks do not meet.
+    Rank 0 and a process that starts ranks itself (``Settings.leads``) may then call ``execute`` or ``resume``; other
+    ranks call ``follow``. On exit they are released if rank 0 has published no order.
+
+    ``timeout_seconds`` limits the wait for rank 0. Raises UsageError on every rank if it is not valid, and LaunchError
+    when the rendezvous fails.
     """
-    # torch's own warnings (no name for an address, a connection that closed) are many, one a rank, and help nobody.
+    # torch warns on every rank about addresses without a name and closed connections, which helps nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     launcher = launcher_here(os.environ)
     if launcher.rendezvous is None:
         yield settings
         return
     with told_as_options():
-        Timing(timeout_seconds=timeout_seconds)  # the plan's check of it comes too late for the rendezvous
+        Timing(timeout_seconds=timeout_seconds)  # the plan's own check would come after the rendezvous
     info = launcher.rank_info(os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
     shutdown.note_from_now()
@@ -47,7 +48,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
         yield dataclasses.replace(settings, attached=attached)
         status = 0
     except UsageError:
-        status = 2  # of all ranks alike: an mpiexec makes one number of those that it gets, and 2 and 1 are 3
+        status = 2  # on all ranks, because mpiexec combines their statuses: 2 and 1 would become 3
         raise
     finally:
         if info.lead and not attached.published:
@@ -56,17 +57,18 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
 
 
 def follow(settings: Settings) -> Result | None:
-    """Be a rank that does what rank 0 says; None when that is nothing. Raises as ``execute``, but not what rank 0 says
-    itself.
+    """Execute the order of rank 0 on another rank; None if there is nothing to measure. Raises as ``execute`` does,
+    except for errors that rank 0 reports.
     """
-    from busbw.launch.attach import run_rank  # noqa: PLC0415 - it measures, and so it loads torch
+    from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
 
     return run_rank(settings, usable_backend)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
-    """How many ranks a run of ``plan`` has here. Raises UsageError when the plan and the launcher's world disagree, and
-    LaunchError when this is one of several ranks of a world that no launcher here knows.
+    """The number of ranks of a run of ``plan``.
+
+    Raises UsageError when the plan and the launcher disagree, and LaunchError below an unknown launcher.
     """
     row = launcher_here(variables)
     started = row.size(variables)
@@ -75,30 +77,35 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
         return plan.ranks or launcher_env.default_ranks(backend_named(plan.backend).places())
     if plan.ranks not in {None, started}:
         raise UsageError(
-            f"--ranks {plan.ranks}, but {row.name} started {started}; leave --ranks out or make them agree"
+            f"--ranks {plan.ranks}, but {row.name} started {started} ranks; omit --ranks or make them agree"
         )
     return started
 
 
 def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:
-    """Run ``plan`` in the world that is here, or in one that is made for it.
+    """Run ``plan`` on the ranks of a launcher, or on local ranks.
 
-    ``row`` stands in for the plan's backend where given: the same one with a fault, for example.
-    Raises BusbwError when it breaks (everything measured until then is on the disk) and KeyboardInterrupt when it is
-    interrupted.
+    ``row`` replaces the plan's backend if given, for example to inject a fault. Raises BusbwError when the run fails
+    and KeyboardInterrupt when it is interrupted; what was measured until then is on disk.
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
     with told_as_options():
         if launcher.rendezvous is None:
             refuse_crowd(ranks)
-        # First: a machine without GPUs has fewer ranks than a suite for them asks for.
+        # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
         refuse_impossible(plan, ranks, on_one_host=launcher.rendezvous is None)
-    return launcher.run(plan, usable, settings)
+    if launcher.rendezvous is None:
+        from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
+
+        return run_local(plan, usable, settings)
+    from busbw.launch.attach import run_rank0  # noqa: PLC0415 - as above
+
+    return run_rank0(plan, usable, settings)
 
 
 def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
-    """The backend of ``plan``, or ``row`` in its stead. Raises LaunchError when it cannot run here."""
+    """The backend of ``plan``, or ``row`` if given. Raises LaunchError when it cannot run here."""
     row = row or backend_named(plan.backend)
     missing = row.missing()
     if missing is not None:
@@ -106,15 +113,17 @@ def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
     launcher = launcher_here(os.environ)
     if row.started_by not in launcher.starts:
         others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
-        raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; it runs below: {others}")
+        raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; use one of: {others}")
     return row
 
 
 def resume(folder: Path, launches: int | None, settings: Settings, timeout_seconds: float | None = None) -> Result:
-    """Measure what the run in ``folder`` lacks; ``launches`` may ask for more of them than it has, and
-    ``timeout_seconds`` is for what is measured now (None: the one of the run).
+    """Measure what the run in ``folder`` lacks.
 
-    Raises as ``execute`` does; LaunchError also when this is another world than the one that the run began in.
+    ``launches``: number of launches, to extend the run (None: that of the run).
+    ``timeout_seconds``: timeout for the measurements to come (None: that of the run).
+
+    Raises as ``execute`` does, and LaunchError if launcher, ranks or hosts differ from those of the run.
     """
     launcher = launcher_here(os.environ)
     run = store.read_run(folder)

@@ -1,4 +1,4 @@
-"""Ranks that torchrun, mpirun or srun has started: this process is one of them and joins the world it finds."""
+"""A rank that torchrun, mpirun or srun has started: it joins the other ranks for one launch."""
 
 import dataclasses
 import faulthandler
@@ -15,7 +15,7 @@ from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
 from busbw.escape import say
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
 from busbw.launch.live_table import LiveTable
-from busbw.launch.observers import Listener, Relay
+from busbw.launch.observers import Listener
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
@@ -29,12 +29,12 @@ _EXITS_SECONDS = 5.0
 
 
 def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    """Be rank 0 for one launch: keep the run folder, and tell the others what to measure."""
+    """Run one launch as rank 0, which writes the run folder and publishes the order to the other ranks."""
     attached = _attachment(settings)
     info = attached.info
-    # In a job of Slurm the other launches are steps that come after this one and resume the run (busbw launches).
+    # In a Slurm job, the other launches are later steps that resume the run (busbw launches).
     if plan.launches > 1 and settings.resume is None and info.launcher != "srun":
-        say(f"{info.launcher}'s world is one launch; the plan's {plan.launches} launches become 1")
+        say(f"{info.launcher} runs one launch only, so the plan's {plan.launches} launches are reduced to 1")
         plan = msgspec.structs.replace(plan, launches=1)
     with open_run(plan, settings, info.local_size or 1) as here:
         return here.nothing_to_do() or _run_launch(plan, row, here, attached, quiet=settings.quiet)
@@ -42,23 +42,23 @@ def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 
 def _attachment(settings: Settings) -> Attachment:
     if settings.attached is None:
-        raise LaunchError("nobody has started this rank: it has no place in a world")
+        raise LaunchError("this process is not a rank of a launcher")
     return settings.attached
 
 
 def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachment, *, quiet: bool) -> Result:
     info, shutdown = attached.info, attached.shutdown
     launch, remaining = here.launches[0]
-    under_way: CaseBlock | None = None
+    current: CaseBlock | None = None
 
     def begins(block: CaseBlock | None) -> None:
-        nonlocal under_way
-        under_way = block
+        nonlocal current
+        current = block
 
     files = files_folder(plan.files_below, here.folder.name)
 
     def lost(error: Exception) -> None:
-        here.broke(error, launch, under_way)
+        here.broke(error, launch, current)
         _leave(error)
 
     def abort() -> None:
@@ -70,11 +70,12 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
     try:
         with shutdown.listening(abort):
             attached.publish(LaunchOrder(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
-            table: Listener = Listener() if quiet else LiveTable(plan, launch, time.monotonic(), remaining)
+            began = time.monotonic()
+            table = Listener(begins) if quiet else LiveTable(plan, launch, began, remaining, report=begins)
             job = Job(plan, here.folder, launch, info.launcher, row, remaining, shutdown.asked, here.size_bytes)
-            outcome = run(job, _world(attached, plan, lost), Relay(table, begins))
+            outcome = run(job, _world(attached, plan, lost), table)
     except BusbwError as error:
-        here.broke(error, launch, under_way)
+        here.broke(error, launch, current)
         if shutdown.policy.together:
             _leave(error)
         _exit_soon(error)
@@ -92,9 +93,9 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
 
 
 def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result | None:
-    """Be another rank for one launch, of which rank 0 tells; None when nothing is to be measured.
+    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure.
 
-    ``row_of`` gives the backend of a plan, and raises LaunchError when it cannot run here.
+    ``row_of`` returns the backend of a plan, and raises LaunchError when it cannot run here.
     """
     attached = _attachment(settings)
     info, shutdown = attached.info, attached.shutdown
@@ -107,7 +108,7 @@ def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result
 
     def lost(error: Exception) -> None:
         if not (isinstance(error, RankFailure) and 0 in error.lost):
-            time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first: it has the end of the run to write
+            time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first, because it writes the end of the run
         _leave(error, speaks=_speaks(error))
 
     job = Job(plan, Path(order.run), order.launch, info.launcher, row_of(plan), order.remaining, shutdown.asked)
@@ -146,21 +147,21 @@ def _world(attached: Attachment, plan: Plan, lost: Callable[[Exception], None]) 
 
 
 def _speaks(error: Exception) -> bool:
-    """Whether a rank that is not the first says why it goes: where rank 0 cannot."""
+    """Whether a rank other than 0 reports ``error``: only if rank 0 cannot."""
     return not isinstance(error, RankFailure) or 0 in error.lost
 
 
 def _exit_soon(error: BaseException) -> None:
-    """Bound how long this process takes to exit after ``error``: libraries take down their connections then, and wait
-    for ranks and networks that are gone. The thread behind it needs nothing of Python.
+    """Limit the time that this process takes to exit after ``error``: libraries that close connections may wait for
+    ranks that are gone. The timer thread does not need the Python interpreter.
     """
     if isinstance(error, RankFailure | KeyboardInterrupt):
-        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it is open until this process ends
-        faulthandler.dump_traceback_later(_EXITS_SECONDS, exit=True, file=nowhere)
+        discarded = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
+        faulthandler.dump_traceback_later(_EXITS_SECONDS, exit=True, file=discarded)
 
 
 def _leave(error: BaseException, *, speaks: bool = True) -> None:
-    """Say what happened and go, without a word to the library, which would wait for ranks that are gone."""
+    """Report ``error`` and exit without closing the library, which could wait for ranks that are gone."""
     if speaks:
         say(error)
     sys.stdout.flush()
@@ -168,14 +169,11 @@ def _leave(error: BaseException, *, speaks: bool = True) -> None:
 
 
 def _close(here: RunSession, failed: int, launcher: str, written: int | None) -> None:
-    """The end of the run, or of this launch of it: the world is one launch, and others may be missing still."""
+    """Write the end of the run or, if other launches are missing, of this launch: a launcher runs one at a time."""
     others = len(here.launches) - 1
     if others == 0:
         finish_well(here.folder, failed, written)
         return
-    here.finish("interrupted", f"{others} launch(es) are still missing; {launcher}'s world is one at a time")
-    then = "busbw launches starts them, or busbw submit --resume" if launcher == "srun" else "resume it again"
-    say(
-        f"{others} launch(es) of run {here.folder.name} are still missing, and {launcher}'s world is one at a time: "
-        f"{then}"
-    )
+    here.finish("interrupted", f"{others} launch(es) are still missing; {launcher} runs one at a time")
+    action = "use busbw launches or busbw submit --resume" if launcher == "srun" else "resume the run again"
+    say(f"{others} launch(es) of run {here.folder.name} are still missing, and {launcher} runs one at a time: {action}")

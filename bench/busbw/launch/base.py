@@ -1,4 +1,4 @@
-"""What every launcher has in common: what it is told, what it returns, and how a run folder is closed."""
+"""Common to all launchers: their settings, their result, and the end of a run folder."""
 
 import ctypes
 import os
@@ -20,8 +20,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True)
 class Attachment:
-    """A rank that somebody else has started: its place, where rank 0 reaches the others, what it has been asked since
-    it began, and whether rank 0 has ``published`` what to do.
+    """A rank that a launcher has started.
+
+    ``rendezvous``: how rank 0 reaches the other ranks.
+    ``published``: whether rank 0 has published its order.
     """
 
     info: RankInfo
@@ -30,16 +32,18 @@ class Attachment:
     published: bool = False
 
     def publish(self, order: LaunchOrder) -> None:
-        """Rank 0, once: what the others are to do. Raises LaunchError when it cannot be said."""
+        """Publish the order to the other ranks (rank 0, once). Raises LaunchError when that fails."""
         self.published = True
         self.rendezvous.publish(order)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run needs besides the plan. ``port`` is the local rendezvous port (0: a free one), ``resume`` the folder
-    of the run that is gone on with (None: a new one), ``attached`` this rank's place where somebody else has started
-    the ranks (None: this process starts them).
+    """Settings of a run besides the plan.
+
+    ``port``: local rendezvous port (0: a free one).
+    ``resume``: folder of the run to resume (None: a new run).
+    ``attached``: this rank, if a launcher has started it (None: this process starts the ranks).
     """
 
     results_dir: Path
@@ -50,14 +54,19 @@ class Settings:
 
     @property
     def leads(self) -> bool:
-        """Whether this process begins the run, and does not wait for what rank 0 says."""
+        """Whether this process starts the run and does not wait for the order of rank 0."""
         return self.attached is None or self.attached.info.lead
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run that came to its end: blocks measured, cases failed. ``speaks``: this process talks to the user; ``whole``:
-    it was to be resumed and lacked nothing. ``status`` is the exit status of one in which something failed.
+    """The result of a run.
+
+    ``measured``: number of blocks.
+    ``failed``: number of cases.
+    ``speaks``: whether this process prints the result.
+    ``whole``: whether the run was to be resumed and lacked nothing.
+    ``status``: exit status if something failed.
     """
 
     folder: Path
@@ -69,10 +78,9 @@ class Result:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent``, its parent, dies, however it dies.
+    """Have the kernel kill this process when its parent process ``parent`` dies.
 
-    A rank that nobody waits for any more must not go on and disturb what is measured next. Linux only; elsewhere a
-    no-op.
+    Otherwise an orphaned rank would continue and disturb later measurements. Linux only; elsewhere a no-op.
     """
     if sys.platform != "linux":
         return
@@ -82,14 +90,14 @@ def die_with_parent(parent: int) -> None:
 
 
 def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
-    """Write how a run ended that did not end well; a run that never began leaves no folder behind.
+    """Write the end of a failed or interrupted run, or remove the folder if the run never began.
 
-    Does not raise: the run is failing already, maybe because of this very disk; the first reason is the one to tell.
+    Does not raise: the run is failing already, maybe because of this disk, and the first error is the one to report.
     """
     try:
         if not (folder / store.RUN_FILE).exists():
-            for left in folder.iterdir():
-                left.unlink()
+            for file in folder.iterdir():
+                file.unlink()
             folder.rmdir()
             return
         with store.Appender(folder) as appender:
@@ -101,10 +109,10 @@ def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed 
 
 
 def finish_well(folder: Path, failed: int, written: int | None = None) -> None:
-    """Write the end of a run whose launches all came to theirs, and pack it when it is large.
+    """Write the end of a run whose launches are complete, and compress it if it is large.
 
-    ``written`` is how many bytes of samples they wrote (None: whatever is there). Raises StoreError when they are no
-    longer there, which is then how the run ended, and when the end cannot be written.
+    ``written``: bytes of samples that the launches wrote (None: not checked). Raises StoreError when they are no longer
+    there, which is then recorded as the end of the run, or when the end cannot be written.
     """
     status: EndStatus = "failed" if failed else "complete"
     try:

@@ -1,4 +1,4 @@
-"""Lists of hosts as Slurm writes them: ``gpu[01-03,7],login`` and back to names."""
+"""Host lists in Slurm's notation: ``gpu[01-03,7],login``."""
 
 import re
 
@@ -10,9 +10,9 @@ _MOST_HOSTS = 1_000_000
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The names in ``text``, in its order; of several brackets the last one runs fastest, as ``scontrol`` has it.
+    """The host names in ``text``, in order; the last of several brackets varies fastest, as in ``scontrol``.
 
-    Raises LaunchError when it is no such list. Format: man srun, SLURM_JOB_NODELIST; ``scontrol show hostnames``.
+    Raises LaunchError if it is not a host list. Format: man srun, SLURM_JOB_NODELIST; ``scontrol show hostnames``.
     """
     stripped = text.strip()
     parts = _PART.findall(stripped)
@@ -22,9 +22,9 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _names(part: str, text: str) -> list[str]:
-    pieces = _RANGES.split(part)  # text, ranges, text, ranges, …, text
-    found = [pieces[0]]
-    for ranges, after in zip(pieces[1::2], pieces[2::2], strict=True):
+    texts = _RANGES.split(part)  # text, ranges, text, ranges, …, text
+    found = [texts[0]]
+    for ranges, after in zip(texts[1::2], texts[2::2], strict=True):
         numbers = [number for one in ranges.split(",") for number in _numbers(one, text)]
         if len(found) * len(numbers) > _MOST_HOSTS:
             raise LaunchError(_message(text))
@@ -41,4 +41,4 @@ def _numbers(range_: str, text: str) -> list[str]:
 
 
 def _message(text: str) -> str:
-    return f"{text!r} is no list of hosts; want names such as n1 or gpu[01-03,7], separated by commas"
+    return f"{text!r} is not a host list; expected names such as n1 or gpu[01-03,7], separated by commas"

@@ -1,6 +1,6 @@
-"""The way between hosts: the address and the interface by which this one is seen from another.
+"""The address and network interface through which other hosts reach this one.
 
-A host's own name is often of no use there: many systems have it resolve to the loopback.
+The host's own name is often useless for that, because many systems resolve it to the loopback address.
 """
 
 import ipaddress
@@ -17,15 +17,14 @@ _AGAIN_SECONDS = 0.2
 
 
 def wait_for(host: str, port: int, seconds: float) -> None:
-    """Wait until somebody listens at ``port`` of ``host``. Raises LaunchError, with what the last attempt met, when
-    nobody has within ``seconds``.
+    """Wait until a process listens on ``port`` of ``host``. Raises LaunchError with the last error after ``seconds``.
 
-    torch waits as well; but what it says when that was in vain is a page of its own functions in every rank.
+    torch waits as well, but on a timeout it prints a page of its own functions on every rank.
     """
     deadline = time.monotonic() + seconds
     while True:
         try:
-            # Never 0, which would not wait for an answer at all.
+            # Not 0, which would be a non-blocking connection.
             socket.create_connection((host, port), max(deadline - time.monotonic(), _AGAIN_SECONDS)).close()
         except (OSError, UnicodeError) as error:
             if time.monotonic() + _AGAIN_SECONDS > deadline:
@@ -35,22 +34,23 @@ def wait_for(host: str, port: int, seconds: float) -> None:
             return
 
 
-def use_the_way_to(*hosts: str) -> None:
-    """Have Gloo use the interface by which the first of ``hosts`` is reached that there is one for, unless the user has
-    named one.
+def use_interface_to(host: str, distant: str) -> None:
+    """Make Gloo use the interface to ``host`` or, on that host, to ``distant``, an address on another host.
 
-    Left alone it takes the one that this host's own name resolves to, which on many systems is the loopback.
+    By default Gloo uses the interface of this host's own name, which is the loopback on many systems. Nothing is
+    changed if all ranks are on one host (``distant`` is empty), or if the user has set an interface.
     """
-    if "GLOO_SOCKET_IFNAME" in os.environ:
+    if not distant or "GLOO_SOCKET_IFNAME" in os.environ:
         return
-    name = next((name for host in hosts if (name := interface_to(host)) is not None), None)
+    name = interface_to(host) or interface_to(distant)
     if name is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def interface_to(host: str) -> str | None:
-    """The interface that traffic to ``host`` leaves by, or that has its address where this is it; None where that is
-    not to be found, or is the loopback.
+    """The interface for traffic to ``host``, or the one with its address if ``host`` is this host.
+
+    None if there is none but the loopback.
     """
     mine = address_towards(host)
     for name, addresses in psutil.net_if_addrs().items() if mine else ():
@@ -60,9 +60,9 @@ def interface_to(host: str) -> str | None:
 
 
 def address_towards(host: str) -> str:
-    """The address by which ``host`` sees this one; empty where there is none but the loopback's.
+    """The address of this host towards ``host``; empty if there is none but the loopback.
 
-    Ranks of one host give the same answer for the same ``host``, those of another one another.
+    For the same ``host``, it is equal on all ranks of this host and different on other hosts.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -76,7 +76,7 @@ def address_towards(host: str) -> str:
 
 
 def elsewhere(addresses: Sequence[str]) -> str:
-    """One of ``addresses``, those by which every rank is seen from one host, that is not rank 0's; empty where none is:
-    where all ranks are on one host.
+    """The first of ``addresses`` (of all ranks, towards one host) that differs from rank 0's; empty if there is none
+    because all ranks are on one host.
     """
     return next((one for one in addresses if one not in {"", addresses[0]}), "")

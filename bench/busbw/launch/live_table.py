@@ -1,9 +1,9 @@
-"""What a user sees on stderr while it measures: a line a case and, on a terminal, a progress bar."""
+"""The progress on stderr during a run: a line per case and, on a terminal, a progress bar."""
 
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -17,6 +17,7 @@ from busbw.launch.observers import Listener, in_words, timing_in_words
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan
+from busbw.runs.progress import CaseBlock
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, settings_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import spread
@@ -24,11 +25,11 @@ from busbw.units import about_size, format_rate, format_size, format_span, forma
 
 _SIZE_WIDTH = 9
 _FIRST, _REST = f"{{:18}} {{:>{_SIZE_WIDTH}}}", " {:>8} {:>9} {:>6} {:>7} {:>6}"
-"""The columns of the table: operation and size, and what was measured."""
+"""The columns of the table: operation and size, then the measured values."""
 
 
 class LiveTable(Listener):
-    """Prints a line on stderr when the last block of a case is in, once per launch, and shows how far the run is."""
+    """Prints a line when the last block of a case is measured, once per launch, and a progress bar."""
 
     def __init__(
         self,
@@ -36,9 +37,12 @@ class LiveTable(Listener):
         launch: int,
         began: float,
         remaining: Remaining | None = None,
+        *,
+        report: Callable[[CaseBlock | None], None] = lambda _: None,
         err: TextIO | None = None,
     ) -> None:
-        # A resumed run has its launches behind it: what is counted is what is to come.
+        super().__init__(report)
+        # For a resumed run, only the launches to come are counted.
         place, self._launches = (launch, plan.launches) if remaining is None else (remaining.number, remaining.launches)
         self._shown_launches = plan.launches if remaining is None else launch - place + self._launches
         self._remaining = remaining
@@ -47,11 +51,11 @@ class LiveTable(Listener):
         self._launch = place
         self._began = began
         self._err: TextIO | None = err or sys.stderr
-        self._told: frozenset[str] = frozenset()
+        self._shown_fields: frozenset[str] = frozenset()
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
-        # Nothing runs between blocks but what is called: a refreshing thread would disturb what is measured.
+        # No refresh thread, which would disturb the measurement.
         console = Console(file=self._err)
         self._progress = Progress(
             SpinnerColumn(),
@@ -69,7 +73,7 @@ class LiveTable(Listener):
         )
 
     def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
-        """Print the head of the table, what to be careful about, and which sizes were rounded."""
+        """Print the heading of the table, cautions, and sizes that were rounded."""
         self._blocks = blocks
         if self._remaining is None:
             self._blocks_of.update(dict.fromkeys(cases.cases, self._plan.timing.blocks))
@@ -87,11 +91,12 @@ class LiveTable(Listener):
                 self._print(f"# size rounded: {note}")
             self._print(header())
         known = {name: {getattr(case, name) for case in cases.cases} - {None} for name in ("dtype", "redop")}
-        self._told = frozenset(name for name, values in known.items() if len(values) > 1)
+        self._shown_fields = frozenset(name for name, values in known.items() if len(values) > 1)
         self._progress.start()
 
-    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the bar counts blocks
-        """Move the bar."""
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """Update the progress bar."""
+        super().block_begins(case, launch, block)
         total = self._blocks * self._launches
         before = self._blocks * self._launch + self._done
         spent = time.monotonic() - self._began
@@ -99,39 +104,40 @@ class LiveTable(Listener):
         self._progress.update(self._task, total=total, completed=before, left=left, case=in_words(case), refresh=True)
 
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
-        """Print what is complete."""
+        """Print the case if it is complete."""
+        super().row_written(row)
         if isinstance(row, Skipped):
-            self._print(f"{_first_columns(row.case)}{_timing(row.case, self._told)}  skipped: {row.reason}")
+            self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  skipped: {row.reason}")
             return
         self._done += 1
         if isinstance(row, Failed):
-            # The other blocks of a failed case are not measured any more.
+            # The other blocks of a failed case are no longer measured.
             self._done += self._blocks_of[row.case] - len(self._pending.pop(row.case, [])) - 1
-            self._print(f"{_first_columns(row.case)}{_timing(row.case, self._told)}  FAILED: {row.error}")
+            self._print(f"{_first_columns(row.case)}{_timing(row.case, self._shown_fields)}  FAILED: {row.error}")
             return
         blocks = self._pending[row.case]
         blocks.append(row)
         if len(blocks) == self._blocks_of[row.case]:
-            for line in lines(blocks, self._shown_launches, self._told):
+            for line in lines(blocks, self._shown_launches, self._shown_fields):
                 self._print(line)
             del self._pending[row.case]
 
     def launch_ended(self) -> None:
-        """Take the bar away."""
+        """Remove the progress bar."""
         self._progress.stop()
 
     def _print(self, line: str) -> None:
-        """A line above the bar. The run does not depend on who reads it, nor on the disk that it goes to."""
+        """Print a line above the bar. A write error disables further output and does not end the run."""
         if self._err is None:
             return
-        moving = self._progress.live.is_started
-        if moving:
+        active = self._progress.live.is_started
+        if active:
             self._progress.stop()
         try:
             print(plain_text(line), file=self._err, flush=True)
         except OSError:
             self._err = None
-        if moving:
+        if active:
             self._progress.start()
 
 
@@ -142,18 +148,18 @@ def header() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A group in one of the blocks, whose samples have so many calls: as many as that block found right."""
+    """A group in one block; ``calls`` is the number of calls per sample in that block."""
 
     samples: GroupSamples
     calls: int
 
 
-def lines(blocks: list[Measurement], launches: int, told: Container[str] = ()) -> list[str]:
-    """The lines of one case in one launch: one; for split groups one a group and the total; for the pair matrix the
-    median and the slowest pair. ``told`` are fields of a case that differ in the run.
+def lines(blocks: list[Measurement], launches: int, shown_fields: Container[str] = ()) -> list[str]:
+    """The lines of one case in one launch: one line; for several groups, a line per group and the total; for the pair
+    matrix, the median and the slowest pair. ``shown_fields`` are fields of a case to print.
     """
     groups = _by_group(blocks)
-    timing = _timing(blocks[0].case, told)
+    timing = _timing(blocks[0].case, shown_fields)
     if len(groups) == 1:
         return [_line(blocks, next(iter(groups.values())), launches) + timing]
     if OPS[blocks[0].case.op].members == "pairs":
@@ -170,8 +176,8 @@ def lines(blocks: list[Measurement], launches: int, told: Container[str] = ()) -
     ]
     rates = [rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None]
     if len(rates) < 2:
-        return shown  # a total of one group, or of none with a wire, says nothing new
-    total = f"total busbw over {len(rates)} groups at once: {format_rate(sum(rates))}"
+        return shown  # the total of one group, or of groups without bus bandwidth, adds nothing
+    total = f"total busbw of {len(rates)} concurrent groups: {format_rate(sum(rates))}"
     return [*shown, f"{_first_columns(blocks[0].case)}  {total}{timing}"]
 
 
@@ -184,7 +190,7 @@ def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[_Part]]:
 
 
 def _per_call(parts: list[_Part]) -> npt.NDArray[np.float64]:
-    """What a call took in each sample, ns of the slowest rank."""
+    """Time per call in each sample, in ns, of the slowest rank."""
     return np.concatenate([np.asarray(part.samples.slowest_ns) / part.calls for part in parts])
 
 
@@ -200,7 +206,7 @@ def _line(blocks: list[Measurement], parts: list[_Part], launches: int) -> str:
     times = _per_call(parts)
     median = float(np.median(times))
     busbw = _busbw(block, parts)
-    # Part of an overlapped sample is computation: its time is no rate of anything.
+    # An overlapped sample includes computation, so that its time gives no rate.
     sized = block.case.size_bytes > 0 and block.case.mode != "overlap"
     rate = format_rate(block.case.size_bytes / median * 1e9 if busbw is None and sized else busbw)
     check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
@@ -208,11 +214,11 @@ def _line(blocks: list[Measurement], parts: list[_Part], launches: int) -> str:
     return _first_columns(block.case) + _REST.format(format_time(median), rate, check, f"±{spread(times):.0%}", launch)
 
 
-def _timing(case: Case, told: Container[str]) -> str:
-    """The settings of ``case`` (an algorithm, threads, a traffic), what is ``told`` of it, and how it is timed where it
-    is not the usual way: numbers of different ways must not be taken for one.
+def _timing(case: Case, shown_fields: Container[str]) -> str:
+    """The ``shown_fields`` of ``case``, its settings (algorithm, threads …), and how it is timed if not the default, so
+    that results of different timing modes are not confused.
     """
-    differing = [str(value) for name in ("dtype", "redop") if name in told and (value := getattr(case, name))]
+    differing = [str(value) for name in ("dtype", "redop") if name in shown_fields and (value := getattr(case, name))]
     words = [*differing, *settings_in_words(case), *timing_in_words(case)]
     return f"  ({', '.join(words)})" if words else ""
 

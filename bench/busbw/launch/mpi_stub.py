@@ -1,7 +1,7 @@
-"""What mpiexec starts in the place of a rank: hands its environment and descriptors to the launcher, and stays.
+"""The program that mpiexec starts for each rank: it passes environment and descriptors to busbw, then waits.
 
-Run by its path, with the path of a socket: ``python -I -S mpi_stub.py SOCKET``. Only the standard library, and little
-of it: this has to start in milliseconds, once for each rank of each launch.
+Run as ``python -I -S mpi_stub.py SOCKET``. It imports little, and only from the standard library, because it must start
+in milliseconds for each rank of each launch.
 """
 
 import json
@@ -11,10 +11,10 @@ import sys
 
 
 def main() -> int:
-    """Open, and return the exit status that the launcher gives: 1 when it is gone."""
+    """Send the data, and return the exit status that busbw sends back (1 if busbw has exited)."""
     with socket.socket(socket.AF_UNIX) as launcher:
         launcher.connect(sys.argv[1])
-        # What the process manager left open for its rank, and told it so (PMI_FD); not everything that leaked to here.
+        # Only the descriptors that the process manager announces to its rank (PMI_FD), not others that were inherited.
         descriptors = sorted(
             {int(value) for name, value in os.environ.items() if name.endswith("_FD") and value.isdigit()}
         )

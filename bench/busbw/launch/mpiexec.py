@@ -1,10 +1,9 @@
-"""The stubs that mpiexec starts for the ranks of this machine, and whose places forked ranks take.
+"""The stubs that mpiexec starts in place of local ranks, which are forked by busbw.
 
-An MPI library wants its ranks to be started by its own mpiexec; but a rank that starts from nothing imports torch
-first, which takes seconds of a processor, in every rank of every launch. So mpiexec starts ``mpi_stub.py``, which
-hands the environment and the descriptors that it was given to the launcher, and the rank that is forked there takes
-them on: for the library it is the process that mpiexec has started. It is also a child of the launcher, which so sees
-how it ends.
+An MPI library requires that its own mpiexec starts the ranks. But then every rank of every launch would import torch,
+which takes seconds. So mpiexec starts ``mpi_stub.py``, which passes its environment and descriptors to busbw, and a
+forked rank takes them over: to the library it is the process that mpiexec has started. As a child of busbw, it can be
+watched.
 """
 
 import json
@@ -39,12 +38,15 @@ _NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich",
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """How the mpiexec of a library is known and asked: ``mark`` is in what it says of its version; ``arguments`` keep
-    it on this machine, and let it start more ranks than there are cores and bind none, where it would not by itself;
-    ``variables`` hold for local ranks where the user has not set them: loopback and shared memory are enough for these.
+    """The mpiexec of an MPI library.
 
-    Left alone, an mpiexec that finds itself in a job of Slurm (or of PBS, LSF, Grid Engine) starts its ranks through
-    that, on whatever hosts the job has. Within a step it then waits for ever: the step's own task has what it asks for.
+    ``mark``: text in the output of ``mpiexec --version``.
+    ``arguments``: keep it on this machine, without binding, and allow more ranks than cores.
+    ``variables``: defaults for local ranks, which need only loopback and shared memory.
+
+    Without these arguments, an mpiexec in a job of Slurm (or PBS, LSF, Grid Engine) starts its ranks through the
+    resource manager, on all hosts of the job. In a job step it would wait forever, because the step's task holds the
+    resources.
     """
 
     mark: str
@@ -54,7 +56,7 @@ class Flavour:
 
 _HYDRA_LOCAL = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 _NO_RESOURCE_MANAGER = "^alps,gridengine,lsf,pals,pbs,slurm,tm"
-"""All that Open MPI 4 and 5 can ask for hosts or let start ranks; of those that one lacks it says nothing."""
+"""All resource managers of Open MPI 4 and 5; unknown names are ignored."""
 
 FLAVOURS = {
     "MPICH": Flavour("HYDRA", ("-launcher", "fork", "-hosts", "localhost"), _HYDRA_LOCAL),
@@ -63,8 +65,8 @@ FLAVOURS = {
         ("-bootstrap", "fork", "-hosts", "localhost"),
         {**_HYDRA_LOCAL, "I_MPI_FABRICS": "shm"},
     ),
-    # More ranks than cores, and root in a container, are refused by Open MPI unless it is told. Bound to single cores,
-    # ranks would take the machine for one that has as few.
+    # By default, Open MPI refuses more ranks than cores, and root in a container. It also binds ranks to cores, so that
+    # they would see a machine with fewer cores.
     "Open MPI": Flavour(
         "Open MPI",
         (
@@ -79,12 +81,12 @@ FLAVOURS = {
         },
     ),
 }
-"""By the vendor's name, as mpi4py gives it."""
+"""Vendor as mpi4py names it → its mpiexec."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankStub:
-    """What mpiexec gave to one rank: ``variables``, ``descriptors`` (number there → number here), ``cores``."""
+    """What mpiexec gave to one rank: ``variables``, ``descriptors`` (number in the stub → number here), ``cores``."""
 
     rank: int
     variables: Mapping[str, str]
@@ -92,12 +94,12 @@ class RankStub:
     cores: tuple[int, ...]
 
     def enter(self) -> None:
-        """Be the process that mpiexec started: called in the rank that was forked."""
+        """Take the place of the process that mpiexec started; called in the forked rank."""
         os.environ.clear()
         os.environ.update(self.variables)
         if self.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cores)
-        # Twice: a number that is wanted may be that of another one here.
+        # In two steps, because a wanted number may be in use by another of these descriptors.
         high = {wanted: os.dup(here) for wanted, here in self.descriptors.items()}
         for wanted, here in high.items():
             os.dup2(here, wanted)
@@ -105,22 +107,22 @@ class RankStub:
 
 @contextmanager
 def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
-    """Doors for ``size`` ranks, by rank, with mpiexec behind them; it is gone in the end.
+    """The stubs of ``size`` ranks, by rank; mpiexec is ended on exit.
 
-    Raises LaunchError when there is no mpiexec of the library, or it does not open them.
+    Raises LaunchError when the library's mpiexec is not found, or does not start the stubs.
     """
     vendor, mpiexec = chosen()
     flavour = FLAVOURS[vendor]
-    # MPICH refuses to start where it finds srun's PMIx beside its own mpiexec's PMI.
+    # Without srun's variables: MPICH refuses to start if it finds srun's PMIx beside its own mpiexec's PMI.
     variables = {**flavour.variables, **without_places()}
     if size > usable_cores() and vendor == "Open MPI":
-        variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks take the core of working ones
+        variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks occupy the cores of working ones
     with ExitStack() as stack:
-        # Only until the stubs are open: a launcher that is killed later leaves no folder behind.
-        until_open = stack.enter_context(ExitStack())
-        folder = Path(until_open.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
-        said = stack.enter_context((folder / "said").open("w+b"))
-        listener = until_open.enter_context(socket.socket(socket.AF_UNIX))
+        # Closed as soon as the stubs have started, so that busbw leaves no folder behind if it is killed later.
+        until_started = stack.enter_context(ExitStack())
+        folder = Path(until_started.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
+        output = stack.enter_context((folder / "output").open("w+b"))
+        listener = until_started.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(folder / "stub"))
         listener.listen(size)
         stub = (sys.executable, "-I", "-S", str(_STUB), str(folder / "stub"))
@@ -128,47 +130,47 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
             [mpiexec, *flavour.arguments, "-n", str(size), *stub],
             env=variables,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,  # Ctrl-C is for the launcher: it decides what becomes of the ranks
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C must only reach busbw, which then ends the ranks
         )
         guards: list[socket.socket] = []
         try:
             stubs = []
             for number in range(size):
-                if not _somebody_comes(listener, process):
-                    said.seek(0)
-                    # What mpiexec said, without its lines of dashes, in one line.
-                    text = said.read().decode(errors="replace")
+                if not _stub_connects(listener, process):
+                    output.seek(0)
+                    # The output of mpiexec on one line, without its lines of dashes.
+                    text = output.read().decode(errors="replace")
                     words = " ".join(word for word in text.split() if word.strip("-"))[:600]
                     raise LaunchError(
-                        f"{mpiexec} started {number} of {size} ranks" + (f"; it says: {words}" if words else "")
+                        f"{mpiexec} started {number} of {size} ranks" + (f"; its output: {words}" if words else "")
                     )
                 guards.append(listener.accept()[0])
                 stubs.append(_received(guards[-1], size))
-            if sorted(stub.rank for stub in stubs) != list(range(size)):
-                raise LaunchError(
-                    f"{mpiexec} started ranks {sorted(stub.rank for stub in stubs)} where 0 to {size - 1} were asked"
-                )
-            until_open.close()
-            _keep(stack, {wanted for stub in stubs for wanted in stub.descriptors})
-            yield tuple(sorted(stubs, key=lambda stub: stub.rank))
+            stubs.sort(key=lambda stub: stub.rank)
+            ranks = [stub.rank for stub in stubs]
+            if ranks != list(range(size)):
+                raise LaunchError(f"{mpiexec} started ranks {ranks} instead of 0 to {size - 1}")
+            until_started.close()
+            _reserve(stack, {wanted for stub in stubs for wanted in stub.descriptors})
+            yield tuple(stubs)
         finally:
             _close(guards, process)
 
 
-def _keep(stack: ExitStack, numbers: Iterable[int]) -> None:
-    """Take the descriptor ``numbers`` that are free here, until the end: ``RankStub.enter`` puts others at them, and a
-    pipe that its rank was given at one of them would be closed by that.
+def _reserve(stack: ExitStack, numbers: Iterable[int]) -> None:
+    """Occupy those descriptor ``numbers`` that are free: ``RankStub.enter`` overwrites them, and would otherwise close
+    a pipe of the rank that got such a number.
     """
     free = {number for number in numbers if not _is_open(number)}
-    nothing = os.open(os.devnull, os.O_RDONLY)  # may be at one of them itself
+    null = os.open(os.devnull, os.O_RDONLY)  # may get one of these numbers itself
     for number in free:
         stack.callback(os.close, number)
-        if number != nothing:
-            os.dup2(nothing, number, inheritable=False)
-    if nothing not in free:
-        os.close(nothing)
+        if number != null:
+            os.dup2(null, number, inheritable=False)
+    if null not in free:
+        os.close(null)
 
 
 def _is_open(number: int) -> bool:
@@ -181,16 +183,16 @@ def _is_open(number: int) -> bool:
 
 @cache
 def chosen() -> tuple[str, str]:
-    """The vendor of the library that mpi4py loads, and the first mpiexec of it: in PATH, or beside this Python.
+    """The vendor of the MPI library that mpi4py loads, and its first mpiexec in PATH or beside this Python.
 
-    Raises LaunchError when mpi4py finds no library, or nothing starts ranks of it.
+    Raises LaunchError when mpi4py finds no library, or there is no mpiexec for it.
     """
     vendor = vendor_of_library()
     flavour = FLAVOURS.get(vendor)
     if flavour is None:
         raise LaunchError(
-            f"mpi4py has loaded {vendor}, whose ranks busbw cannot start itself ({', '.join(FLAVOURS)} it can); start "
-            "them with what belongs to it: mpirun -n 4 busbw run --backend mpi …"
+            f"mpi4py has loaded {vendor}, whose ranks busbw cannot start (only those of {', '.join(FLAVOURS)}); start "
+            "them with the library's own launcher: mpirun -n 4 busbw run --backend mpi …"
         )
     seen = []
     for folder in (*os.get_exec_path(), str(Path(sys.executable).parent)):
@@ -200,8 +202,8 @@ def chosen() -> tuple[str, str]:
                 seen.append(str(path))
                 if flavour.mark in _version_of(path):
                     return vendor, str(path)
-    found = f"found, of other libraries: {', '.join(seen)}" if seen else "there is none in PATH or beside this Python"
-    raise LaunchError(f"mpi4py has loaded {vendor}, but there is no mpiexec of it; {found}")
+    found = f"found only those of other libraries: {', '.join(seen)}" if seen else "none in PATH or beside this Python"
+    raise LaunchError(f"mpi4py has loaded {vendor}, but its mpiexec is missing: {found}")
 
 
 def _version_of(path: Path) -> str:
@@ -214,7 +216,7 @@ def _version_of(path: Path) -> str:
     return asked.stdout + asked.stderr
 
 
-def _somebody_comes(listener: socket.socket, process: subprocess.Popen[bytes]) -> bool:
+def _stub_connects(listener: socket.socket, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + _OPENS_SECONDS
     while time.monotonic() < deadline:
         if select.select([listener], [], [], 0.1)[0]:
@@ -226,17 +228,15 @@ def _somebody_comes(listener: socket.socket, process: subprocess.Popen[bytes]) -
 
 def _received(guard: socket.socket, size: int) -> RankStub:
     head, descriptors, _, _ = socket.recv_fds(guard, _HEAD_BYTES, _MOST_DESCRIPTORS)
-    length, told = int.from_bytes(head, "little"), b""
-    while part := guard.recv(length - len(told)):
-        told += part
-    if len(head) < _HEAD_BYTES or len(told) < length:
-        raise LaunchError("a process that mpiexec had started ended before it said which rank it was")
-    about = json.loads(told)
+    length, data = int.from_bytes(head, "little"), b""
+    while part := guard.recv(length - len(data)):
+        data += part
+    if len(head) < _HEAD_BYTES or len(data) < length:
+        raise LaunchError("a process that mpiexec started ended before it reported its rank")
+    about = json.loads(data)
     found = found_in(OF_MPIRUN, about["variables"])
     if found is None or env_int(about["variables"], found.size) != size:
-        raise LaunchError(
-            "mpiexec does not say in its environment variables which rank is which, as its library should"
-        )
+        raise LaunchError("mpiexec does not set the environment variables of its library for rank and number of ranks")
     return RankStub(
         rank=env_int(about["variables"], found.rank),
         variables=about["variables"],
@@ -246,14 +246,14 @@ def _received(guard: socket.socket, size: int) -> RankStub:
 
 
 def close_descriptors(stubs: tuple[RankStub, ...]) -> None:
-    """In the launcher, once all ranks are forked: their descriptors are theirs alone."""
+    """Close the descriptors of the ranks in the parent, after all ranks are forked."""
     for stub in stubs:
         for descriptor in stub.descriptors.values():
             os.close(descriptor)
 
 
 def _close(guards: list[socket.socket], process: subprocess.Popen[bytes]) -> None:
-    """Let the stubs go, which mpiexec waits for, and see to it that it ends."""
+    """Release the stubs, for which mpiexec waits, and make sure that mpiexec ends."""
     for guard in guards:
         with suppress(OSError):
             guard.send(b"\0")

@@ -1,6 +1,6 @@
-"""Where ranks that somebody else has started meet before there is a world: rank 0 tells the others what to measure.
+"""Rendezvous of ranks that a launcher has started: rank 0 publishes what to measure before the backend connects.
 
-So only rank 0 reads the plan and the run folder, and only its host has to have them.
+So only rank 0 reads the plan and the run folder, and only its host must have them.
 """
 
 import os
@@ -20,7 +20,7 @@ from busbw.backends.signing import key_of, new_secret, printable, secret_in, sig
 from busbw.errors import LaunchError
 from busbw.escape import say
 from busbw.launch.hostlist import expand
-from busbw.launch.interfaces import address_towards, elsewhere, use_the_way_to, wait_for
+from busbw.launch.interfaces import address_towards, elsewhere, use_interface_to, wait_for
 from busbw.launch.launcher_env import RankInfo, env_int, port_in
 from busbw.runs.plan import Plan
 from busbw.runs.records import Record
@@ -30,29 +30,34 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 _LEAST_PORT, _PORTS = 10_000, 20_000
-"""Where a port is taken from that nobody has stated: below those that kernels give to outgoing connections."""
+"""The range of the default port: below the ports that kernels use for outgoing connections."""
 
-_PRESENT, _ASKED, _ORDER, _HEARD = "present/{rank}", "asked/{rank}", "order/{rank}", "heard/{rank}"
+_PRESENT, _ASKED, _ORDER, _RECEIVED = "present/{rank}", "asked/{rank}", "order/{rank}", "heard/{rank}"
 _ELSEWHERE = "elsewhere"
 _SLACK_SECONDS = 2.0
-"""How much later than the store's own timeout a wait for it is ended: without a network the store does not notice."""
+"""Added to the store's own timeout before a wait is ended: without a network, the store does not notice its timeout."""
 
 _LINGER_SECONDS = 3.0
-"""How long rank 0 waits for the others when there is nothing for them to do."""
+"""How long rank 0 waits for the others if there is nothing to measure."""
 
 _WITHOUT_MPI = (
-    "ranks of gloo and nccl need no MPI to meet where MASTER_ADDR and MASTER_PORT are set for all: rank 0's host and a "
-    "free port of it"
+    "to use gloo or nccl without MPI, set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port on it for all "
+    "ranks"
 )
 
-_LOOK_SECONDS = 0.02
-_MOST_NAMES = 16
+_POLL_SECONDS = 0.02
+_MOST_LISTED_RANKS = 16
 
 
 class LaunchOrder(Record, frozen=True, kw_only=True):
-    """What rank 0 tells the others: the ``plan``, which ``launch`` this is of the run called ``run``, and what remains
-    to be measured where that is resumed. ``plan`` None: nothing is measured, and ``status`` is the exit status then.
-    ``session`` is new for each launch: the key with which its ranks sign what they say is made of it.
+    """The order of rank 0 to the other ranks.
+
+    ``plan``: what to measure (None: nothing).
+    ``run``: name of the run.
+    ``launch``: number of this launch, from 0.
+    ``remaining``: what remains to be measured (None: a new run).
+    ``status``: exit status if nothing is measured.
+    ``session``: random text, new for each launch, from which the ranks derive the key that signs their messages.
     """
 
     plan: Plan | None = None
@@ -64,32 +69,37 @@ class LaunchOrder(Record, frozen=True, kw_only=True):
 
 
 class Rendezvous(Protocol):
-    """How rank 0 speaks to the others before the world has formed. ``store`` is the key-value store that the world can
-    form over (None: it has its own way), and ``key`` what its ranks sign with; both are there once the others have been
-    told.
+    """How rank 0 reaches the other ranks before the backend connects them.
+
+    ``store``: host and port of a key-value store for the backend (None: the backend does not need one).
+    ``key``: the key with which ranks sign messages.
+
+    Both are set after ``publish`` or ``receive``.
     """
 
     store: tuple[str, int] | None
     key: bytes
 
     def publish(self, order: LaunchOrder) -> None:
-        """Rank 0, once: the order is there for all others. Raises LaunchError when it cannot be said."""
+        """Send the order to all other ranks (rank 0, once). Raises LaunchError when that fails."""
 
     def receive(self) -> LaunchOrder:
-        """Every other rank: what rank 0 tells. Raises LaunchError when nothing comes."""
+        """The order of rank 0 (other ranks). Raises LaunchError when none arrives."""
 
     def close(self) -> None:
-        """Leave, when no world is formed after all."""
+        """Leave the rendezvous if nothing will be measured."""
 
 
 class StoreRendezvous:
-    """Over a key-value store of torch's at ``host`` and ``port``, which rank 0 keeps if it ``serves``: else the world
-    forms elsewhere.
+    """Rendezvous over a torch key-value store at ``host`` and ``port``.
 
-    Ranks of another ``attempt`` do not meet there. What ranks say there is signed with ``secret`` (empty: anyone can
-    sign). A rank asks with a number that nobody has used before, and takes an order that is signed for that number
-    alone: one that was recorded earlier is of no use. Raises LaunchError when rank 0 cannot open the store, or another
-    rank does not reach it in ``timeout_seconds``.
+    ``serves``: rank 0 opens the store, and the backend uses it too; else it exists already.
+    ``attempt``: separates the ranks of different attempts in one store.
+    ``secret``: signs the messages (empty: anyone can sign).
+
+    A rank asks with a random number and only accepts an order that is signed for this number, so that a recorded order
+    cannot be replayed. Raises LaunchError when rank 0 cannot open the store, or another rank cannot reach it within
+    ``timeout_seconds``.
     """
 
     def __init__(
@@ -103,7 +113,7 @@ class StoreRendezvous:
         attempt: str = "0",
         secret: bytes = b"",
     ) -> None:
-        import torch.distributed as dist  # noqa: PLC0415 - heavy, and only needed where ranks are joined
+        import torch.distributed as dist  # noqa: PLC0415 - slow import, only needed here
 
         from busbw.backends.side_channel import serve_store  # noqa: PLC0415 - as above
 
@@ -111,128 +121,125 @@ class StoreRendezvous:
         self._me = f"rank {info.rank} of {info.size} (host {socket.gethostname()})"
         self._host, self._where = host, f"{host} port {port}"
         self._timeout_seconds = timeout_seconds
-        self._counts_ranks = serves  # a store that outlives rank 0 has seen ranks of earlier attempts
+        self._counts_ranks = serves  # a store that outlives rank 0 still counts ranks of earlier attempts
         self._secret = secret
         self.key = b""
         keeps = serves and info.lead
-        what = "open a port for the others at" if keeps else "reach rank 0 at"
-        lacking = f"{self._me} cannot {what} {self._where}"
+        action = "open a port for the other ranks at" if keeps else "reach rank 0 at"
+        problem = f"{self._me} cannot {action} {self._where}"
         try:
             if keeps:
                 self._kept, _ = serve_store(host, port, timeout_seconds, one_host=info.local_size == info.size)
             else:
                 wait_for(host, port, timeout_seconds)
-                with _no_longer_than(timeout_seconds, lacking):
+                with _exit_after(timeout_seconds, problem):
                     timeout = timedelta(seconds=timeout_seconds)
                     self._kept = dist.TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         except (RuntimeError, OSError, LaunchError) as error:
-            raise LaunchError(f"{lacking}: {_in_words(error)}; MASTER_ADDR and MASTER_PORT name another one") from error
+            raise LaunchError(f"{problem}: {_in_words(error)}; set another MASTER_ADDR and MASTER_PORT") from error
         self._attempt = attempt
         self._store: dist.Store = dist.PrefixStore(f"busbw/rendezvous/{attempt}", self._kept)
         self.store = (host, port) if serves else None
 
     def publish(self, order: LaunchOrder) -> None:
-        """Put it into the store, and wait until the others have taken it: it goes with this process."""
-        patience = min(self._timeout_seconds, _LINGER_SECONDS) if order.plan is None else self._timeout_seconds
+        """Store the order, and wait until all ranks have received it, because the store ends with this process."""
+        measures = order.plan is not None
+        patience = self._timeout_seconds if measures else min(self._timeout_seconds, _LINGER_SECONDS)
         order = msgspec.structs.replace(order, session=new_secret())
         self.key = key_of(self._secret, order.session)
         try:
             absent = self._absent(msgspec.json.encode(order).decode(), patience)
-            if order.plan is not None:
-                self._refuse_taken_ranks(range(1, self._info.size), coming=0)
-            there = "" if absent or order.plan is None else self._where_the_others_are()
+            if not measures:
+                return
+            self._refuse_taken_ranks(range(1, self._info.size), coming=0)
+            distant = "" if absent else self._distant_address()
         except RuntimeError as error:
-            raise LaunchError(f"rank 0 cannot tell the others what to measure: {_in_words(error)}") from error
-        if absent and order.plan is not None:
+            raise LaunchError(f"rank 0 cannot send the order to the other ranks: {_in_words(error)}") from error
+        if absent:
             raise LaunchError(
-                f"{len(absent)} of {self._info.size} ranks have not come to rank 0 at {self._where} within "
+                f"{len(absent)} of {self._info.size} ranks have not reached rank 0 at {self._where} within "
                 f"{patience:g} s: {_listed(absent)}"
             )
-        if there and not self._secret:
-            unsigned = f"whoever reaches {self._where} can give these ranks orders; set it for all"
-            say(f"caution: BUSBW_SECRET is not set: {unsigned}")
-        self._go_the_way_to(there)
+        if distant and not self._secret:
+            risk = f"anyone who reaches {self._where} can give these ranks orders; set it for all ranks"
+            say(f"caution: BUSBW_SECRET is not set: {risk}")
+        use_interface_to(self._host, distant)
 
     def receive(self) -> LaunchOrder:
-        """Wait for it in the store, and for where the other ranks are."""
-        rank, me = self._info.rank, f"rank {self._info.rank} (host {socket.gethostname()})"
-        lacking = f"{me} has heard nothing from rank 0"
+        """Wait for the order in the store, and for an address on another host."""
+        rank = self._info.rank
+        problem = f"{self._me} has received nothing from rank 0"
         try:
-            with _no_longer_than(self._timeout_seconds + _SLACK_SECONDS, lacking):
+            with _exit_after(self._timeout_seconds + _SLACK_SECONDS, problem):
                 self._refuse_taken_ranks([rank], coming=1)
                 asked = new_secret()
                 self._store.set(_ASKED.format(rank=rank), asked)
                 order = self._order_for(asked)
                 self.key = key_of(self._secret, order.session)
-                self._say(_HEARD.format(rank=rank), address_towards(self._host))
+                self._set_signed(_RECEIVED.format(rank=rank), address_towards(self._host))
             if order.plan is not None:
-                lacking = f"{me} has met rank 0, and not all others have"
-                with _no_longer_than(self._timeout_seconds + _SLACK_SECONDS, lacking):
-                    self._go_the_way_to(self._heard(_ELSEWHERE))
+                problem = f"{self._me} has reached rank 0, but not all other ranks have"
+                with _exit_after(self._timeout_seconds + _SLACK_SECONDS, problem):
+                    use_interface_to(self._host, self._get_verified(_ELSEWHERE))
         except RuntimeError as error:
-            raise LaunchError(f"{lacking} for {self._timeout_seconds:g} s: {_in_words(error)}") from error
+            raise LaunchError(f"{problem} for {self._timeout_seconds:g} s: {_in_words(error)}") from error
         return order
 
     def close(self) -> None:
-        """Nothing is left behind but the store, which goes with its process."""
+        """Nothing to do: the store ends with its process."""
 
     def _order_for(self, asked: str) -> LaunchOrder:
-        """Rank 0's answer to what this rank ``asked``. Raises LaunchError when it is somebody else's."""
+        """Rank 0's answer to the number ``asked``. Raises LaunchError when the signature is not valid."""
         name = _ORDER.format(rank=self._info.rank)
         text = verified(self._secret, f"{self._attempt}/{name}/{asked}", self._store.get(name))
         try:
             if text is not None:
                 return msgspec.json.decode(text, type=LaunchOrder)
         except msgspec.MsgspecError:
-            pass  # somebody else's, where there is no secret
+            pass  # from another sender, if there is no secret
         raise LaunchError(
-            f"{self._me} takes no order from {self._where}: it is not signed with this rank's BUSBW_SECRET; "
-            "set the same for all ranks"
+            f"{self._me} refuses the order from {self._where}: it is not signed with this rank's BUSBW_SECRET; "
+            "set the same one for all ranks"
         )
 
     def _answer(self, rank: int, text: str) -> None:
-        """The order, as ``text``, for the number that ``rank`` has asked with."""
+        """Store the order ``text``, signed for the number of ``rank``."""
         name = _ORDER.format(rank=rank)
         asked = printable(self._store.get(_ASKED.format(rank=rank)).decode(errors="replace"))
         self._store.set(name, signed(self._secret, f"{self._attempt}/{name}/{asked}", text))
 
-    def _say(self, name: str, text: str) -> None:
+    def _set_signed(self, name: str, text: str) -> None:
         self._store.set(name, signed(self.key, name, text))
 
-    def _heard(self, name: str) -> str:
-        """What a rank of this launch has said. Raises LaunchError when somebody else did."""
+    def _get_verified(self, name: str) -> str:
+        """The message ``name`` of a rank of this launch. Raises LaunchError when its signature is not valid."""
         text = verified(self.key, name, self._store.get(name))
         if text is None:
             raise LaunchError(
-                f"{self._me} found a message ({name}) at {self._where} that no rank of this launch has signed"
+                f"{self._me} found a message ({name}) at {self._where} that was not signed by a rank of this launch"
             )
         return printable(text)
 
     def _refuse_taken_ranks(self, ranks: Iterable[int], *, coming: int) -> None:
-        """Count that many more processes for each of ``ranks``. Raises LaunchError where one of them is there twice."""
+        """Count ``coming`` more processes for each of ``ranks``. Raises LaunchError if a rank is present twice."""
         if not self._counts_ranks:
             return
         twice = [rank for rank in ranks if self._store.add(_PRESENT.format(rank=rank), coming) > 1]
         if twice:
             raise LaunchError(
-                f"rank(s) {_listed(twice)} of {self._info.size} came twice to {self._where}: two worlds were "
-                "given one MASTER_ADDR and MASTER_PORT; each needs a port of its own"
+                f"rank(s) {_listed(twice)} of {self._info.size} registered twice at {self._where}: two jobs use this "
+                "MASTER_ADDR and MASTER_PORT; give each its own port"
             )
 
-    def _where_the_others_are(self) -> str:
-        """Rank 0, when all have been heard of: an address on another host, "" where there is none; all are told it."""
-        heard = [self._heard(_HEARD.format(rank=rank)) for rank in range(1, self._info.size)]
-        there = elsewhere([address_towards(self._host), *heard])
-        self._say(_ELSEWHERE, there)
-        return there
-
-    def _go_the_way_to(self, there: str) -> None:
-        """Where there are several hosts: to rank 0's, or, on that one, to ``there``, an address on another."""
-        if there:
-            use_the_way_to(self._host, there)
+    def _distant_address(self) -> str:
+        """An address on another host ("" if there is none), which rank 0 also sends to all ranks."""
+        addresses = [self._get_verified(_RECEIVED.format(rank=rank)) for rank in range(1, self._info.size)]
+        distant = elsewhere([address_towards(self._host), *addresses])
+        self._set_signed(_ELSEWHERE, distant)
+        return distant
 
     def _absent(self, text: str, seconds: float) -> list[int]:
-        """The ranks that have not heard the order, ``text``, after at most this long; each is answered once."""
+        """Send the order ``text`` to each rank that asks; return those that have not received it after ``seconds``."""
         absent = list(range(1, self._info.size))
         answered: set[int] = set()
         deadline = time.monotonic() + seconds
@@ -241,17 +248,18 @@ class StoreRendezvous:
                 if rank not in answered and self._store.check([_ASKED.format(rank=rank)]):
                     self._answer(rank, text)
                     answered.add(rank)
-            absent = [rank for rank in absent if not self._store.check([_HEARD.format(rank=rank)])]
+            absent = [rank for rank in absent if not self._store.check([_RECEIVED.format(rank=rank)])]
             if not absent or time.monotonic() >= deadline:
                 return absent
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 class MpiRendezvous:
-    """Over MPI itself, by a broadcast. What forms its world otherwise gets a store at rank 0, and MPI is left before
-    anything is measured. Raises LaunchError when MPI's world is not the one that was stated.
+    """Rendezvous by an MPI broadcast. For other backends, a store is opened at rank 0, and MPI is finalised before
+    anything is measured.
 
-    No wait of MPI ends by itself. What takes longer than ``timeout_seconds`` ends this process, and with it the world.
+    MPI waits without a timeout: a call that takes longer than ``timeout_seconds`` ends this process and with it all
+    ranks. Raises LaunchError when MPI_COMM_WORLD does not match the launcher's variables.
     """
 
     def __init__(self, info: RankInfo, timeout_seconds: float) -> None:
@@ -264,7 +272,7 @@ class MpiRendezvous:
         self._kept: dist.TCPStore | None = None
         self.store: tuple[str, int] | None = None
         self.key = b""
-        with _no_longer_than(timeout_seconds, f"{self._me} waits in MPI_Init: not every rank has come there"):
+        with _exit_after(timeout_seconds, f"{self._me} waits in MPI_Init, which not all ranks have called"):
             try:
                 from busbw.backends.mpi import init  # noqa: PLC0415 - mpi4py loads the library
 
@@ -274,53 +282,52 @@ class MpiRendezvous:
         self._mpi = init
 
     def publish(self, order: LaunchOrder) -> None:
-        """The root's part of the broadcast."""
+        """Broadcast the order as root."""
         order = msgspec.structs.replace(order, session=new_secret())
-        with _no_longer_than(self._timeout_seconds, f"{self._me} cannot tell every rank what to measure"):
+        with _exit_after(self._timeout_seconds, f"{self._me} cannot send the order to every rank"):
             self._mpi.broadcast(msgspec.json.encode(order))
         self._leave_for(order)
 
     def receive(self) -> LaunchOrder:
-        """The others' part."""
-        with _no_longer_than(self._timeout_seconds, f"{self._me} has heard nothing from rank 0"):
+        """Receive the order by the broadcast."""
+        with _exit_after(self._timeout_seconds, f"{self._me} has received nothing from rank 0"):
             order = msgspec.json.decode(self._mpi.broadcast(b""), type=LaunchOrder)
         self._leave_for(order)
         return order
 
     def close(self) -> None:
-        """MPI wants to be left, and not just ended."""
-        with _no_longer_than(self._timeout_seconds, f"{self._me} cannot leave MPI"):
+        """Finalise MPI, which must not just be ended."""
+        with _exit_after(self._timeout_seconds, f"{self._me} cannot finalise MPI"):
             self._mpi.finalize()
 
     def _leave_for(self, order: LaunchOrder) -> None:
-        """Where the world of ``order`` is not MPI's: agree on a store and on the way to it, and leave MPI."""
-        self.key = key_of(b"", order.session)  # it came by MPI, not by the store
+        """If the backend of ``order`` does not use MPI, agree on a store and an interface, and finalise MPI."""
+        self.key = key_of(b"", order.session)  # no secret: the order came over MPI
         if order.plan is None or backend_named(order.plan.backend).started_by == "mpiexec":
             return
-        with _no_longer_than(self._timeout_seconds, f"{self._me} does not hear from every rank over MPI"):
+        with _exit_after(self._timeout_seconds, f"{self._me} has not received from every rank over MPI"):
             try:
                 self._kept, self.store = self._mpi.meet_at_store(self._timeout_seconds)
             except (RuntimeError, OSError) as error:
-                raise LaunchError(f"{self._me} cannot open a port for the others: {_in_words(error)}") from error
+                raise LaunchError(f"{self._me} cannot open a port for the other ranks: {_in_words(error)}") from error
             host, _ = self.store
-            if there := elsewhere(self._mpi.gathered(address_towards(host))):
-                use_the_way_to(host, there)
+            use_interface_to(host, elsewhere(self._mpi.gathered(address_towards(host))))
             self._mpi.finalize()
 
 
-def _no_longer_than(seconds: float, otherwise: str) -> AbstractContextManager[None]:
-    """End this process, saying ``otherwise``, when what is done meanwhile takes longer; it must let threads run."""
+def _exit_after(seconds: float, problem: str) -> AbstractContextManager[None]:
+    """Exit with the message ``problem`` if the block takes longer than ``seconds``; it must release the GIL."""
 
     def end() -> None:
-        say(f"{otherwise} within {seconds:g} s")
-        remove_segments("self", LATE)  # nobody finalises MPI any more
+        say(f"{problem} within {seconds:g} s")
+        remove_segments("self", LATE)  # because MPI is not finalised
         os._exit(1)
 
     return no_longer_than(seconds, end)
 
 
 def at_torchrun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
-    """Where ``torchrun`` says: at the store of its agent, or at one that rank 0 keeps where it has none."""
+    """For ``torchrun``: at the store of its agent, or at one that rank 0 opens."""
     agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return StoreRendezvous(
         info,
@@ -328,27 +335,27 @@ def at_torchrun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: f
         port_in(variables, "MASTER_PORT"),
         timeout_seconds,
         serves=not agent,
-        # The agent's store lives on when it starts its ranks again.
+        # The agent's store remains when it restarts its ranks.
         attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
         secret=secret_in(variables),
     )
 
 
 def at_srun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
-    """At MASTER_ADDR and MASTER_PORT where they are set, else at the first node of the step and a port of its own."""
+    """For ``srun``: at MASTER_ADDR and MASTER_PORT if set, else at the step's first node and ``port_of_step``."""
     host = variables.get("MASTER_ADDR") or expand(variables["SLURM_STEP_NODELIST"])[0]
     port = port_in(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
-    # Two jobs that share a node may come to share a port, and must not take each other's ranks.
+    # Two jobs that share a node may use the same port, and must not receive each other's ranks.
     step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"
     return StoreRendezvous(info, host, port, timeout_seconds, attempt=step, secret=secret_in(variables))
 
 
 def at_mpirun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
-    """At MASTER_ADDR and MASTER_PORT where both are set, else in MPI: nothing else says where rank 0 is."""
+    """For ``mpirun``: at MASTER_ADDR and MASTER_PORT if both are set, else over MPI."""
     host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if host and port:
-        # Two at once that were given one port must not take each other's ranks. Open MPI's mpirun has a name, the same
-        # on all hosts; that of MPICH has none that its ranks see: there the size may differ, and ranks are counted.
+        # Two concurrent jobs with one port must not receive each other's ranks. Open MPI's mpirun has a name that is
+        # equal on all hosts. MPICH's has none; there the sizes may differ, and duplicate ranks are detected.
         name = variables.get("PMIX_NAMESPACE", "") if "OMPI_COMM_WORLD_RANK" in variables else ""
         attempt = f"{name}/{info.size}"
         port_there = port_in(variables, "MASTER_PORT")
@@ -357,8 +364,8 @@ def at_mpirun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: flo
 
 
 def port_of_step(variables: Mapping[str, str]) -> int:
-    """A port for rank 0 of a step: the first one that Slurm has reserved, else one made of the numbers of job and step,
-    so that steps side by side do not meet. Raises LaunchError when the numbers are none.
+    """A port for rank 0 of a step: the first that Slurm has reserved, else one derived from the job and step numbers,
+    so that concurrent steps differ. Raises LaunchError when the numbers are not valid.
     """
     reserved = variables.get("SLURM_STEP_RESV_PORTS", "").partition("-")[0].partition(",")[0]
     if reserved.isdigit():
@@ -368,10 +375,10 @@ def port_of_step(variables: Mapping[str, str]) -> int:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:_MOST_NAMES])) + (", …" if len(ranks) > _MOST_NAMES else "")
+    return ", ".join(map(str, ranks[:_MOST_LISTED_RANKS])) + (", …" if len(ranks) > _MOST_LISTED_RANKS else "")
 
 
 def _in_words(error: Exception) -> str:
-    from busbw.backends.side_channel import first_line  # noqa: PLC0415 - torch, which has raised it
+    from busbw.backends.side_channel import first_line  # noqa: PLC0415 - imports torch, which raised the error
 
     return first_line(error)

@@ -1,4 +1,4 @@
-"""How a launcher comes by a run folder: a new one, or that of a run that is resumed; and how it closes it."""
+"""Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,13 +30,16 @@ from busbw.workloads.shapes import StepShape, model_name
 
 _RANKS_A_CORE = 64
 _LEAST_CROWD = 256
-"""So many local ranks a core start in minutes; so many are always allowed."""
+"""Local ranks per core that still start within minutes; number of ranks that is always allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSession:
-    """A run folder that nobody else writes into. ``launches`` are those to come: number, and what to measure (None:
-    everything). ``lack`` is what a resumed run lacks (None: a new run), ``size_bytes`` what its samples had.
+    """A locked run folder.
+
+    ``launches``: the launches to come, each with its number and what to measure (None: everything).
+    ``lack``: what a resumed run lacks (None: a new run).
+    ``size_bytes``: size of the samples file of a resumed run when it was opened.
     """
 
     folder: Path
@@ -46,12 +49,13 @@ class RunSession:
 
     @property
     def failed(self) -> int:
-        """Cases that have failed before."""
+        """Number of cases that failed before the run was resumed."""
         return len(self.lack.void) if self.lack else 0
 
     def nothing_to_do(self) -> Result | None:
-        """The result when a resumed run lacks nothing. Its end is written when it came to none of its own, or to one
-        that was the fault of a rank or the machine.
+        """The result if a resumed run lacks nothing, else None.
+
+        Its end is written if it has none, or if a rank or the machine caused its end.
         """
         if self.lack is None or self.launches:
             return None
@@ -59,15 +63,15 @@ class RunSession:
         if end is None or end.status == "interrupted" or (end.status == "failed" and not self.failed):
             finish_well(self.folder, self.failed)
         else:
-            pack(self.folder)  # as it was found
+            pack(self.folder)  # restore the original state
         return Result(self.folder, 0, self.failed, speaks=True, whole=True)
 
     def broke(self, error: Exception, launch: int, during: CaseBlock | None) -> None:
-        """Write that ``error`` broke ``launch``, and with it the block that was under way, if one was."""
+        """Write ``error`` as the end of the run and as the failure of the block ``during`` (None: no block)."""
         self.finish("failed", str(error), None if during is None else failed(during[0], launch, during[1], error))
 
     def finish(self, status: EndStatus, reason: str, failure: Failed | None = None) -> None:
-        """As ``base.finish``; but a run that was to be resumed, and was not, stays as it was."""
+        """As ``base.finish``, but a run that was to be resumed stays unchanged if nothing was written."""
         if self.lack is not None and _size_bytes(self.folder) == self.size_bytes:
             pack(self.folder)
             return
@@ -76,45 +80,47 @@ class RunSession:
 
 @contextmanager
 def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[RunSession]:
-    """The folder of a new run of ``plan``, or of the one that ``settings`` says is resumed, claimed meanwhile.
+    """Lock the folder of a new run of ``plan``, or of the run that ``settings`` resumes.
 
-    ``ranks_here`` are the ranks that will make files on this host, where files are made. Raises UsageError when they
-    cannot, and StoreError when there can be no run folder or somebody else has it. What breaks the run off comes out
-    with its folder: Interrupted for a KeyboardInterrupt, a BusbwError as it is.
+    ``ranks_here``: number of ranks that write files on this host.
+
+    Raises UsageError if they cannot, and StoreError if the run folder cannot be created or is locked. Errors inside the
+    block are raised with the folder: Interrupted for a KeyboardInterrupt, and a BusbwError unchanged.
     """
     if settings.resume is None:
         _refuse_path(plan, ranks_here, _file_sizes(plan))
-        with _claimed(store.create(settings.results_dir, environment.machine_name())) as folder, _named(plan, folder):
+        with _locked(store.create(settings.results_dir, environment.machine_name())) as folder, _cleanup(plan, folder):
             yield RunSession(folder, tuple((number, None) for number in range(plan.launches)))
         return
     with RunLock(settings.resume) as lock:
-        # Read only now: until the lock was there, somebody else may have been measuring.
+        # Read after locking, because another process may have been measuring before.
         unpack(settings.resume)
         lack = lack_of(store.read(settings.resume), plan)
         if not lock.sure:
-            say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
+            say(f"this file system does not support locks: make sure that no other process resumes {settings.resume}")
         say(lack.in_words())
         cases = {case for one in lack.launches for case in lack.by_case(one)}
         try:
             _refuse_path(plan, ranks_here, [case.size_bytes for case in cases if OPS[case.op].stores])
         except UsageError:
-            pack(settings.resume)  # as it was found
+            pack(settings.resume)  # restore the original state
             raise
         launches = tuple((lack.first + one.number, one) for one in lack.launches)
-        with _named(plan, settings.resume):
+        with _cleanup(plan, settings.resume):
             yield RunSession(settings.resume, launches, lack, _size_bytes(settings.resume))
 
 
 def way_here(plan: Plan, ranks_here: int) -> Way:
-    """How the page cache can be kept out of the files of ``plan`` on this host, before any of its ranks is there.
-    Raises UsageError when they cannot be made, as the run does.
+    """How files of ``plan`` can bypass the page cache on this host, before any rank has started.
+
+    Raises UsageError when the files cannot be created.
     """
     _refuse_path(plan, ranks_here, _file_sizes(plan))
     return way_of_all([storage_facts(plan.files_below)])
 
 
 def place_here(ranks: int) -> Place:
-    """What decides whether a case can run with ``ranks`` ranks of this host alone, before any of them is there."""
+    """The facts that decide which cases can run with ``ranks`` local ranks, before any of them has started."""
     facts = environment.host_facts()
     host, cores = str(facts["host"]), environment.cores_of_launcher()
     return Place(
@@ -128,46 +134,47 @@ def place_here(ranks: int) -> Place:
 
 
 def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
-    """Raise UsageError for what cannot be on ``ranks`` ranks, whatever the backend: groups and traffic of other numbers
-    of ranks, a root that is none of them, storage without a path, models that are not known, and buffers or models that
-    the memory of this host could not hold if it were empty.
+    """Raise UsageError for a plan that cannot run on ``ranks`` ranks with any backend.
+
+    That is: groups or traffic for other numbers of ranks, a root that does not exist, storage without a path, unknown
+    models, and buffers or models larger than the total memory of this host.
     """
     plan.require_path()
     device = backend_named(plan.backend).device
     total = psutil.virtual_memory().total + psutil.swap_memory().total
     planned = expand(plan, ranks, 1, device).cases
-    # Of a model at one scale many cases may differ in how ranks share it.
+    # Many cases may share a model and scale, and differ in how ranks divide the model.
     trained = {(one.model, one.scale): one for case in planned if (one := case.workload) is not None}
     for workload in trained.values():
         model_name(workload.model)
         needed = ranks * StepShape(workload).least_bytes
         if on_one_host and needed > total:
             message = (
-                f"key 'scale': {ranks} ranks that train {workload.model} at scale {workload.scale:g} need "
-                f"{about_size(needed)} or more, and the memory of this host is {about_size(total)}; give a smaller one"
+                f"key 'scale': {ranks} ranks that train {workload.model} at scale {workload.scale:g} need at least "
+                f"{about_size(needed)}, but this host has {about_size(total)} of memory; use a smaller scale"
             )
             raise UsageError(message)
     for case in planned:
         op = OPS[case.op]
         if case.root is not None and case.root >= ranks:
-            raise UsageError(f"key 'root': rank {case.root} is not there; {ranks} ranks are 0 to {ranks - 1}")
+            raise UsageError(f"key 'root': rank {case.root} does not exist; allowed are 0 to {ranks - 1}")
         if not on_one_host or device != "cpu" or op.local or op.stores or case.dtype is None:
             continue
-        # Over a network S is the largest buffer of a rank.
+        # For communication, S is the largest buffer of a rank.
         if case.size_bytes > total:
             raise UsageError(
                 f"key 'sizes': {case.op} of {format_size(case.size_bytes)} needs a buffer larger than the memory of "
-                f"this host, which is {about_size(total)}; give smaller ones"
+                f"this host, {about_size(total)}; use smaller sizes"
             )
 
 
 def refuse_crowd(ranks: int) -> None:
-    """Raise UsageError for more local ranks than this host could start, let alone measure with."""
+    """Raise UsageError for more local ranks than this host can reasonably start."""
     most = max(_LEAST_CROWD, _RANKS_A_CORE * environment.cores_of_launcher())
     if ranks > most:
         raise UsageError(
-            f"key 'ranks': {ranks} processes on the {environment.cores_of_launcher()} cores of this host are too many; "
-            f"allowed are up to {most}; torchrun, mpirun and srun start ranks on several hosts"
+            f"key 'ranks': {ranks} processes are too many for the {environment.cores_of_launcher()} cores here; "
+            f"allowed are up to {most}; use torchrun, mpirun or srun to start ranks on several hosts"
         )
 
 
@@ -177,40 +184,39 @@ def _file_sizes(plan: Plan) -> list[int]:
 
 
 def _refuse_path(plan: Plan, ranks_here: int, sizes: Sequence[int]) -> None:
-    """Raise UsageError when not even the smallest of the files to come can be made here. A larger one that has no room
-    fails alone.
+    """Raise UsageError when not even the smallest file can be created here. Larger files that do not fit fail
+    individually later.
     """
     if plan.files_below is not None and sizes:
         refuse_path(plan.files_below, ranks_here, min(sizes))
 
 
 @contextmanager
-def _named(plan: Plan, folder: Path) -> Iterator[None]:
-    """Whatever breaks off the run in ``folder`` says where it is, once there is something to go on with. And it leaves
-    no files on the storage of this host, also where its ranks were killed; those of other hosts remove theirs
-    themselves.
+def _cleanup(plan: Plan, folder: Path) -> Iterator[None]:
+    """Add ``folder`` to an error that ends the run, if the run can be resumed, and remove its files from the storage of
+    this host, even if its ranks were killed. Ranks on other hosts remove their own files.
     """
     try:
         try:
             yield
         finally:
-            # Within: removing GiB takes seconds, in which a second Ctrl-C may come.
+            # Inside the outer try, because removing GiB takes seconds and may be interrupted by a second Ctrl-C.
             remove_files(files_folder(plan.files_below, folder.name))
     except KeyboardInterrupt as interrupt:
         if not (folder / store.RUN_FILE).exists():
-            say("interrupted before anything was measured: there is nothing to resume, start it again")
+            say("interrupted before anything was measured: there is nothing to resume; start the run again")
             raise
         raise Interrupted(folder) from interrupt
     except BusbwError as error:
-        # A world that does not come to life, or is another one, will not do so the next time either.
+        # A LaunchError would occur again, because the ranks do not start or do not match the run.
         if not isinstance(error, LaunchError) and (folder / store.RUN_FILE).exists():
             error.folder = folder
         raise
 
 
 @contextmanager
-def _claimed(folder: Path) -> Iterator[Path]:
-    """A new folder, claimed; where not even that is possible it does not stay."""
+def _locked(folder: Path) -> Iterator[Path]:
+    """Lock the new ``folder``, or remove it if that fails."""
     try:
         lock = RunLock(folder)
     except StoreError:

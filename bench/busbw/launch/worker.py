@@ -1,4 +1,4 @@
-"""One rank: open the backend, agree on what there is, measure block after block; rank 0 writes everything down."""
+"""One rank of a launch: connect the backend, exchange facts, measure block after block; rank 0 writes the results."""
 
 import dataclasses
 import json
@@ -35,22 +35,26 @@ from busbw.system.storage import cautions as cautions_of_storage
 from busbw.system.storage import files_folder, obstacle, remove_files, storage_facts, way_of_all
 
 _EMPTY_ROW = 100
-"""Calls in a row, for the harness's own cost of one of many."""
+"""Calls in a row, to measure the harness's own cost per call."""
 
 _WARMUP_UNITS = 1000
-"""Units of computation for a device in each step of the launch's warm-up: some ms."""
+"""Units of device computation in each step of the launch's warm-up: some ms."""
 
 _MOST_REASONS = 8
-"""How many different reasons are repeated when every rank has one."""
+"""Number of different reasons that a message lists when every rank has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a launch is told: the plan, where to write, which launch this is and how the ranks came to life.
+    """The task of one launch.
 
-    ``remaining`` is there when the run is resumed. ``asked_to_end`` says whether this rank has been asked to end; ranks
-    agree on it before each block (None: nobody asks ranks, who starts them sees to it). ``written`` is how many bytes
-    of samples there are before it (None: whatever is there).
+    ``folder``: the run folder.
+    ``launch``: number of the launch, from 0.
+    ``launcher``: name of the launcher.
+    ``remaining``: what remains to be measured (None: a new run).
+    ``asked_to_end``: whether this rank was asked to end; ranks agree on it before each block (None: the parent process
+    ends the ranks).
+    ``written``: bytes of samples before this launch (None: not checked).
     """
 
     plan: Plan
@@ -65,8 +69,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a launch went: blocks measured, cases that failed, whether it was ``stopped`` before it was through, and how
-    many bytes of samples were ``written`` by its end (None: on all ranks but the first).
+    """The outcome of a launch.
+
+    ``measured``: number of blocks.
+    ``failed``: number of cases.
+    ``stopped``: whether it was ended early by a signal.
+    ``written``: bytes of samples at its end (None: on all ranks but the first).
     """
 
     measured: int
@@ -76,31 +84,31 @@ class Outcome:
 
 
 def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) -> Outcome:
-    """Be rank ``world.rank`` for one launch. The listener hears only on rank 0.
+    """Run one launch as rank ``world.rank``. ``listener`` receives events only on rank 0.
 
-    Raises LaunchError when the world does not form, RankFailure when a rank is lost (naming it, its host, the op and
-    the size), StoreError on rank 0 when the results cannot be written.
+    Raises LaunchError when the ranks cannot connect, RankFailure when a rank is lost (with its host, the operation and
+    the size), and StoreError on rank 0 when the results cannot be written.
     """
     clock = clock or HostClock()
     place = _Place("the start of the launch", None)
-    there: list[Backend] = []
+    opened: list[Backend] = []
 
     folder = files_folder(job.plan.files_below, job.folder.name)
 
     def lost(error: Exception) -> None:
-        """From the thread of a backend that watches its calls: this one will not return to where it was called."""
+        """Called from the watchdog thread of a backend; the main thread will not return from its call."""
         remove_files(folder)
-        world.lost(_failure_of(there[0], place, error) if there else LaunchError(f"rank {world.rank}: {error}"))
+        world.lost(_failure_of(opened[0], place, error) if opened else LaunchError(f"rank {world.rank}: {error}"))
 
-    # Not called ``world``, too: ``lost`` hands over to what that one does.
+    # Not named ``world``, because ``lost`` calls that of ``world``.
     watched = dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, folder=folder, lost=lost)
     backend = job.backend.open(watched)
-    there.append(backend)
+    opened.append(backend)
     try:
         outcome = _work(job, backend, world, clock, listener, place)
         place.words = "the end of the launch"
         backend.close()
-        there.clear()  # ``lost`` and the backend hold each other; its threads must be gone before Python goes down
+        opened.clear()  # breaks the cycle of ``lost`` and backend, whose threads must end before the interpreter exits
     except BackendError as error:
         raise _failure_of(backend, place, error) from error
     finally:
@@ -110,7 +118,7 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
 
 @dataclass(slots=True)
 class _Place:
-    """Where this rank is, for the message when the world breaks."""
+    """What this rank is doing, for error messages."""
 
     words: str
     hosts: tuple[str, ...] | None
@@ -124,7 +132,7 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
         **storage_facts(job.plan.files_below),
         "rank": rank_facts(world.local_rank, gpu, world.node),
     }
-    # Where NVML is not there, as with AMD's GPUs, the place on PCI alone tells which GPU it is.
+    # Without NVML, as with AMD GPUs, only the PCI address identifies the GPU.
     facts["rank"]["gpu_address"] = None if backend.device is None else backend.device.address
     about = {
         "host": socket.gethostname(),
@@ -139,21 +147,21 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     hosts = tuple(str(one["host"]) for one in everyone)
     place.hosts = hosts
     of_ranks = [one["facts"] for one in everyone]
-    there = environment.by_host(hosts, of_ranks)
-    of_hosts = [there[host] for host in hosts]
+    by_host = environment.by_host(hosts, of_ranks)
+    of_hosts = [by_host[host] for host in hosts]
     cores = environment.cores_of_a_rank(hosts, of_hosts, of_ranks)
     cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way_of_all(of_ranks), cores)
     hindered = {case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None}
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
     place_here = Place(
-        bool(oversubscribed_hosts(hosts, there)),
+        bool(oversubscribed_hosts(hosts, by_host)),
         common.comparable,
         cores,
         in_blocks=environment.in_blocks(hosts),
         numa_nodes=environment.common_numa_nodes(of_hosts),
         hosts=hosts,
-        memory=_memory_of_hosts(job, backend, there),
+        memory=_memory_of_hosts(job, backend, by_host),
     )
     refused = refusals(cases.cases, backend, place_here)
     seed = job.plan.seed + job.launch
@@ -161,26 +169,26 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     random.Random(seed).shuffle(order)
     if job.remaining is not None:
         order = lacking(order, cases.cases, job.remaining)
-    dearest = max(int(one["timer_ns"]) for one in everyone)
     traces = job.folder if job.plan.record_trace else None
-    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=dearest, hosts=hosts, traces=traces)
+    slowest_timer_ns = max(_of_all(everyone, "timer_ns"))
+    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=slowest_timer_ns, hosts=hosts, traces=traces)
     begun = LaunchStarted(
         launch=job.launch,
         started=store.utc_now(),
         order_seed=seed,
         hosts=hosts,
-        pids=tuple(int(one["pid"]) for one in everyone),
-        timer_ns=tuple(int(one["timer_ns"]) for one in everyone),
+        pids=_of_all(everyone, "pid"),
+        timer_ns=_of_all(everyone, "timer_ns"),
         shared_clock=common.shared,
         load_average=environment.load_average(),
-        empty_call_ns=tuple(int(one["empty_call_ns"]) for one in everyone),
-        empty_loop_ns=tuple(int(one["empty_loop_ns"]) for one in everyone),
+        empty_call_ns=_of_all(everyone, "empty_call_ns"),
+        empty_loop_ns=_of_all(everyone, "empty_loop_ns"),
         compiled_call_ns=_of_all(everyone, "compiled_call_ns"),
         compiled_loop_ns=_of_all(everyone, "compiled_loop_ns"),
         clocks=compare_all(backend, clock),
         resumes=None if job.remaining is None else job.remaining.resumes,
     )
-    appender = _appender(job, backend, listener, cases, hosts, there, begun, len(order))
+    appender = _appender(job, backend, listener, cases, hosts, by_host, begun, len(order))
 
     def record(row: Measurement | Skipped | Failed) -> None:
         if appender is not None:
@@ -188,7 +196,7 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
             listener.row_written(row)
 
     for case, reason in refused.items():
-        # Once a run is enough.
+        # Only once per run.
         if job.launch == 0 if job.remaining is None else cases.cases.index(case) not in job.remaining.skipped:
             record(Skipped(case=case, reason=reason))
     place.words = "the warm-up of the launch"
@@ -198,20 +206,20 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     return outcome if appender is None else dataclasses.replace(outcome, written=appender.written)
 
 
-def _memory_of_hosts(job: Job, backend: Backend, there: Mapping[str, Mapping[str, JSON]]) -> dict[str, int]:
-    """The memory that every host had to give when the run began, in bytes, as far as it is known: what does not fit is
-    skipped in all launches or in none. Later ones know it on rank 0 alone, whose refusals are everybody's.
+def _memory_of_hosts(job: Job, backend: Backend, facts: Mapping[str, Mapping[str, JSON]]) -> dict[str, int]:
+    """The available memory of every host in bytes when the run began, as far as known, so that a case that does not fit
+    is skipped in all launches. In later launches only rank 0 knows it; its refusals apply to all ranks.
     """
-    known: Mapping[str, Mapping[str, JSON]] = there
+    known: Mapping[str, Mapping[str, JSON]] = facts
     if job.launch > 0 or job.remaining is not None:
         known = store.read_run(job.folder).environments if backend.rank == 0 else {}
-    told = {host: (facts.get("memory") or {}).get("available_bytes") for host, facts in known.items()}
-    return {host: free for host, free in told.items() if isinstance(free, int)}
+    available = {host: (of_host.get("memory") or {}).get("available_bytes") for host, of_host in known.items()}
+    return {host: size for host, size in available.items() if isinstance(size, int)}
 
 
 def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:
-    """Which ``cases`` cannot run, and why. A host may lack what the others have, a compiler for example: what one rank
-    refuses is refused on all, with the reason of the first.
+    """The ``cases`` that cannot run, with the reason. A case that one rank refuses, for example because its host has no
+    compiler, is refused on all, with the reason of the first such rank.
     """
     here = [(number, reason) for number, case in enumerate(cases) if (reason := skip_reason(case, backend, place))]
     found: dict[int, str] = {}
@@ -222,7 +230,7 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
 
 
 def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> dict[str, int]:
-    """What a call that does nothing costs in the compiled loop, alone and in a row; nothing where there is none."""
+    """Cost of an empty call in the compiled loop, single and in a row; empty without a compiled loop."""
     kernels = any(OPS[name].threaded for sweep in job.plan.sweep for name in sweep.ops)
     loop = row_of([nothing()]) if job.backend.native or kernels else None
     if loop is None:
@@ -234,7 +242,7 @@ def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> dict[str, int]:
 
 
 def _of_all(everyone: Sequence[dict[str, JSON]], key: str) -> tuple[int, ...]:
-    """A number of every rank; nothing when one of them has none."""
+    """The number ``key`` of every rank; empty if a rank has none."""
     return tuple(int(one[key]) for one in everyone) if all(key in one for one in everyone) else ()
 
 
@@ -248,7 +256,7 @@ def _measure_all(
     place: _Place,
     record: "Callable[[Measurement | Skipped | Failed], None]",
 ) -> Outcome:
-    """Block after block; what is ``hindered``, on all ranks alike, fails for that reason without being tried."""
+    """Measure block after block; ``hindered`` cases fail with their reason on all ranks without being tried."""
     measured = 0
     void: set[Case] = set()
     for case, block in order:
@@ -256,7 +264,7 @@ def _measure_all(
             continue
         place.words = in_words(case)
         listener.block_begins(case, job.launch, block)
-        # All of them learn whether any rank was asked to end.
+        # All ranks learn whether any rank was asked to end.
         asked = job.asked_to_end
         if asked is not None and bench.backend.reduce(np.asarray([asked()], dtype=np.int64), "max")[0]:
             return Outcome(measured, len(void), stopped=True)
@@ -284,7 +292,7 @@ def _appender(
     begun: LaunchStarted,
     blocks: int,
 ) -> store.Appender | None:
-    """On rank 0 write run.json and the launch, and return what appends the rows; on the others None."""
+    """On rank 0, write run.json and the start of the launch, and return the appender for rows; None on other ranks."""
     if backend.rank != 0:
         return None
     if job.launch == 0 and job.remaining is None:
@@ -307,8 +315,8 @@ def _appender(
         carry_on(job.folder, job.plan, cases.cases, hosts, facts, launch=job.launch)
     elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
         raise LaunchError(
-            f"launch {job.launch + 1} came up on {list(hosts)}, the first one on {list(before_hosts)}; "
-            "a run is one set of hosts"
+            f"launch {job.launch + 1} runs on {list(hosts)}, but the first one ran on {list(before_hosts)}; "
+            "all launches of a run must use the same hosts"
         )
     appender = store.Appender(job.folder, job.written)
     appender.append(begun)
@@ -317,9 +325,9 @@ def _appender(
 
 
 def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
-    """Small collectives for a time, not a count: connections, frequencies and caches settle by time.
+    """Run small collectives for a time rather than a count, because connections, frequencies and caches need time.
 
-    They are those of the hosts; a device computes beside them, because its clock rises with its work. Raises
+    The collectives run on the hosts; a device computes meanwhile, because its clock rises under load. Raises
     BackendError.
     """
     spent = 0
@@ -335,16 +343,16 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
 
 
 def _failure_of(backend: Backend, place: _Place, error: Exception) -> RankFailure:
-    """Who is to blame: the ranks that do not answer any more, or else what the backend said."""
-    heard = backend.fail(str(error))
-    silent = tuple(sorted(set(range(backend.size)) - set(heard)))
+    """The failure with its cause: the ranks that no longer answer, else the errors that the ranks report."""
+    reports = backend.fail(str(error))
+    silent = tuple(sorted(set(range(backend.size)) - set(reports)))
     if not silent:
-        # Most of them only saw that somebody else broke off: the one that knows why is among them.
+        # Most ranks only report that another rank has failed; the cause is among the other reports.
         reasons: dict[str, int] = {}
-        for rank in sorted(heard):
-            reasons.setdefault(heard[rank], rank)
+        for rank in sorted(reports):
+            reasons.setdefault(reports[rank], rank)
         said = "; ".join(f"rank {rank} says: {reason}" for reason, rank in list(reasons.items())[:_MOST_REASONS])
-        return RankFailure(f"{place.words} broke on every rank; {said}", said=said)
+        return RankFailure(f"{place.words} failed on every rank; {said}", said=said)
     said = f"rank {backend.rank} says: {error}"
     names = [f"rank {rank} (host {place.hosts[rank]})" if place.hosts else f"rank {rank}" for rank in silent]
     return RankFailure(f"{', '.join(names)} did not answer during {place.words}; {said}", silent, said)

@@ -1,1 +1,1 @@
-"""Slurm: jobs that run busbw, written as a pure function, submitted, followed, and found again beside their runs."""
+"""Slurm: write, submit and follow jobs that run busbw, and find the jobs that belong to a run."""

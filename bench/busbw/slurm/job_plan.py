@@ -1,4 +1,4 @@
-"""From what the user asks for to the job: the plan is read and held against the world before anything is submitted."""
+"""From the options of ``busbw submit`` to a job; the plan is checked against the number of ranks before submission."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ from busbw.runs.records import Run
 from busbw.slurm.script import Setting
 
 MPI_OF = {"MPICH": "pmi2", "Intel MPI": "pmi2", "Open MPI": "pmix"}
-"""Vendor of the library, as mpi4py gives it → what srun has to be told, so that its ranks find each other."""
+"""Vendor of the MPI library, as mpi4py names it → value of ``srun --mpi`` with which its ranks find each other."""
 
 
 _COUNT = re.compile("[1-9][0-9]{0,8}")
@@ -24,7 +24,10 @@ _COUNT = re.compile("[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Nodes of the job (for an array: the most), ranks on each, and the node counts of an array (none: no array)."""
+    """Nodes of the job, ranks per node, and node counts of a job array (empty: not an array).
+
+    ``nodes``: of an array, the largest node count.
+    """
 
     nodes: int
     ranks_per_node: int
@@ -32,13 +35,18 @@ class Shape:
 
     @property
     def worlds(self) -> tuple[tuple[int, int], ...]:
-        """Nodes and ranks of every run that comes of it."""
+        """Nodes and ranks of every run of the job."""
         return tuple((nodes, nodes * self.ranks_per_node) for nodes in self.node_counts or (self.nodes,))
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a job is to measure: the options of ``busbw run``, its plan, and on which nodes (None: any)."""
+    """A job to submit.
+
+    ``options``: the options of ``busbw run``.
+    ``nodelist``: nodes to run on (None: any).
+    ``resumed``: folder of the run that the job resumes (None: a new run).
+    """
 
     options: tuple[str, ...]
     plan: Plan
@@ -49,19 +57,20 @@ class JobRequest:
 
 
 def shape_of(nodes: str, ranks_per_node: int) -> Shape:
-    """``4``, or ``1,2,4`` for an array of runs on so many. Raises UsageError for anything else, and for more ranks than
-    a plan can have.
+    """Parse ``--nodes``: ``4``, or ``1,2,4`` for a job array with one run per number of nodes.
+
+    Raises UsageError for anything else, and for more ranks than a plan can have.
     """
-    words = [word.strip() for word in nodes.split(",")]
-    if not all(_COUNT.fullmatch(word) for word in words):
-        raise UsageError(f"--nodes {nodes!r}: want a number (4), or several for one run each (1,2,4)")
-    counts = tuple(dict.fromkeys(int(word) for word in words))
+    texts = [text.strip() for text in nodes.split(",")]
+    if not all(_COUNT.fullmatch(text) for text in texts):
+        raise UsageError(f"--nodes {nodes!r}: expected a number (4), or several for one run each (1,2,4)")
+    counts = tuple(dict.fromkeys(map(int, texts)))
     ranks = max(counts) * ranks_per_node
     if ranks > limits.MOST_RANKS:
         raise UsageError(
-            f"--nodes {nodes} with {ranks_per_node} rank(s) on each: {ranks} ranks; allowed: up to {limits.MOST_RANKS}"
+            f"--nodes {nodes} with {ranks_per_node} rank(s) each are {ranks} ranks; the maximum is {limits.MOST_RANKS}"
         )
-    return Shape(max(counts), ranks_per_node, counts if len(words) > 1 else ())
+    return Shape(max(counts), ranks_per_node, counts if len(texts) > 1 else ())
 
 
 def new_order(
@@ -73,8 +82,10 @@ def new_order(
     path: str | None = None,
     timeout_seconds: float | None = None,
 ) -> JobRequest:
-    """A run of the shipped suite or the TOML file ``selector``, with what is given instead of what it has. Raises
-    UsageError when it does not fit ``shape``. Whether ``path`` takes files is found out on the nodes: it may be theirs.
+    """A job for a new run of ``selector``, a shipped suite or a TOML file; other arguments override the plan.
+
+    Raises UsageError when the plan does not fit ``shape``. Whether ``path`` is writable is only checked on the nodes,
+    because it may be local to them.
     """
     known = plan.suites()
     file = Path(selector)
@@ -90,32 +101,32 @@ def new_order(
         wanted = plan.override(base, backend=backend, launches=launches, path=path, timeout_seconds=timeout_seconds)
         wanted.require_path()
     device = backend_named(wanted.backend).device
-    _hold_against(shape, wanted, device)
+    _check_fit(shape, wanted, device)
     options += _given(backend=backend, launches=launches, path=path, timeout=timeout_seconds)
     if not shape.node_counts:
-        # The world is held against it; and a step of one task, which is no world, would start a rank for each core.
+        # busbw run checks the number of ranks; without it, a step of one task would start a local rank per core.
         options += ["--ranks", str(shape.worlds[0][1])]
     return JobRequest(tuple(options), wanted, shape, f"busbw-{wanted.name}")
 
 
-def _hold_against(shape: Shape, wanted: Plan, device: str) -> None:
-    """Raise UsageError when ``wanted`` does not fit the worlds of ``shape``."""
-    made = 0
+def _check_fit(shape: Shape, wanted: Plan, device: str) -> None:
+    """Raise UsageError when ``wanted`` does not fit the numbers of ranks of ``shape``."""
+    case_count = 0
     for nodes, ranks in shape.worlds:
         if wanted.ranks not in {None, ranks}:
             raise UsageError(
                 f"plan {wanted.name!r} is for {wanted.ranks} ranks, but {nodes} node(s) with {shape.ranks_per_node} "
-                f"on each are {ranks}; leave 'ranks' out of the plan or make them agree"
+                f"each have {ranks}; remove 'ranks' from the plan or make them agree"
             )
-        made += len(cases.expand(wanted, ranks, nodes, device).cases)
-        if made > limits.MOST_CASES:
+        case_count += len(cases.expand(wanted, ranks, nodes, device).cases)
+        if case_count > limits.MOST_CASES:
             raise UsageError(
-                f"the runs of the array have together more than {limits.MOST_CASES} cases, the most that is allowed"
+                f"the runs of the array have more than {limits.MOST_CASES} cases in total, which is the maximum"
             )
 
 
 def _given(**options: str | float | None) -> Iterator[str]:
-    """Options of ``busbw run`` by their names, but for those that were not given."""
+    """``options`` as arguments of ``busbw run``, without those that are None."""
     for name, value in options.items():
         if value is not None:
             yield from (f"--{name}", value if isinstance(value, str) else f"{value:.12g}")
@@ -130,9 +141,11 @@ def resuming_order(
     timeout_seconds: float | None = None,
     busbw: str | None = None,
 ) -> JobRequest:
-    """What the run in ``folder`` lacks, in a world like the one it began in; ``busbw`` is the command that is to go on
-    with it (None: this one). Raises UsageError for another world, and when nothing is missing, and LaunchError when
-    a job could only find that it cannot go on with this run.
+    """A job that completes the run in ``folder`` on the same number of nodes and ranks.
+
+    ``busbw``: the command that will resume it (None: this installation).
+
+    Raises UsageError for other nodes or ranks, or if nothing is missing, and LaunchError if the run cannot be resumed.
     """
     stored = store.read(folder)
     run = stored.run
@@ -140,16 +153,16 @@ def resuming_order(
     given = shape if nodes is None else shape_of(nodes, ranks_per_node or shape.ranks_per_node)
     if given != shape or ranks_per_node not in {None, shape.ranks_per_node}:
         raise UsageError(
-            f"run {run.id} began on {shape.nodes} node(s) with {shape.ranks_per_node} rank(s) on each, and goes on in "
-            "such a world alone; leave --nodes and --ranks-per-node out"
+            f"run {run.id} began on {shape.nodes} node(s) with {shape.ranks_per_node} rank(s) per node and can only "
+            "continue there; omit --nodes and --ranks-per-node"
         )
     wanted = resume.plan_of(run, launches, timeout_seconds)
     if not resume.lack_of(stored, wanted).launches:
-        raise UsageError(f"nothing is missing in run {run.id}; --launches asks for more of the same")
+        raise UsageError(f"nothing is missing in run {run.id}; use --launches to add launches")
     resume.refuse_another_world(
         run,
         store.written_schema(folder),
-        launcher="srun" if len(run.hosts) > 1 else "local",  # a step of one task is no world
+        launcher="srun" if len(run.hosts) > 1 else "local",  # a step of one task starts local ranks
         ranks=len(run.hosts),
         host=run.hosts[0],
         by_this_busbw=busbw is None,
@@ -161,7 +174,7 @@ def resuming_order(
 
 
 def _node_of(run: Run, host: str) -> str:
-    """What Slurm calls ``host``: as it was recorded, or for a run outside of Slurm the name up to its first dot."""
+    """Slurm's name of ``host``: the recorded one or, for a run outside of Slurm, the host name up to its first dot."""
     node = run.environments.get(host, {}).get("node") or {}
     return str(node.get("name") or host.partition(".")[0])
 
@@ -171,15 +184,15 @@ def _shape_of_run(run: Run) -> Shape:
     counts = {run.hosts.count(host) for host in hosts}
     if len(counts) > 1:
         raise LaunchError(
-            f"run {run.id} has unlike numbers of ranks on its hosts; resume it by hand: srun busbw run --resume"
+            f"run {run.id} has different numbers of ranks per host; resume it in your own job: srun busbw run --resume"
         )
     return Shape(len(hosts), counts.pop())
 
 
 def mpi_for(wanted: Plan, given: str | None) -> str | None:
-    """What srun is told of the MPI library: what is ``given``, or what belongs to the library that mpi4py loads here.
+    """Value for ``srun --mpi``: ``given``, or the one for the library that mpi4py loads here; None for other backends.
 
-    None for a backend that needs none. Raises LaunchError when it cannot be found out.
+    Raises LaunchError when it cannot be determined.
     """
     if given is not None or backend_named(wanted.backend).started_by != "mpiexec":
         return given
@@ -187,17 +200,17 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
         vendor = vendor_of_library()
     except LaunchError as error:
         raise LaunchError(
-            f"{error}; or is it another one on the nodes? Then say so: --mpi pmi2 (MPICH, Intel MPI) or pmix"
+            f"{error}; if the nodes have an MPI library, give --mpi pmi2 (MPICH, Intel MPI) or --mpi pmix (Open MPI)"
         ) from error
     if vendor not in MPI_OF:
         raise LaunchError(
-            f"how srun starts ranks of {vendor} is not known; say it with --mpi (srun --mpi=list shows what there is)"
+            f"the srun --mpi value for {vendor} is unknown; give --mpi (srun --mpi=list shows the choices)"
         )
     return MPI_OF[vendor]
 
 
 def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
-    """The variables of a submitted job: this busbw, or the one that is named, and where runs are kept."""
+    """The variables of a submitted job: the path of busbw (default: this installation) and the results folder."""
     return (
         Setting("BUSBW", this_busbw() if busbw is None else busbw, ours=True),
         Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
@@ -205,8 +218,8 @@ def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
 
 
 def this_busbw() -> str:
-    """The path of the command beside this Python. Raises UsageError when there is none."""
+    """The path of the command beside this Python. Raises UsageError if there is none."""
     path = Path(sys.executable).absolute().parent / "busbw"
     if not path.is_file():
-        raise UsageError(f"there is no {path}; say with --busbw where the nodes find the command")
+        raise UsageError(f"{path} does not exist; give the path of busbw on the nodes with --busbw")
     return str(path)

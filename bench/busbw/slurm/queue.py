@@ -1,4 +1,4 @@
-"""Slurm's own commands, each a thin call: hand a script in, ask how jobs stand."""
+"""Calls of Slurm's commands: submit a script, query the state of jobs."""
 
 import re
 import shutil
@@ -11,43 +11,45 @@ from busbw.errors import LaunchError
 _ANSWERS_SECONDS = 60.0
 
 _FORMAT = "%A|%i|%T|%r|%N|%k|%j"
-"""Of a job: number, number with that of the task in its array, state, reason, nodes, comment, name. The last two may
-hold anything; of a job of ours only the name does."""
+"""Fields of a job: number, number with array task, state, reason, nodes, comment, name. The last two may contain any
+text; in jobs that busbw submits, only the name does."""
 
 _FIELDS = _FORMAT.count("|")
 
 ENDED_WELL = "COMPLETED"
 ENDED_BADLY = {
-    "BOOT_FAIL": "a node did not come up for it",
+    "BOOT_FAIL": "a node did not boot",
     "CANCELLED": "it was cancelled",
-    "DEADLINE": "it had not ended by its deadline",
-    "FAILED": "its script ended with an error",
+    "DEADLINE": "it reached its deadline",
+    "FAILED": "its script exited with an error",
     "NODE_FAIL": "a node went down",
     "OUT_OF_MEMORY": "it ran out of memory",
-    "PREEMPTED": "another job took its place",
+    "PREEMPTED": "another job preempted it",
     "REVOKED": "another cluster took it over",
     "TIMEOUT": "it reached its time limit",
 }
-"""The states in which a job has ended and was not good, in words; every other state goes on, back to PENDING maybe."""
+"""Final states of failed jobs → explanation. Jobs in other states continue, possibly back to PENDING."""
 
 _PENDING_FOR_EVER = {
-    "PartitionNodeLimit": "the partition has fewer nodes than were asked for, or allows fewer",
-    "PartitionConfig": "the partition has fewer nodes than were asked for, or allows less",  # from 22.05 on
-    "PartitionTimeLimit": "the partition does not allow that much time",
-    "AssocGrpNodeLimit": "the account may not use that many nodes",
-    "QOSMaxNodePerUserLimit": "the QOS does not allow that many nodes",
-    "JobHeldUser": "it is held: scontrol release",
+    "PartitionNodeLimit": "the partition has or allows fewer nodes than requested",
+    "PartitionConfig": "the partition has or allows fewer resources than requested",  # since 22.05
+    "PartitionTimeLimit": "the time limit exceeds that of the partition",
+    "AssocGrpNodeLimit": "the account may not use so many nodes",
+    "QOSMaxNodePerUserLimit": "the QOS does not allow so many nodes",
+    "JobHeldUser": "it is held; release it with scontrol release",
     "JobHeldAdmin": "an administrator holds it",
-    "BadConstraints": "no node has the features that were asked for",
-    "ReqNodeNotAvail": "a node that was asked for is down, drained or reserved",
+    "BadConstraints": "no node has the requested features",
+    "ReqNodeNotAvail": "a requested node is down, drained or reserved",
 }
-"""Reasons of pending jobs that time alone does not remove."""
+"""Reasons of pending jobs that do not resolve by waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """How a job stands. ``id`` is its number, the one that its processes see; ``shown`` is what Slurm prints: 12_4 for
-    a task of an array.
+    """A job as Slurm reports it.
+
+    ``id``: its number, as its processes see it.
+    ``shown``: the number as Slurm prints it, such as 12_4 for a task of an array.
     """
 
     id: str
@@ -60,11 +62,11 @@ class QueuedJob:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether the job is in a final state."""
         return self.state == ENDED_WELL or self.state in ENDED_BADLY
 
     def in_words(self) -> str:
-        """State, and why it waits or where it runs."""
+        """State, with the reason for waiting or the nodes."""
         if self.state == "PENDING" and self.reason:
             hint = _PENDING_FOR_EVER.get(self.reason.partition(",")[0])
             return f"PENDING ({self.reason}{f': {hint}' if hint else ''})"
@@ -72,29 +74,29 @@ class QueuedJob:
 
 
 def missing() -> str | None:
-    """Why there is no Slurm to talk to here; None when there is."""
+    """Why Slurm is not available here; None if it is."""
     gone = [name for name in ("sbatch", "squeue") if shutil.which(name) is None]
     if not gone:
         return None
     return (
-        f"there is no {' and no '.join(gone)} in PATH: submit from a login node of the cluster, or load the module "
-        "that brings Slurm's commands"
+        f"{' and '.join(gone)} not found in PATH: submit from a login node of the cluster, or load the module that "
+        "provides Slurm's commands"
     )
 
 
 def submit(script: str) -> str:
-    """Hand ``script`` to sbatch and return the number of the job. Raises LaunchError with Slurm's own words."""
-    said = _ask(["sbatch", "--parsable"], script)
-    number = re.match(r"\d+", said.strip())
+    """Submit ``script`` with sbatch and return the job number. Raises LaunchError with Slurm's message."""
+    answer = _ask(["sbatch", "--parsable"], script)
+    number = re.match(r"\d+", answer.strip())
     if number is None:
-        raise LaunchError(f"sbatch answered {said.strip()!r} where the number of a job was expected")
+        raise LaunchError(f"sbatch printed {answer.strip()!r} instead of a job number")
     return number[0]
 
 
 def job(number: str) -> tuple[QueuedJob, ...]:
-    """How job ``number`` stands, for an array every task; nothing when Slurm has forgotten it, some time after its end.
+    """The state of job ``number``, or of every task of an array. Empty when Slurm no longer knows the job.
 
-    Raises LaunchError with Slurm's own words when it does not answer.
+    Raises LaunchError with Slurm's message when it does not answer.
     """
     try:
         return _jobs(_ask(["squeue", "--noheader", "--states=all", f"--jobs={number}", f"--format={_FORMAT}"]))
@@ -105,12 +107,12 @@ def job(number: str) -> tuple[QueuedJob, ...]:
 
 
 def mine() -> tuple[QueuedJob, ...]:
-    """This user's jobs that Slurm remembers, ended ones too. Raises LaunchError when it does not answer."""
+    """This user's jobs that Slurm knows, including ended ones. Raises LaunchError when it does not answer."""
     return _jobs(_ask(["squeue", "--noheader", "--states=all", "--me", f"--format={_FORMAT}"]))
 
 
-def _jobs(said: str) -> tuple[QueuedJob, ...]:
-    rows = [line.split("|", _FIELDS) for line in said.splitlines() if line.count("|") >= _FIELDS]
+def _jobs(answer: str) -> tuple[QueuedJob, ...]:
+    rows = [line.split("|", _FIELDS) for line in answer.splitlines() if line.count("|") >= _FIELDS]
     return tuple(
         QueuedJob(number, shown, state, None if why == "None" else why, nodes.replace("(null)", ""), comment, name)
         for number, shown, state, why, nodes, comment, name in rows
@@ -126,9 +128,9 @@ def _ask(argv: Sequence[str], given: str | None = None) -> str:
         raise LaunchError(missing() or f"{argv[0]} cannot be started") from None
     except subprocess.TimeoutExpired:
         raise LaunchError(
-            f"{argv[0]} has not answered for {_ANSWERS_SECONDS:g} s: is Slurm's controller up? (scontrol ping)"
+            f"{argv[0]} has not answered for {_ANSWERS_SECONDS:g} s; check Slurm's controller with scontrol ping"
         ) from None
     if asked.returncode != 0:
-        said = "; ".join(line.strip() for line in asked.stderr.splitlines() if line.strip())
-        raise LaunchError(f"{argv[0]} refused: {said or f'exit status {asked.returncode}'}")
+        message = "; ".join(line.strip() for line in asked.stderr.splitlines() if line.strip())
+        raise LaunchError(f"{argv[0]} failed: {message or f'exit status {asked.returncode}'}")
     return asked.stdout

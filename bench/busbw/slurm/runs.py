@@ -1,4 +1,4 @@
-"""Which runs belong to which jobs: a run keeps the variables of the job that began it."""
+"""Find the runs of a job and the jobs of a run: a run stores the environment variables of its jobs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ NODES = "SLURM_JOB_NODELIST"
 
 @dataclass(frozen=True, slots=True)
 class JobAllocation:
-    """A job, by its number, and its nodes as Slurm writes them: ``n[1-4]``."""
+    """A job number, and the nodes of the job as Slurm writes them: ``n[1-4]``."""
 
     job: str
     nodes: str
@@ -27,9 +27,13 @@ class JobAllocation:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far a run is: blocks ``done`` of those ``planned``, the sets of processes that have ``begun`` to measure,
-    ``launches`` in words, how it ``ended`` (None: not yet, or it was killed), and whether a launch was ``broken_off``
-    in the middle.
+    """The progress of a run.
+
+    ``done``, ``planned``: blocks.
+    ``begun``: sets of processes that have started to measure.
+    ``launches``: the state of the launches as text.
+    ``ended``: final status and reason (None: running or killed).
+    ``broken_off``: whether a launch was interrupted.
     """
 
     done: int
@@ -41,29 +45,29 @@ class RunProgress:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether all blocks are measured."""
         return self.done == self.planned
 
     @property
     def blocks(self) -> str:
-        """How far it is, in short."""
+        """Short form: blocks only."""
         return f"{self.done} of {self.planned} blocks"
 
     def in_words(self) -> str:
-        """Blocks, launches, and how it ended."""
+        """Blocks, launches and final status."""
         end = f"; {self.ended}" if self.ended else ""
         return f"{self.blocks}, {self.launches}{end}"
 
 
 def read_progress(folder: Path) -> RunProgress:
-    """How far the run in ``folder`` is. Raises StoreError when it cannot be read."""
-    told = outline(folder)
-    progress = progress_of(told)
-    end = told.end
+    """The progress of the run in ``folder``. Raises StoreError when it cannot be read."""
+    run = outline(folder)
+    progress = progress_of(run)
+    end = run.end
     return RunProgress(
         done=sum(len(blocks & progress.whole) for blocks in progress.there.values()),
         planned=progress.planned * len(progress.whole),
-        begun=len(told.launches),
+        begun=len(run.launches),
         launches=progress.in_words(),
         ended=None if end is None else end.status + (f": {end.reason}" if end.reason else ""),
         broken_off=bool(progress.partial),
@@ -71,7 +75,7 @@ def read_progress(folder: Path) -> RunProgress:
 
 
 class _Facts(msgspec.Struct):
-    """What is read of the facts of a host: they are many, and there may be thousands of runs."""
+    """The facts of a host that are decoded here; the others are skipped, because there may be thousands of runs."""
 
     variables: JSON = None
     resumed: JSON = None
@@ -85,34 +89,34 @@ _RUN = msgspec.json.Decoder(_RunFile)
 
 
 def _allocations(facts: _Facts) -> tuple[JobAllocation, ...]:
-    """The jobs that the facts of a host tell of: the one that began the run, and those that it was resumed in."""
+    """The jobs in the facts of a host: the job that began the run, and those in which it was resumed."""
     variables = [facts.variables, *(one.get("variables") for one in mappings(facts.resumed))]
-    told = [one for one in variables if isinstance(one, Mapping) and JOB in one]
-    return tuple(dict.fromkeys(JobAllocation(str(one[JOB]), str(one.get(NODES, ""))) for one in told))
+    of_jobs = [one for one in variables if isinstance(one, Mapping) and JOB in one]
+    return tuple(dict.fromkeys(JobAllocation(str(one[JOB]), str(one.get(NODES, ""))) for one in of_jobs))
 
 
 @dataclass(slots=True)
 class JobRuns:
-    """The runs below ``results_dir`` by the jobs that measured them; each is read again only when it was written anew,
-    which a run that is resumed in another job is.
+    """The runs below ``results_dir`` and their jobs. A run is only read again when its file has changed, for example
+    because another job has resumed it.
     """
 
     results_dir: Path
     _known: dict[Path, tuple[int, tuple[JobAllocation, ...]]] = field(default_factory=dict)
 
     def of(self, job: str, nodes: str | None = None) -> Iterator[Path]:
-        """The folders of the runs of ``job``, newest first; on the nodes ``nodes`` alone where they are given."""
+        """The folders of the runs of ``job``, newest first; only those on ``nodes`` if given."""
         for folder in reversed(list(store.folders(self.results_dir))):
-            if any(stay.job == job and nodes in {None, stay.nodes} for stay in self.jobs(folder)):
+            if any(known.job == job and nodes in {None, known.nodes} for known in self.jobs(folder)):
                 yield folder
 
     def jobs(self, folder: Path) -> tuple[JobAllocation, ...]:
-        """The jobs of the run in ``folder``, in order; none of one that cannot be read."""
+        """The jobs of the run in ``folder``, in order; empty if it cannot be read."""
         try:
             written = (folder / store.RUN_FILE).stat().st_mtime_ns
             if folder not in self._known or self._known[folder][0] != written:
-                told = _RUN.decode(store.run_document(folder / store.RUN_FILE))
-                facts = next(iter(told.environments.values()), _Facts())
+                run = _RUN.decode(store.run_document(folder / store.RUN_FILE))
+                facts = next(iter(run.environments.values()), _Facts())
                 self._known[folder] = (written, _allocations(facts))
         except (OSError, StoreError, *store.NOT_A_RECORD):
             return ()

@@ -1,4 +1,4 @@
-"""The text of a batch script: a pure function of what a job is to be."""
+"""The text of a batch script, as a pure function of a job."""
 
 import math
 import re
@@ -9,34 +9,34 @@ from dataclasses import dataclass, fields
 from busbw.errors import UsageError
 
 SIGNAL_SECONDS = 90
-"""How long before its time limit a job is told to come to its end: a block takes seconds, but Slurm may be late by
-some, and what a job has left when it is told is all it has."""
+"""How long before its time limit a job is signalled to stop. A block takes seconds, but Slurm may signal some seconds
+late."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+")
-"""What sbatch takes as it stands: no blanks, no quotes, and no # (the rest would be a comment)."""
+"""Values that sbatch reads without quotes: no blanks, no quotes, and no # (which starts a comment)."""
 
-_WORDS_SECONDS = 60
-"""What the ranks that are left have to say who is lost, and to write it down, once their patience is at its end."""
+_REPORT_SECONDS = 60
+"""Time for the remaining ranks to report a lost rank and write it to the run, after their timeout."""
 
 
 _MAY_BE_EMPTY = {"about", "before", "after"}
-"""What of a job is lines. An empty word is mostly a variable that was not set, and never what Slurm is to be told."""
+"""Job fields that are rendered as lines. An empty argument usually means an unset shell variable, so it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """An argument that the shell of the job expands: ``$SUITE``. It is one word, whatever it becomes."""
+    """An argument that the shell of the job expands, such as ``$SUITE``. It is quoted, so it stays one argument."""
 
     text: str
 
 
 Word = str | Shell
-"""An argument: a string stands for itself, whatever is in it."""
+"""An argument; a plain string is not expanded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A variable at the top of the script, with the words behind it. ``ours``: the environment does not change it."""
+    """A shell variable at the top of the script, with a comment. ``ours``: the environment does not override it."""
 
     name: str
     value: Word
@@ -47,14 +47,18 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job of Slurm that runs ``busbw run`` with the options ``run``, once a launch.
+    """A Slurm job that runs ``busbw run`` once per launch. Fields that are None are left to the cluster.
 
-    ``nodes`` are what the job gets; with ``node_counts`` it is an array whose tasks use so many of them, one after
-    another. What is None is left to the cluster. ``mpi`` is what srun is told of the MPI library (pmi2, pmix).
-    ``silence_seconds`` is how long the plan's ranks wait for one that says nothing: srun ends the others no sooner.
-    ``before`` are lines of shell before the run (``module load …``), ``after`` lines that follow it and find its folder
-    in ``$run``; they decide the exit status. ``about`` are the comments at the top. Numbers are taken as they come
-    from ``submit``, which checks them. Raises UsageError for a text that a batch script cannot hold.
+    ``run``: options of ``busbw run``.
+    ``nodes``: nodes of the job.
+    ``node_counts``: tasks of a job array, one after another; each uses this many of the nodes.
+    ``silence_seconds``: how long ranks wait for a silent rank; srun ends the others no sooner.
+    ``mpi``: value of ``srun --mpi`` (pmi2, pmix).
+    ``about``: comments at the top.
+    ``before``: shell lines before the run (``module load …``).
+    ``after``: shell lines after the run, with its folder in ``$run``; they determine the exit status.
+
+    Numbers are checked by ``busbw submit``. Raises UsageError for text that a batch script cannot contain.
     """
 
     run: tuple[Word, ...]
@@ -85,17 +89,15 @@ class Job:
     after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for what, text in _texts(self):
-            if not text.strip() and what not in _MAY_BE_EMPTY:
-                raise UsageError(f"{what} {text!r}: want a word; leave it out where there is nothing to say")
+        for name, text in _texts(self):
+            if not text.strip() and name not in _MAY_BE_EMPTY:
+                raise UsageError(f"{name} {text!r} is empty; give a value or omit it")
             if any(not character.isprintable() for character in text):
-                raise UsageError(
-                    f"{what} {text!r}: a batch script cannot hold line breaks or other control characters there"
-                )
+                raise UsageError(f"{name} {text!r}: line breaks and other control characters are not allowed")
 
 
 def render(job: Job) -> str:
-    """The batch script of ``job``: the same text for the same job, always."""
+    """The batch script of ``job``."""
     sections = [
         ["#!/bin/bash", *(f"# {line}".rstrip() for line in job.about), *_directives(job)],
         [*_assignments(job)],
@@ -110,13 +112,13 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
     for field in fields(job):
         value = getattr(job, field.name)
         for one in value if isinstance(value, tuple) else (value,):
-            what, word = (f"variable {one.name}", one.value) if isinstance(one, Setting) else (field.name, one)
+            name, word = (f"variable {one.name}", one.value) if isinstance(one, Setting) else (field.name, one)
             if isinstance(word, str | Shell):
-                yield what, word.text if isinstance(word, Shell) else word
+                yield name, word.text if isinstance(word, Shell) else word
 
 
 _AS_SBATCH = ("partition", "account", "qos", "time", "nodelist", "exclude", "constraint", "reservation")
-"""Fields of a job that sbatch calls the same."""
+"""Fields of a job that are options of sbatch with the same name."""
 
 
 def _directives(job: Job) -> Iterator[str]:
@@ -128,12 +130,12 @@ def _directives(job: Job) -> Iterator[str]:
         "ntasks-per-node": job.ranks_per_node,
         "gpus-per-node": job.gpus_per_node,
         "cpus-per-task": job.cpus_per_task,
-        # One after another: tasks side by side would share switches, and measure each other.
+        # One after another: concurrent tasks would share switches and disturb each other.
         "array": ",".join(map(str, job.node_counts)) + "%1" if job.node_counts else None,
         **{name: getattr(job, name) for name in _AS_SBATCH},
         "signal": f"USR1@{job.signal_seconds}" if job.signal_seconds else None,
         "output": log,
-        "open-mode": "append",  # a job that is requeued keeps what it has said before
+        "open-mode": "append",  # keep the output from before a requeue
     }
     for name, value in options.items():
         if value is not None:
@@ -144,7 +146,7 @@ def _directives(job: Job) -> Iterator[str]:
 
 
 def _directive(value: str) -> str:
-    """``value`` as sbatch reads it back (tried with 22.05): quoted, with a backslash before quotes and backslashes."""
+    """``value`` quoted for sbatch (tested with 22.05), with a backslash before quotes and backslashes."""
     if _PLAIN.fullmatch(value):
         return value
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
@@ -154,15 +156,15 @@ def _assignments(job: Job) -> Iterator[str]:
     for setting in job.settings:
         value = setting.value.text if isinstance(setting.value, Shell) else shlex.quote(setting.value)
         line = f"{setting.name}={value if setting.ours else f'${{{setting.name}:-{value}}}'}"
-        words = f"  # {setting.comment}" if setting.comment else ""
-        yield f"{'export ' if setting.exported else ''}{line}{words}"
+        comment = f"  # {setting.comment}" if setting.comment else ""
+        yield f"{'export ' if setting.exported else ''}{line}{comment}"
     if job.cpus_per_task is not None:
-        yield 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # since 22.05 srun does not take it from the job'
+        yield 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # since 22.05 srun does not inherit it from the job'
 
 
 def _command(job: Job) -> Iterator[str]:
-    # A rank that died is found and named by the others, which Slurm must not end before they have written it down.
-    wait = math.ceil(job.silence_seconds) + _WORDS_SECONDS
+    # The other ranks detect and name a dead rank; Slurm must not end them before they have recorded it.
+    wait = math.ceil(job.silence_seconds) + _REPORT_SECONDS
     srun: list[Word] = ["srun", "--kill-on-bad-exit=0", f"--wait={wait}"]
     tasks: tuple[Word, ...] = ()
     run = job.run
@@ -171,19 +173,19 @@ def _command(job: Job) -> Iterator[str]:
     if job.node_counts:
         ranks = "$((SLURM_ARRAY_TASK_ID * SLURM_NTASKS_PER_NODE))"
         tasks = (Shell("--nodes=$SLURM_ARRAY_TASK_ID"), Shell(f"--ntasks={ranks}"))
-        run = (Shell(f"--ranks={ranks}"), *run)  # a step of one task would start a rank for each core
+        run = (Shell(f"--ranks={ranks}"), *run)  # without it, a step of one task would start a rank per core
     lines = (
         f'"$BUSBW" launches {_words(srun)}',
         *(_words(options) for options in (tasks, job.srun) if options),
         f'"$BUSBW" run {_words(run)}',
     )
-    yield "# One srun is one launch. As many are started as the run lacks; a job that is requeued goes on with its run."
+    yield "# Each srun is one launch; they are repeated until the run is complete. A requeued job continues its run."
     command = " \\\n    ".join(lines)
     if not job.after:
-        # The shell makes room: it would go at once when Slurm ends the job, and busbw writes down how it ended.
+        # exec, because the shell would exit as soon as Slurm ends the job, but busbw first records how the run ended.
         yield f"exec {command}"
         return
-    yield "trap : TERM  # when Slurm ends the job, wait until busbw has written down how it ended"
+    yield "trap : TERM  # when Slurm ends the job, wait until busbw has recorded how the run ended"
     yield f"run=$({command}) || exit"
 
 

@@ -1,4 +1,4 @@
-"""Jobs and runs side by side: what Slurm knows, what is on the disk, and which job goes on with which run."""
+"""The rows behind ``busbw status``: jobs that Slurm knows, runs on disk, and which job measures which run."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ Row = dict[str, JSON]
 
 
 def resumption_of(folder: Path) -> str:
-    """The comment of a job that is to go on with the run in ``folder``, which does not name the job until it begins."""
+    """The Slurm comment of a job that resumes ``folder``; the run itself names the job only after it has started."""
     return f"resumes {folder.name}"
 
 
-def goes_on_with(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocation]) -> bool:
-    """Whether ``job`` measures the run in ``folder``, which was measured in ``allocations``, or will when it begins.
+def will_measure(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocation]) -> bool:
+    """Whether ``job`` measures the run in ``folder`` or will when it starts; ``allocations`` are the jobs of the run.
 
     A job that was requeued onto other nodes has begun another run there.
     """
@@ -27,30 +27,30 @@ def goes_on_with(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocati
         return False
     if job.comment == resumption_of(folder):
         return True
-    nodes = {stay.nodes for stay in allocations if stay.job == job.id}
+    nodes = {allocation.nodes for allocation in allocations if allocation.job == job.id}
     return bool(nodes) and (job.state != "RUNNING" or job.nodes in nodes)
 
 
 def refuse_a_second_job(folder: Path) -> None:
     """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
     allocations = JobRuns(folder.parent).jobs(folder)
-    job = next((one for one in queue.mine() if goes_on_with(one, folder, allocations)), None)
+    job = next((one for one in queue.mine() if will_measure(one, folder, allocations)), None)
     if job is not None:
         raise LaunchError(
-            f"run {folder.name} has a job already, which goes on with it: {job.shown}, {job.in_words()}; wait for its "
-            f"end (busbw status), or end it: scancel {job.shown}"
+            f"run {folder.name} is already being resumed by job {job.shown}, {job.in_words()}; wait for its end (busbw "
+            f"status) or cancel it (scancel {job.shown})"
         )
 
 
 def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[Row]:
-    """A row for every job and every run it measured: jobs that go on first, then the newest, runs without one last.
+    """A row for every job and every run it measured: active jobs first, then the newest, runs without a job last.
 
-    Of a run whose jobs Slurm has forgotten, the last one is named.
+    For a run whose jobs Slurm no longer knows, the last job is listed.
     """
     found = [*_of_runs(results_dir, queued)]
-    told = {number for number, *_ in found}
-    found += [(job.id, job, _NO_RUN) for job in queued if job.id not in told and job.name.startswith("busbw")]
-    found.sort(key=lambda one: _place(one[0], one[1]))
+    with_run = {number for number, *_ in found}
+    found += [(job.id, job, _NO_RUN) for job in queued if job.id not in with_run and job.name.startswith("busbw")]
+    found.sort(key=lambda row: _order(row[0], row[1]))
     return [{**_job_part(number, job), **run} for number, job, run in found]
 
 
@@ -61,17 +61,17 @@ def _of_runs(results_dir: Path, queued: Sequence[QueuedJob]) -> Iterator[tuple[s
     runs = JobRuns(results_dir)
     for folder in reversed(list(store.folders(results_dir))):
         allocations = runs.jobs(folder)
-        there = {stay.job for stay in allocations}
-        theirs = [job for job in queued if job.id in there or job.comment == resumption_of(folder)]
-        run = _run_part(folder, live=any(goes_on_with(job, folder, allocations) for job in theirs))
+        numbers = {allocation.job for allocation in allocations}
+        theirs = [job for job in queued if job.id in numbers or job.comment == resumption_of(folder)]
+        run = _run_part(folder, live=any(will_measure(job, folder, allocations) for job in theirs))
         for job in theirs:
             yield job.id, job, run
         if not theirs:
             yield allocations[-1].job if allocations else None, None, run
 
 
-def _place(number: str | None, job: QueuedJob | None) -> tuple[bool, int]:
-    """What is sorted by: jobs that go on, then the rest; among these the newest first, and no number last."""
+def _order(number: str | None, job: QueuedJob | None) -> tuple[bool, int]:
+    """Sort key: active jobs first, then the newest number, rows without a number last."""
     return job is None or job.ended, -int(number) if number is not None and number.isdecimal() else 0
 
 
@@ -88,6 +88,6 @@ def _run_part(folder: Path, *, live: bool) -> Row:
         progress = read_progress(folder)
     except StoreError as error:
         return {"run": str(folder), "blocks": None, "ended": f"unreadable: {error}"}
-    # Every launch below srun ends the run, until the next one goes on: while a job is at it, that is no end.
+    # Below srun, each launch writes an end that the next launch supersedes: not final while a job is active.
     ended = None if live and not progress.whole else progress.ended
     return {"run": str(folder), "blocks": f"{progress.done} of {progress.planned}", "ended": ended}
