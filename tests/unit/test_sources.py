@@ -77,7 +77,7 @@ def test_a_run_is_named_by_its_folder_or_its_name(selector: str, results: Path) 
 
 def test_what_no_source_recognises_is_refused_with_what_could_be_read(log: Path, results: Path) -> None:
     log.write_bytes(b"")
-    with pytest.raises(StoreError, match=r"some.log holds no results that can be read; want a run folder or a log of"):
+    with pytest.raises(StoreError, match=r"some.log: no readable results; expected a run folder or a log of"):
         find(results, str(log))
     log.write_bytes(b"\0" * 100)
     with pytest.raises(LogError) as refused:

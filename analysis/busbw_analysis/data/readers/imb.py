@@ -1,7 +1,7 @@
-"""What the Intel MPI benchmarks print: IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P.
+"""Reader of the Intel MPI benchmarks: IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P.
 
-Source: ``src_c/IMB_output.c`` of intel/mpi-benchmarks. Sizes of gathers, scatters and exchanges are blocks; the rate of
-Sendrecv counts two messages, that of Exchange four.
+Source: ``src_c/IMB_output.c`` of intel/mpi-benchmarks. Sizes of gathers, scatters and exchanges are one block. The
+rate of Sendrecv counts two messages, the rate of Exchange four.
 """
 
 import re
@@ -46,7 +46,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     parameters: dict[str, str] = {}
     names: list[str] = []
     test: dict[str, Any] = {}
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         words = line.text.split()
         if (found := _BENCHMARK.match(line.text)) is not None:
             draft.begin(line.number)
@@ -68,7 +68,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def _around(draft: Draft, parameters: dict[str, str], text: str) -> None:
-    """The version, the settings and the command of what is neither heading nor row."""
+    """Record version, settings and command from a line that is neither heading nor row."""
     if (found := _VERSION.search(text)) is not None:
         draft.facts["tool_version"] = found[1]
     elif (found := _SETTING.match(text)) is not None:
@@ -112,6 +112,6 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
 
 
 def _megabyte(version: str | None) -> float:
-    """Bytes of its Mbyte: 2^20 up to IMB 2018, 10^6 since."""
+    """Bytes per Mbyte: 2^20 up to IMB 2018, 10^6 since."""
     year = re.search(r"\b20(\d\d)\b", version or "")
     return 1e6 if version is None or (year is not None and int(year[1]) >= 19) else 2.0**20

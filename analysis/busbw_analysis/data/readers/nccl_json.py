@@ -1,8 +1,7 @@
-"""The file that nccl-tests writes with ``-J``, versions 1 to 4.
+"""Reader of the file that nccl-tests writes with ``-J``, versions 1 to 4.
 
-Source: ``src/util.cu`` of NVIDIA/nccl-tests (``JSON_FILE_VERSION``). Truth values are text, the root is padded, NaN is
-text and infinity is no JSON; there is no name of the operation but in ``args``. The environment is not read: it may
-hold secrets.
+Source: ``src/util.cu`` of NVIDIA/nccl-tests (``JSON_FILE_VERSION``). Booleans and NaN are text, the root is padded, and
+infinity is invalid JSON. The operation is only in ``args``. The environment is not read: it may contain secrets.
 """
 
 import re
@@ -18,7 +17,7 @@ from busbw_analysis.data.readers.log import ForeignLog, Place
 SIGN: Final = re.compile(rb'"(?:out_of_place|average_bus_bandwidth|aggregated_iterations)"\s*:')
 _PLACES: Final = (("out_of_place", False), ("in_place", True))
 _DEVICE: Final = {"host": "hostname", "bus_id": "device_hex", "name": "device_info"}
-"""Names of a place → its own for them, where they differ."""
+"""Field of ``Place`` → key in the file, if they differ."""
 _SPREAD: Final = {f"{name}_us": name for name in ("min", "max", "p50", "p95", "p99", "stdev")}
 
 
@@ -26,14 +25,14 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """The results. Raises LogError if the file is cut off or has none."""
     found = document(source, lines)
     draft = Draft("nccl-tests", source)
-    config, args = mapping(found.get("config")), [str(one) for one in items(found.get("args"))]
+    config, args = mapping(found.get("config")), [str(word) for word in items(found.get("args"))]
     _head(draft, found, config, args)
     tool_op = args[0].rpartition("/")[2].partition("_perf")[0] if args else None
-    results = [mapping(one) for one in items(found.get("results"))]
+    results = [mapping(result) for result in items(found.get("results"))]
     for row, line in zip(results, found.lines_of("size", len(results)), strict=True):
         for key, in_place in _PLACES:
             _add(draft, row, key, line=line, tool_op=tool_op, in_place=in_place)
-    errors = [one for one in map(text, items(found.get("errors"))) if one is not None]
+    errors = [error for error in map(text, items(found.get("errors"))) if error is not None]
     if errors:
         draft.fail(errors[-1])
     average, bounds = mapping(found.get("average_bus_bandwidth")), mapping(found.get("out_of_bounds"))
@@ -47,7 +46,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]) -> None:
-    """Ranks and settings. A device is listed for every process up to version 3, however many it drives."""
+    """Record ranks and settings. Up to version 3, one device is listed per process, however many it drives."""
     for device in map(mapping, items(config.get("devices"))):
         draft.place(**{name: device.get(_DEVICE.get(name, name)) for name in Place.__struct_fields__})
     known = [place.rank for place in draft.places if place.rank is not None]
@@ -72,7 +71,7 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
     if not cell:
         return
     values = {name: real(value) for name, value in (row | cell | each).items() if not isinstance(value, list)}
-    processes = tuple(reals(one, 1e-6) for one in items(each.get("per_process_max_times_us")))
+    processes = tuple(reals(times, 1e-6) for times in items(each.get("per_process_max_times_us")))
     labels: dict[str, float | str | None] = {
         f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()
     }

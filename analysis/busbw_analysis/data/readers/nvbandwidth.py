@@ -1,7 +1,7 @@
-"""What nvbandwidth prints, as text and as JSON (``-j``), 0.1 to 0.10.
+"""Reader of nvbandwidth's output, text and JSON (``-j``), 0.1 to 0.10.
 
-Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth. A matrix has one copy, or
-one latency, in every cell; the arrow in its description says which way the data go.
+Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth. Every cell of a matrix is
+one copy or one latency; the arrow in the description is the direction of the data.
 """
 
 import re
@@ -42,7 +42,7 @@ _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT F
 
 
 class _Matrix:
-    """Where the rows of a matrix go: its test, its description, and the labels of its columns."""
+    """Converts the cells of a matrix to rows of a draft, given its test, its description and its column labels."""
 
     def __init__(self, test: str | None, description: str, unit: str) -> None:
         self.test, self.unit, self.factor = test, unit, (RATES | SECONDS)[unit]
@@ -53,7 +53,7 @@ class _Matrix:
         self.op = next((op for sign, op in _OPS if test is not None and sign.match(test)), None)
 
     def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
-        """One row of it; a cell that is no number has no result."""
+        """Add one row of cells; cells without a number are ignored."""
         for column, cell in zip(self.columns, cells, strict=True):
             if (value := real(cell)) is None:
                 continue
@@ -64,7 +64,7 @@ class _Matrix:
             self._result(draft, line, value, messages=2 if both else 1, source=source, target=target)
 
     def sum(self, draft: Draft, line: int, name: str | None, total: float, spread: Mapping[str, float]) -> None:
-        """The sum of its cells, with the extremes of them."""
+        """Add the sum of the cells, with their extremes."""
         extremes = {key: value * self.factor for key, value in spread.items()}
         self._result(draft, line, total, tool_op=name, statistic="sum", spread=extremes)
 
@@ -82,11 +82,11 @@ class _Matrix:
 
 
 def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The matrices of all tests, and their sums."""
+    """Read the matrices of all tests, and their sums."""
     draft = Draft("nvbandwidth", source)
     matrix: _Matrix | None = None
     test = None
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         words = line.text.split()
         if not words:
             continue
@@ -106,9 +106,9 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
             if len(words) == len(matrix.columns) + 1:
                 matrix.add(draft, line.number, words[0], words[1:])
             else:
-                draft.note("truncated-row", line.number, "a row of a matrix is cut off and left out")
+                draft.note("truncated-row", line.number, "a row of a matrix that is cut off is ignored")
         else:
-            _say(draft, line, test if matrix is None else None)
+            _other(draft, line, test if matrix is None else None)
     return draft.log()
 
 
@@ -124,7 +124,7 @@ def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | N
         draft.rows[-1]["spread"] |= {name: value * (1.0 if name == "cv" else matrix.factor)}
 
 
-def _say(draft: Draft, line: Line, test: str | None) -> None:
+def _other(draft: Draft, line: Line, test: str | None) -> None:
     if (found := _FACT.search(line.text)) is not None:
         name = {"nvbandwidth Version": "tool_version", "Driver Version": "driver_version"}.get(found[1])
         if name == "tool_version" and draft.rows:
@@ -141,32 +141,32 @@ def _say(draft: Draft, line: Line, test: str | None) -> None:
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The same from the JSON, which has sums and extremes without rounding."""
+    """Read the JSON output, whose sums and extremes are not rounded."""
     found = document(source, lines)
-    said = mapping(found.get("nvbandwidth"))
+    output = mapping(found.get("nvbandwidth"))
     draft = Draft("nvbandwidth", source)
-    for listed in items(said.get("GPU Device list")):
+    for listed in items(output.get("GPU Device list")):
         if (device := _LISTED.match(str(listed))) is not None:
             draft.place(**device.groupdict())
-    draft.facts["tool_version"] = text(said.get("version")) or text(said.get("git_version"))
-    draft.facts["driver_version"] = text(said.get("Driver Version"))
-    simple = {name: text(said.get(name)) for name in ("CUDA Runtime Version", "bufferSize", "testSamples", "useMean")}
+    draft.facts["tool_version"] = text(output.get("version")) or text(output.get("git_version"))
+    draft.facts["driver_version"] = text(output.get("Driver Version"))
+    simple = {name: text(output.get(name)) for name in ("CUDA Runtime Version", "bufferSize", "testSamples", "useMean")}
     draft.facts["parameters"] = {name: value for name, value in simple.items() if value is not None}
-    if (error := text(said.get("error"))) is not None:
+    if (error := text(output.get("error"))) is not None:
         draft.fail(error)
-    tests = [mapping(one) for one in items(said.get("testcases"))]
-    for one, line in zip(tests, found.lines_of("name", len(tests)), strict=True):
-        name, status = text(one.get("name")), text(one.get("status")) or "without a status"
-        description = _DESCRIPTION.fullmatch(str(one.get("bandwidth_description")).strip())
-        if description is None or not items(one.get("bandwidth_matrix")):
+    tests = [mapping(test) for test in items(output.get("testcases"))]
+    for test, line in zip(tests, found.lines_of("name", len(tests)), strict=True):
+        name, status = text(test.get("name")), text(test.get("status")) or "without a status"
+        description = _DESCRIPTION.fullmatch(str(test.get("bandwidth_description")).strip())
+        if description is None or not items(test.get("bandwidth_matrix")):
             code = "waived" if status == "Waived" else "failed-test"
-            draft.note(code, line, f"{name}: {status} {text(one.get('error')) or ''}".strip())
+            draft.note(code, line, f"{name}: {status} {text(test.get('error')) or ''}".strip())
             continue
         matrix = _Matrix(name, description[1], description[2])
-        for row, cells in enumerate(items(one.get("bandwidth_matrix"))):
+        for row, cells in enumerate(items(test.get("bandwidth_matrix"))):
             matrix.columns = [str(at) for at in range(len(items(cells)))]
             matrix.add(draft, line, str(row), items(cells))
-        if (total := real(one.get("sum"))) is not None:
-            extremes = {name: real(one.get(key)) for key, name in _EXTREMES.items()}
+        if (total := real(test.get("sum"))) is not None:
+            extremes = {name: real(test.get(key)) for key, name in _EXTREMES.items()}
             matrix.sum(draft, line, name, total, rest(extremes, ()))
     return draft.log()

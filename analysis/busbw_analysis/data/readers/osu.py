@@ -1,7 +1,8 @@
-"""What the OSU micro-benchmarks print, 2.x to 7.x: point-to-point, collectives, non-blocking with overlap.
+"""Reader of the OSU micro-benchmarks, 2.x to 7.x: point-to-point, collectives, non-blocking with overlap.
 
 Source: ``c/util/osu_util_mpi.c`` (``print_only_header``, ``print_stats``) and the benchmarks beside it. Sizes of
-collectives are those of one rank or peer; their number of ranks is nowhere but in the command line or in what MPI says.
+collectives are those of one rank or peer. OSU does not print the number of ranks; it is taken from the command line or
+from MPI's own output.
 """
 
 import re
@@ -40,7 +41,7 @@ _TWO: Final = (
     (re.compile(r"_?(?:put|get)(?:-\w+)?(?: latency| bandwidth)?"), "pair_uni", 1),
     (re.compile(r"_?(?:put|get)(?:-\w+)? bi-directional bandwidth"), "pair_bidir", 2),
 )
-"""Benchmarks of pairs, one-sided ones too → busbw's op, and how often the rate of one pair counts S."""
+"""Benchmarks of pairs, including one-sided ones → busbw's op, and how often the rate of one pair counts S."""
 _CHECKS: Final = {"Pass": "verified", "Fail": "wrong", "N/A": "not checked", "-": "not checked"}
 
 
@@ -49,7 +50,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("OSU micro-benchmarks", source)
     test: dict[str, Any] = {}
     names: list[str] = []
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         if (found := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
             draft.facts["tool_version"] = found[2] or draft.facts.get("tool_version")
@@ -65,9 +66,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             draft.facts["parameters"] = draft.facts.get("parameters", {}) | {"buffers": found[0].strip()}
         elif _HEAD.match(line.text) is not None:
             if draft.rows:
-                draft.note(
-                    "repeated-header", line.number, "a header without a title: the outputs of two jobs are mixed"
-                )
+                draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
             names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
         elif (cells := draft.cells(line, names, line.text.split(), _CHECKS)) is not None:
             _add(draft, line.number, test, cells)
@@ -77,12 +76,12 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def _column(heading: str) -> str:
-    """A heading as the tables above have it."""
+    """A heading in the spelling of the tables above."""
     return "Size" if heading.startswith("Size") else heading.removeprefix("Bi-").replace(" (", "(")
 
 
 def _benchmark(title: str) -> dict[str, Any]:
-    """What the title of a benchmark says about all of its rows."""
+    """The fields that the title of a benchmark sets for all its rows."""
     name = _KIND.sub("", title).lower()
     for pattern, op, messages in _TWO:
         if pattern.fullmatch(name) is not None:
@@ -94,7 +93,7 @@ def _benchmark(title: str) -> dict[str, Any]:
 
 
 def _around(draft: Draft, text: str) -> None:
-    """Ranks and the command, where a launcher or MPI prints them."""
+    """Record ranks and command from lines of a launcher or MPI."""
     if (found := _STARTUP.search(text)) is not None:
         draft.place(rank=found[1], pid=found[2], host=found[3])
         draft.facts["ranks"] = max(int(found[1]) + 1, draft.facts.get("ranks") or 0)

@@ -1,7 +1,7 @@
-"""What PARAM's communication benchmarks print.
+"""Reader of PARAM's communication benchmarks.
 
 Source: ``printPreamble`` and ``reportBenchTimeColl`` in ``train/comms/pt/comms.py`` of facebookresearch/param.
-Percentiles and extremes are over ranks, of each rank's mean; the size is S.
+Percentiles and extremes are over the means of the ranks; the size is S.
 """
 
 import re
@@ -26,7 +26,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("PARAM comms", source)
     names: list[str] = []
     ranks = None
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         if (found := _WORLD.search(line.text)) is not None:
             ranks = int(found[1])
         elif (found := _HEAD.match(line.text)) is not None:

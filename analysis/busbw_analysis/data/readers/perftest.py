@@ -1,7 +1,7 @@
-"""What the perftest programs print: ib_write_bw, ib_read_lat and the like; and what they write with ``--out_json``.
+"""Reader of the perftest programs (ib_write_bw, ib_read_lat …): their text output and ``--out_json``.
 
-Source: ``src/perftest_parameters.h`` (``RESULT_FMT…``) of linux-rdma/perftest. ``MB/sec`` of older versions
-is 2^20 B/s, as ``MiB/sec`` of newer ones. Reads and atomics take a whole round trip, writes and sends half of one.
+Source: ``src/perftest_parameters.h`` (``RESULT_FMT…``) of linux-rdma/perftest. ``MB/sec`` in older versions and
+``MiB/sec`` in newer ones are 2^20 B/s. The latency of reads and atomics is a full round trip, of writes and sends half.
 """
 
 import re
@@ -48,7 +48,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("perftest", source)
     test = dict(_UNTITLED)
     names: list[str] = []
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         words = line.text.split()
         if (found := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
@@ -58,7 +58,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 draft.begin(line.number)
                 test = dict(_UNTITLED)
             elif names:
-                draft.note("repeated-header", line.number, "two ends print into one log; their rows may repeat")
+                draft.note("repeated-header", line.number, "client and server print to one log; rows may repeat")
             names = _HEADING.findall(line.text)
         elif (cells := draft.cells(line, names, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
@@ -70,12 +70,12 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The one result of ``--out_json``. The unit of its rate is that which fits size and rate of messages."""
+    """Read the single result of ``--out_json``. The unit of its rate is deduced from size and message rate."""
     found = document(source, lines)
-    said, cells = mapping(found.get("test_info")), mapping(found.get("results"))
+    info, cells = mapping(found.get("test_info")), mapping(found.get("results"))
     draft = Draft("perftest", source)
-    draft.facts["parameters"] = {name: str(value) for name, value in said.items() if isinstance(value, str | int)}
-    title = text(said.get("test"))
+    draft.facts["parameters"] = {name: str(value) for name, value in info.items() if isinstance(value, str | int)}
+    title = text(info.get("test"))
     test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
     row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
     size, average, peak = (real(cells.get(name)) for name in ("MsgSize", "BW_average", "BW_peak"))
@@ -89,8 +89,8 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
 
 def _benchmark(title: str) -> dict[str, Any]:
     both, latency = "Bidirectional" in title, "Latency" in title
-    there_and_back = None if "Atomic" in title else "pair_uni" if "Read" in title else "ping_pong"
-    op = there_and_back if latency else "pair_bidir" if both else "pair_uni"
+    latency_op = None if "Atomic" in title else "pair_uni" if "Read" in title else "ping_pong"
+    op = latency_op if latency else "pair_bidir" if both else "pair_uni"
     fields = _UNTITLED | {"tool_op": title, "op": op}
     return fields if latency else fields | {"messages": 2 if both else 1}
 
@@ -106,7 +106,7 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
             elif value:
                 spread["max"] = value * _RATES[found[2]]
             if found[2] == "MB/sec":
-                draft.note("binary-unit", line, "its MB/sec is 2^20 B/s")
+                draft.note("binary-unit", line, "the tool's MB/sec is 2^20 B/s")
     time = row.get("t_avg[usec]", row.get("t_typical[usec]"))
     draft.add(
         line,
