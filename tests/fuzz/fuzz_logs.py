@@ -17,13 +17,13 @@ from random import Random
 from typing import Final
 
 from fuzz_outcome import Outcome
+from testing.logs import read_log
 
 from busbw.errors import LogError
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.lines import clean
 from busbw_analysis.data.readers.log import ForeignLog
-from busbw_analysis.data.readers.logs import read_log
 
 MOST_SECONDS: Final = 2.0
 """Of the processor."""

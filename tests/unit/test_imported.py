@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.logs import read_log
 
 import busbw_analysis
 from busbw.cli.main import main
@@ -21,7 +22,6 @@ from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate
-from busbw_analysis.data.readers.logs import read_log
 from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable

@@ -30,7 +30,6 @@ Flag = Literal[
     "clock error",
     "excess traffic",
     "not converged",
-    "not checked",
 ]
 
 

@@ -54,7 +54,7 @@ def _slowest_gpu(
         peak = gpu if isinstance(gpu, str) else peak_of(gpu)
         if isinstance(gpu, str) or isinstance(peak, str):
             return str(peak)
-        found[f"{called(gpu)} on {_host(dataset, rank)}"] = peak
+        found[f"{called(gpu)} on {dataset.hosts[rank]}"] = peak
     return "several ranks share a GPU" if len(found) < len(ranks) else _slowest(found)
 
 
@@ -218,13 +218,9 @@ def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
     return Narrowest(holder, peaks[holder], len(peaks))
 
 
-def _host(dataset: Dataset, rank: int) -> str:
-    return dataset.hosts[rank]
-
-
 def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
     """The recorded facts of the GPU that ``rank`` drives, or the reason why they are unknown."""
-    host = _host(dataset, rank)
+    host = dataset.hosts[rank]
     number, address = dataset.placements[rank].gpu, dataset.placements[rank].gpu_address
     if number is None and address is None:
         if dataset.runs[0].run.imported is not None:

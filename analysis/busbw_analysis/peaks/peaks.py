@@ -90,7 +90,6 @@ class HostCopy:
         slowest rank's time; the rate is then too high if the copies did not fully overlap.
     """
 
-    host: str
     bytes_per_second: float
     ranks: int
     size_bytes: int
@@ -116,7 +115,7 @@ def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
         time_ns = group.time_ns if group.span_ns is None else group.span_ns
         for host, ranks in Counter(dataset.hosts[rank] for rank in group.ranks).items():
             rate = ranks * case.size_bytes / time_ns * 1e9
-            copied = HostCopy(host, rate, ranks, case.size_bytes, whole=group.span_ns is not None)
+            copied = HostCopy(rate, ranks, case.size_bytes, whole=group.span_ns is not None)
             found[host] = max(found.get(host, copied), copied, key=larger)
     return found
 
@@ -188,7 +187,7 @@ def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
 
 def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The link of the drive that contains the files; the ranks of a host share it."""
-    found: list[tuple[HardwarePeak, str, str, int]] = []
+    found: list[tuple[HardwarePeak, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         storage = fact(dataset.environment(host), "storage") or {}
         device = storage.get("device")
@@ -200,9 +199,9 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
                 "drive-not-known",
                 f"the files of {host} are in {storage.get('path')} ({storage.get('type')} on {device}): {drive}",
             )
-        words = f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction"
-        found.append((drive, host, words, ranks))
-    peak, host, words, ranks = min(found, key=lambda item: item[0].nominal / item[3])
+        found.append((drive, host, ranks))
+    peak, host, ranks = min(found, key=_rate_per_rank)
+    words = f"drive of {host} ({peak.what}), {format_rate(peak.nominal)} in one direction"
     left_out = None
     if peak.practical_of == "reads" and series.key.op != "storage_read":
         peak = replace(peak, practical=None, practical_source=None, practical_of=None)
@@ -220,15 +219,20 @@ def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Un
         if isinstance(memory, str):
             return Unavailable("memory-not-known", memory)
         return _under_memory(series, memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), 1)
-    found: list[tuple[HardwarePeak, str, str, int]] = []
+    found: list[tuple[HardwarePeak, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
-        peak = dram_of(dataset.environment(host), rows)
-        if isinstance(peak, str):
-            return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {peak}")
-        words = f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
-        found.append((peak, host, words, ranks))
-    peak, host, words, ranks = min(found, key=lambda item: item[0].nominal / item[3])
+        memory = dram_of(dataset.environment(host), rows)
+        if isinstance(memory, str):
+            return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {memory}")
+        found.append((memory, host, ranks))
+    peak, host, ranks = min(found, key=_rate_per_rank)
+    words = f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
     return _under_memory(series, peak, "DRAM", host, words, ranks)
+
+
+def _rate_per_rank(part: tuple[HardwarePeak, str, int]) -> float:
+    peak, _, ranks = part
+    return peak.nominal / ranks
 
 
 def _under_memory(series: Series, peak: HardwarePeak, level: PeakLevel, holder: str, words: str, ranks: int) -> Peak:
@@ -279,11 +283,18 @@ def _is_widest(dataset: Dataset, peak: Peak) -> bool:
 
 def _part(series: Series, whole: HardwarePeak, times: float, level: PeakLevel, holder: str, denominator: str) -> Peak:
     """The peak of an op that moves ``times`` × S bytes through a part with the rate ``whole``."""
-    algbw = whole.nominal / times
-    busbw = None if series.bus_factor is None else algbw * series.bus_factor
     practical = None if whole.practical is None else whole.practical / times
     denominator += _division(whole.nominal, series, times, "sent")
-    return Peak(algbw, busbw, level, holder, denominator, measured=False, practical=practical)
+    return _peak(series, whole.nominal / times, level, holder, denominator, practical=practical)
+
+
+def _peak(
+    series: Series, algbw: float, level: PeakLevel, holder: str, denominator: str, *, practical: float | None = None
+) -> Peak:
+    """A peak of ``series``, from its algbw."""
+    busbw = None if series.bus_factor is None else algbw * series.bus_factor
+    measured = level in {"sockets of a host", "memory copy of a host"}
+    return Peak(algbw, busbw, level, holder, denominator, measured, practical)
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
@@ -351,9 +362,7 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
         f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
         f"{format_rate(together)} for {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
     )
-    algbw = together / moved
-    busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, "sockets of a host", host, denominator, measured=True)
+    return _peak(series, together / moved, "sockets of a host", host, denominator)
 
 
 def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
@@ -368,7 +377,6 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
         )
     point = series.points[-1]
     moved = point.wire_bytes * sharing / point.size_bytes
-    algbw = copied.bytes_per_second / moved
     shared = "" if sharing == 1 else "; concurrent groups share it in proportion to their bytes"
     timed = "from the first entry to the last exit" if copied.whole else "over the slowest rank's time"
     ranks = f"{copied.ranks} rank{'s' if copied.ranks > 1 else ''}"
@@ -377,8 +385,7 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
         f"({ranks}, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
         f"rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
-    busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, "memory copy of a host", host, denominator, measured=True)
+    return _peak(series, copied.bytes_per_second / moved, "memory copy of a host", host, denominator)
 
 
 def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:

@@ -28,9 +28,8 @@ _FATAL: Final = ("placeholder", "no-header", "truncated-row")
 """Codes of notes that explain why there is no result."""
 _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
-_LASTING: Final = ("tool_version", "library_version", "driver_version")
+_LASTING: Final = ("tool_version", "library_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
-_DRIVER: Final = re.compile(r"cudaDriverVersion (\d+)")
 _RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
@@ -74,8 +73,6 @@ class Draft:
             self.facts["library_version"] = found[1] or found[2]
         elif line.nccl is not None and " nranks " in text and (found := _RANKS.search(text)) is not None:
             self.nranks.add(int(found[1]))
-        elif line.nccl is not None and "cudaDriver" in text and (found := _DRIVER.search(text)) is not None:
-            self.facts["driver_version"] = found[1]
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             return
         if _MAYBE.search(text) is not None:
@@ -103,6 +100,10 @@ class Draft:
             name: whole(value) if name in _NUMBERS else text(value) for name, value in fields.items()
         }
         self.places.append(Place(**known))
+
+    def parameters(self, values: Mapping[str, str]) -> None:
+        """Add settings of the current table."""
+        self.facts["parameters"] = self.facts.get("parameters", {}) | values
 
     def fail(self, error: str, line: int | None = None) -> None:
         """Record an error of the tool or NCCL, which takes precedence over errors of others."""
@@ -141,7 +142,7 @@ class Draft:
         """Add the row of a collective.
 
         words: size, count, type, reduction, root and iterations as the tool prints them
-        time_seconds, algbw, busbw: in s and B/s; the tool's own unit of rates is GB/s
+        time_seconds, algbw, busbw: in s and B/s
         blocks: the ops whose size is one block; for all others it is S
         cpu_time: the tool's time is only the time to start a call. The time of the operation is then S over algbw,
             which is printed with two decimals; below 0.1 GB/s it is unknown.
@@ -163,7 +164,7 @@ class Draft:
             algbw=algbw,
             busbw=busbw,
             **{name: named(text(words.get(name))) for name, named in _WORDS.items()},
-            **({"bandwidth_unit": "GB/s"} | fields),
+            **fields,
         )
 
     def cells(

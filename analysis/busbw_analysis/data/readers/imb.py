@@ -94,8 +94,7 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
     fields = dict(test)
     ranks = draft.facts.get("ranks")
     if fields["op"] in {"pair_uni", "pair_bidir"} and ranks is not None and rate is not None and time is None:
-        pairs = ranks // 2
-        fields |= {"pairs": pairs, "messages": fields["messages"] * pairs, "ranks": 2}
+        fields |= {"messages": fields["messages"] * (ranks // 2), "ranks": 2}
     defects = row.get("defects")
     draft.add(
         line,

@@ -44,11 +44,10 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     statistic: statistic of the time or rate: mean, median, min, max, p99, sum, sample
     iterations: number of calls
     spread: other statistics (min, max, p50, stdev) in seconds, or in B/s without a time; ``cv`` is a fraction
-    algbw, busbw, bandwidth_unit: printed bandwidths in B/s by the unit that the tool claims, and this unit
+    algbw, busbw: printed bandwidths in B/s, by the unit that the tool claims
     check, wrong_elements: result of the tool's verification
-    pairs, window: number of concurrent pairs; messages in flight per pair
     source, target, part: labels of a cell of a matrix, and which of several matrices
-    samples_seconds, process_samples_seconds: one time per iteration; the same for every process
+    samples_seconds: one time per iteration
     others: the tool's other columns by their headings, in the tool's units
     """
 
@@ -72,16 +71,12 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     spread: Mapping[str, float] = {}
     algbw: float | None = None
     busbw: float | None = None
-    bandwidth_unit: str | None = None
     check: CheckState | None = None
     wrong_elements: int | None = None
-    pairs: int | None = None
-    window: int | None = None
     source: str | None = None
     target: str | None = None
     part: str | None = None
     samples_seconds: tuple[float, ...] = ()
-    process_samples_seconds: tuple[tuple[float, ...], ...] = ()
     others: Mapping[str, float | str] = {}
 
 
@@ -91,9 +86,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     line: line number of the heading
     ranks, groups: number of ranks in one group, and number of concurrent groups
     places: the ranks that the log lists, in its order
-    library_version, driver_version: of NCCL, RCCL or MPI; of the GPU driver
+    library_version: of NCCL, RCCL or MPI
     command, parameters: the command line, and settings by the tool's names
-    average_busbw, out_of_bounds: the tool's summary: B/s, and number of results that failed its verification
+    out_of_bounds: number of results that failed the tool's verification, from its summary
     complete: whether the log has the tool's final message (None: the tool prints none)
     """
 
@@ -104,10 +99,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None = None
     places: tuple[Place, ...] = ()
     library_version: str | None = None
-    driver_version: str | None = None
     command: str | None = None
     parameters: Mapping[str, str] = {}
-    average_busbw: float | None = None
     out_of_bounds: int | None = None
     complete: bool | None = None
 
@@ -120,7 +113,6 @@ class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     tables: in the order of the log; every table has rows
     notes: findings of the reader
     last_error: the last error in the log; errors of the tool or NCCL take precedence
-    recognised_by: the text by which the tool was recognised
     """
 
     tool: str
@@ -128,7 +120,6 @@ class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...]
     notes: tuple[LogNote, ...] = ()
     last_error: str | None = None
-    recognised_by: str = ""
 
     @property
     def rows(self) -> tuple[Aggregate, ...]:

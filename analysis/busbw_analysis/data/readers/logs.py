@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import IO, Final
 
 import msgspec
@@ -73,16 +72,6 @@ def recognise(head: bytes) -> Reader | None:
     return next((reader for reader in READERS if reader.sign.search(head) is not None), None)
 
 
-def read_log(path: Path) -> ForeignLog:
-    """Read the log of another tool. Raises LogError, with a code of docs/logs.md, if it has no usable result."""
-    try:
-        with path.open("rb") as file:
-            return read_file(path.name, file)
-    except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror}"
-        raise LogError(message, code="unreadable") from error
-
-
 def reader_named(name: str) -> Reader:
     """The reader that ``--format`` names. Raises UsageError, with all names, for an unknown one."""
     named = {slug(reader): reader for reader in READERS}
@@ -97,7 +86,10 @@ def slug(reader: Reader) -> str:
 
 
 def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
-    """``read_log`` for an open seekable file. ``reader`` is used without recognition if it is given."""
+    """Read the log of another tool from a seekable file, with the given or the recognised ``reader``.
+
+    Raises LogError, with a code of docs/logs.md, if it has no usable result.
+    """
     head = file.read(HEAD_BYTES)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         file.seek(0)
@@ -116,12 +108,10 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
             f"{name}: not a log that busbw can read; name its format with --format, or convert it to CSV (docs/logs.md)"
         )
         raise LogError(message)
-    found = reader.sign.search(head)
     file.seek(0)
     notes: list[LogNote] = []
     log = reader.read(name, _lines(file, notes))
-    words = "" if found is None else " ".join(found[0].decode("utf-8", "replace").split())
-    return msgspec.structs.replace(log, recognised_by=words[:80], notes=(*log.notes, *notes))
+    return msgspec.structs.replace(log, notes=(*log.notes, *notes))
 
 
 def _lines(file: IO[bytes], notes: list[LogNote]) -> Iterator[str]:

@@ -35,13 +35,10 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     errors = [error for error in map(text, items(found.get("errors"))) if error is not None]
     if errors:
         draft.fail(errors[-1])
-    average, bounds = mapping(found.get("average_bus_bandwidth")), mapping(found.get("out_of_bounds"))
-    wrong = whole(bounds.get("count"))
+    wrong = whole(mapping(found.get("out_of_bounds")).get("count"))
     if wrong:
         draft.note("wrong-results", None, f"the tool found {wrong} results out of bounds")
-    draft.end(
-        average_busbw=scaled(real(average.get("bandwidth")), 1e9), out_of_bounds=wrong, complete="end_time" in found
-    )
+    draft.end(out_of_bounds=wrong, complete="end_time" in found)
     return draft.log()
 
 
@@ -71,7 +68,6 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
     if not cell:
         return
     values = {name: real(value) for name, value in (row | cell | each).items() if not isinstance(value, list)}
-    processes = tuple(reals(times, 1e-6) for times in items(each.get("per_process_max_times_us")))
     labels: dict[str, float | str | None] = {
         f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()
     }
@@ -89,7 +85,6 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
         statistic="mean",
         spread=picked(values, _SPREAD, 1e-6) | picked(values, {"cv_pct": "cv"}, 0.01),
         samples_seconds=reals(each.get("times_us"), 1e-6)[whole(each.get("skipped_iterations")) or 0 :],
-        process_samples_seconds=processes if all(processes) else (),
         others={name: value for name, value in labels.items() if value is not None},
         **verdict(values.get("nwrong")),
     )

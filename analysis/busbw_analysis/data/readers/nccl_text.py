@@ -175,7 +175,6 @@ class _Reader:
                 algbw=scaled(times.get("algbw"), rate),
                 cpu_time="cputime" in cells,
                 busbw=scaled(times.get("busbw"), rate),
-                bandwidth_unit=self.rate_unit,
                 in_place=place,
                 statistic="mean",
                 spread=picked(times, _SPREAD, second) | picked(times, {"i_cv%": "cv"}, 0.01),
@@ -254,8 +253,7 @@ class _Reader:
             if value:
                 program = "the tool" if self.op_hint is None else f"{self.op_hint}_perf"
                 self.draft.note("wrong-results", line.number, f"{program} reported {value:.0f} results out of bounds")
-        elif value is not None:
-            self.draft.facts["average_busbw"] = value * RATES[self.rate_unit]
+
         self.done, self.columns = True, None
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ _PLACE: Final = re.compile(
     r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?$"
 )
 _LISTED: Final = re.compile(r"(?P<device>\d+): (?P<name>.*?) \((?P<bus_id>[0-9a-fA-F:.]+)\)(?:: \((?P<host>.*)\))?")
-_FACT: Final = re.compile(r"(nvbandwidth Version|CUDA Runtime Version|Driver Version|Buffer Size|MPI version): (.*\S)")
+_FACT: Final = re.compile(r"(nvbandwidth Version|CUDA Runtime Version|Buffer Size|MPI version): (.*\S)")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
 
@@ -126,13 +126,12 @@ def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | N
 
 def _other(draft: Draft, line: Line, test: str | None) -> None:
     if (found := _FACT.search(line.text)) is not None:
-        name = {"nvbandwidth Version": "tool_version", "Driver Version": "driver_version"}.get(found[1])
-        if name == "tool_version" and draft.rows:
+        if found[1] != "nvbandwidth Version":
+            draft.parameters({found[1]: found[2]})
+            return
+        if draft.rows:
             draft.begin(line.number)
-        if name is not None:
-            draft.facts[name] = found[2]
-        else:
-            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {found[1]: found[2]}
+        draft.facts["tool_version"] = found[2]
     elif (found := _PLACE.match(line.text)) is not None:
         draft.place(**found.groupdict())
     elif (found := _STATUS.match(line.text)) is not None:
@@ -149,7 +148,6 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
         if (device := _LISTED.match(str(listed))) is not None:
             draft.place(**device.groupdict())
     draft.facts["tool_version"] = text(output.get("version")) or text(output.get("git_version"))
-    draft.facts["driver_version"] = text(output.get("Driver Version"))
     simple = {name: text(output.get(name)) for name in ("CUDA Runtime Version", "bufferSize", "testSamples", "useMean")}
     draft.facts["parameters"] = {name: value for name, value in simple.items() if value is not None}
     if (error := text(output.get("error"))) is not None:

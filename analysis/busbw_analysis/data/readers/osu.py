@@ -24,7 +24,7 @@ _HEADING: Final = re.compile(
     r"|Overlap ?\(%\)|Size \([Bb]\w*\)|P\d+(?:\.\d+)? Tail (?:Lat|BW) ?\([^)]*\)|Transmit Size|\S+"
 )
 _HEAD: Final = re.compile(r"\s*#?\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
-_PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: (\w+) \]")
+_PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: \w+ \]")
 _SETTING: Final = re.compile(r"\s*#\s*(Datatype|Window creation|Synchronization|MPI Datatype): (.*?)\.?\s*$")
 _BUFFERS: Final = re.compile(r"Send Buffer on .*")
 _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+\{")
@@ -58,12 +58,12 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         elif not test:
             _around(draft, line.text)
         elif (found := _PAIRS.search(line.text)) is not None:
-            test |= {"pairs": int(found[1]), "messages": int(found[1]), "window": whole(found[2])}
+            test["messages"] = int(found[1])
         elif (found := _SETTING.match(line.text)) is not None:
-            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {found[1]: found[2]}
+            draft.parameters({found[1]: found[2]})
             test["dtype"] = dtype_named(found[2]) if "Datatype" in found[1] else test.get("dtype")
         elif (found := _BUFFERS.search(line.text)) is not None:
-            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {"buffers": found[0].strip()}
+            draft.parameters({"buffers": found[0].strip()})
         elif _HEAD.match(line.text) is not None:
             if draft.rows:
                 draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")

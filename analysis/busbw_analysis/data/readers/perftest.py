@@ -65,7 +65,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         elif not names or not draft.rows:
             found_settings = {name.strip(): value for name, value in _SETTING.findall(line.text)[:4]}
             if found_settings and "address" not in line.text and len(draft.facts.get("parameters", {})) < 50:
-                draft.facts["parameters"] = draft.facts.get("parameters", {}) | found_settings
+                draft.parameters(found_settings)
     return draft.log()
 
 
