@@ -162,7 +162,6 @@ def _numbers(text: str) -> list[float]:
 def _told(log: ForeignLog) -> Iterable[float | None]:
     for row in log.rows:
         yield from (row.tool_size_bytes, row.count, row.time_seconds, row.rate, row.algbw, row.busbw, row.iterations)
-        yield from row.spread.values()
         yield from row.samples_seconds
         yield from (value for value in row.others.values() if isinstance(value, float))
 

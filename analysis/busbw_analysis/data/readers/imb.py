@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import MPI_BLOCKS, mpi_op_named, number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import MPI_BLOCKS, mpi_op_named, number, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(
@@ -36,8 +36,7 @@ _MESSAGES: Final = {
 }
 _MODE: Final = re.compile(r"#\s+MODE: (AGGREGATE|NON-AGGREGATE)")
 _TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
-_SPREAD: Final = {"t_min[usec]": "min", "t_max[usec]": "max"}
-_USED: Final = frozenset({*_TIMES, *_SPREAD, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
+_USED: Final = frozenset({*_TIMES, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -104,7 +103,6 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
         rate=scaled(rate, _megabyte(draft.facts.get("tool_version"))),
         statistic="mean" if "t_avg[usec]" in row else "max",
         iterations=whole(row.get("#repetitions")),
-        spread=picked(row, _SPREAD, 1e-6),
         check=None if defects is None else "wrong" if defects else "verified",
         others=rest(row, _USED),
     )

@@ -182,11 +182,6 @@ def scaled(value: float | None, factor: float) -> float | None:
     return value * factor if factor >= 1 else value / round(1 / factor)
 
 
-def picked(row: Mapping[str, float | None], names: Mapping[str, str], factor: float) -> dict[str, float]:
-    """The columns in ``names``, renamed and in base units; columns without a number are omitted."""
-    return {name: value for at, name in names.items() if (value := scaled(row.get(at), factor)) is not None}
-
-
 def rest(row: Mapping[str, float | None], used: Container[str]) -> dict[str, float]:
     """The columns that are not ``used``, by their headings; columns without a number are omitted."""
     return {name: value for name, value in row.items() if name not in used and value is not None}

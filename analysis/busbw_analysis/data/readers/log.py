@@ -43,7 +43,6 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     messages: how many S the rate counts per call, such as 2 for both directions of a pair
     statistic: statistic of the time or rate: mean, median, min, max, p99, sum, sample
     iterations: number of calls
-    spread: other statistics (min, max, p50, stdev) in seconds, or in B/s without a time; ``cv`` is a fraction
     algbw, busbw: printed bandwidths in B/s, by the unit that the tool claims
     check, wrong_elements: result of the tool's verification
     source, target, part: labels of a cell of a matrix, and which of several matrices
@@ -68,7 +67,6 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | None = None
     statistic: str | None = None
     iterations: int | None = None
-    spread: Mapping[str, float] = {}
     algbw: float | None = None
     busbw: float | None = None
     check: CheckState | None = None

@@ -29,7 +29,6 @@ CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[
 JSON: Final = re.compile(rb'"busBw"\s*:')
 _LONGEST_HEADING: Final = 100
 _HEADING: Final = re.compile(r"(.+?)(?:\s*[(\[](.+)[)\]]|_(ns|us|ms|s|[KMGT]?i?[Bb]ps))?")
-_TIMES: Final = frozenset({"time", "min", "max", "p50", "p95", "p99", "stdev"})
 _BANDWIDTHS: Final = frozenset({"rate", "algbw", "busbw"})
 _WORDS: Final = (
     "op",
@@ -46,7 +45,7 @@ _WORDS: Final = (
     "check",
     "group",
 )
-_NAMES: Final = frozenset({*_TIMES, *_BANDWIDTHS, *_WORDS, "source", "target"})
+_NAMES: Final = frozenset({"time", *_BANDWIDTHS, *_WORDS, "source", "target"})
 _SIZES: Final = frozenset({"size", "size_bytes", "bytes"})
 _CHECK: Final = re.compile(r"verified|wrong|not checked")
 _PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
@@ -99,8 +98,8 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
     rccl = draft.tool == "rccl-tests"
     for heading, value in row.items():
         name, unit = _meaning(str(heading))
-        if name in _TIMES | _BANDWIDTHS:
-            units, usual = (SECONDS, "us") if name in _TIMES else (RATES, "GB/s")
+        if name == "time" or name in _BANDWIDTHS:
+            units, usual = (SECONDS, "us") if name == "time" else (RATES, "GB/s")
             unit = unit or (usual if rccl else None)
             amount = real(value)
             if unit not in units:
@@ -128,7 +127,6 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         in_place=_TRUE.get(str(values.get("in_place")).lower()),
         rate=values.get("rate"),
         statistic="mean" if rccl else values.get("statistic"),
-        spread={name: values[name] for name in sorted(_TIMES - {"time"}) if values.get(name) is not None},
         others=others,
         source=values.get("source", source),
         target=values.get("target", target),

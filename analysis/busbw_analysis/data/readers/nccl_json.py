@@ -11,14 +11,13 @@ from typing import Any, Final
 from busbw.ops import limits
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
-from busbw_analysis.data.readers.lines import picked, scaled, verdict, whole
+from busbw_analysis.data.readers.lines import scaled, verdict, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb'"(?:out_of_place|average_bus_bandwidth|aggregated_iterations)"\s*:')
 _PLACES: Final = (("out_of_place", False), ("in_place", True))
 _DEVICE: Final = {"host": "hostname", "bus_id": "device_hex", "name": "device_info"}
 """Field of ``Place`` → key in the file, if they differ."""
-_SPREAD: Final = {f"{name}_us": name for name in ("min", "max", "p50", "p95", "p99", "stdev")}
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -83,7 +82,6 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
         busbw=scaled(values.get("bus_bw"), 1e9),
         in_place=in_place,
         statistic="mean",
-        spread=picked(values, _SPREAD, 1e-6) | picked(values, {"cv_pct": "cv"}, 0.01),
         samples_seconds=reals(each.get("times_us"), 1e-6)[whole(each.get("skipped_iterations")) or 0 :],
         others={name: value for name, value in labels.items() if value is not None},
         **verdict(values.get("nwrong")),

@@ -16,7 +16,6 @@ from busbw_analysis.data.readers.lines import (
     SECONDS,
     Line,
     number,
-    picked,
     rest,
     scaled,
     verdict,
@@ -47,8 +46,7 @@ _LAST: Final = frozenset({"timestamp", "#iters"})
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 """Placeholders for numbers in documentation."""
 _PLACE: Final = re.compile(r"(?:out-of|in)-place")
-_SPREAD: Final = {"i_min": "min", "i_max": "max", "i_p99": "p99"}
-_USED: Final = frozenset({"time", "algbw", "busbw", "#wrong", "i_cv%", *_SPREAD})
+_USED: Final = frozenset({"time", "algbw", "busbw", "#wrong"})
 
 
 class Columns(NamedTuple):
@@ -166,18 +164,17 @@ class _Reader:
                 self.draft.note("placeholder", line, "a row has placeholders instead of numbers")
                 continue
             times = {name: number(cell) for name, cell in cells.items()}
-            second, rate = SECONDS[self.time_unit], RATES[self.rate_unit]
+            rate = RATES[self.rate_unit]
             self.draft.collective(
                 line,
                 self.op_hint,
                 base,
-                time_seconds=scaled(times.get("time"), second),
+                time_seconds=scaled(times.get("time"), SECONDS[self.time_unit]),
                 algbw=scaled(times.get("algbw"), rate),
                 cpu_time="cputime" in cells,
                 busbw=scaled(times.get("busbw"), rate),
                 in_place=place,
                 statistic="mean",
-                spread=picked(times, _SPREAD, second) | picked(times, {"i_cv%": "cv"}, 0.01),
                 others=rest(times, _USED),
                 **(verdict(cells["#wrong"]) if "#wrong" in cells else {}),
             )

@@ -5,12 +5,12 @@ one copy or one latency; the arrow in the description is the direction of the da
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
-from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scaled
 from busbw_analysis.data.readers.log import ForeignLog
 
 TEXT: Final = re.compile(
@@ -30,8 +30,6 @@ _ARROW: Final = re.compile(r"\s*(<->|->|<-)\s*")
 _END: Final = re.compile(r"(\w+)\((row|column)\)")
 _PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
 _SUMMARY: Final = re.compile(r"(SUM|MIN|MAX|AVG|AVERAGE|MEDIAN|COEFFICIENT_OF_VARIATION) (\w+) (\S+)")
-_SPREAD: Final = {"MIN": "min", "MAX": "max", "AVG": "mean", "AVERAGE": "mean", "MEDIAN": "p50"}
-_EXTREMES: Final = {"min": "min", "max": "max", "average": "mean"}
 _PLACE: Final = re.compile(
     r"(?:Process\s+(?P<rank>\d+)\s+\((?P<host>.*?)\): d|D)evice (?P<device>\d+): (?P<name>.*?)"
     r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?$"
@@ -63,10 +61,9 @@ class _Matrix:
             both = self.op == "peer_copy_both" and self.part == "Total"
             self._result(draft, line, value, messages=2 if both else 1, source=source, target=target)
 
-    def sum(self, draft: Draft, line: int, name: str | None, total: float, spread: Mapping[str, float]) -> None:
-        """Add the sum of the cells, with their extremes."""
-        extremes = {key: value * self.factor for key, value in spread.items()}
-        self._result(draft, line, total, tool_op=name, statistic="sum", spread=extremes)
+    def sum(self, draft: Draft, line: int, name: str | None, total: float) -> None:
+        """Add the sum of the cells."""
+        self._result(draft, line, total, tool_op=name, statistic="sum")
 
     def _result(self, draft: Draft, line: int, value: float, messages: int | None = None, **fields: object) -> None:
         number = (
@@ -118,10 +115,7 @@ def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | N
     if value is None:
         draft.note("not-a-number", line.number, f"the {found[1]} of {found[2]} is not a number")
     elif found[1] == "SUM":
-        matrix.sum(draft, line.number, found[2], value, {})
-    elif draft.rows and draft.rows[-1].get("statistic") == "sum":
-        name = _SPREAD.get(found[1], "cv")
-        draft.rows[-1]["spread"] |= {name: value * (1.0 if name == "cv" else matrix.factor)}
+        matrix.sum(draft, line.number, found[2], value)
 
 
 def _other(draft: Draft, line: Line, test: str | None) -> None:
@@ -140,7 +134,7 @@ def _other(draft: Draft, line: Line, test: str | None) -> None:
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
-    """Read the JSON output, whose sums and extremes are not rounded."""
+    """Read the JSON output, whose sums are not rounded."""
     found = document(source, lines)
     output = mapping(found.get("nvbandwidth"))
     draft = Draft("nvbandwidth", source)
@@ -165,6 +159,5 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
             matrix.columns = [str(at) for at in range(len(items(cells)))]
             matrix.add(draft, line, str(row), items(cells))
         if (total := real(test.get("sum"))) is not None:
-            extremes = {name: real(test.get(key)) for key, name in _EXTREMES.items()}
-            matrix.sum(draft, line, name, total, rest(extremes, ()))
+            matrix.sum(draft, line, name, total)
     return draft.log()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import MPI_BLOCKS, dtype_named, mpi_op_named, number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import MPI_BLOCKS, dtype_named, mpi_op_named, number, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
@@ -31,9 +31,7 @@ _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+
 _LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
 _RATES: Final = ("Bandwidth(MB/s)", "MB/s")
-_SPREAD: Final = {f"{end} {what}(us)": end.lower() for what in ("Latency", "Comm.", "Lat") for end in ("Min", "Max")}
-_USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES, *_SPREAD})
-_TAIL: Final = re.compile(r"(P\d+(?:\.\d+)?) Tail (?:Lat|BW)\((?:us|MB/s)\)")
+_USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES})
 _TWO: Final = (
     (re.compile(r"(?:multi-?|multi-threaded |multi-process |partitioned )? ?latency(?: persistent)?"), "ping_pong", 1),
     (re.compile(r"(?:bandwidth(?: persistent)?|multiple bandwidth / message rate)"), "pair_uni", 1),
@@ -104,7 +102,6 @@ def _around(draft: Draft, text: str) -> None:
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> None:
     values = {name: number(word) for name, word in row.items()}
     rate = next((values[name] for name in _RATES if name in row), None)
-    tails = {name: found[1].lower() for name in row if (found := _TAIL.fullmatch(name)) is not None}
     draft.add(
         line,
         **{name: value for name, value in test.items() if name != "messages" or rate is not None},
@@ -113,7 +110,6 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> 
         rate=scaled(rate, 1e6),
         statistic="mean",
         iterations=whole(row.get("Iterations")),
-        spread=picked(values, _SPREAD | tails, 1e-6 if rate is None else 1e6),
         check=_CHECKS.get(row.get("Validation", "")),
-        others=rest(values, {*_USED, *tails}),
+        others=rest(values, _USED),
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, mapping, real, text
-from busbw_analysis.data.readers.lines import number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import number, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"#bytes +#iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
@@ -21,15 +21,7 @@ _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[
 _SETTING: Final = re.compile(r"([A-Z][\w*.() -]{0,40}?)\s{0,40}:\s+(\S+(?: \S+)?)")
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
-_BANDWIDTH: Final = re.compile(rf"BW (average|peak)\[({'|'.join(_RATES)})\]")
-_SPREAD: Final = {
-    "t_min[usec]": "min",
-    "t_max[usec]": "max",
-    "t_typical[usec]": "p50",
-    "t_stdev[usec]": "stdev",
-    "99% percentile[usec]": "p99",
-    "99.9% percentile[usec]": "p99.9",
-}
+_BANDWIDTH: Final = re.compile(rf"BW average\[({'|'.join(_RATES)})\]")
 _JSON_NAMES: Final = {
     "MsgSize": "#bytes",
     "n_iterations": "#iterations",
@@ -40,7 +32,7 @@ _JSON_NAMES: Final = {
 }
 _UNIT_FITS: Final = 0.02
 _UNTITLED: Final[dict[str, Any]] = {"ranks": 2, "tool_size_is": "S"}
-_USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]", *_SPREAD})
+_USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]"})
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -96,16 +88,12 @@ def _benchmark(title: str) -> dict[str, Any]:
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
-    spread, used = picked(row, _SPREAD, 1e-6), set(_USED)
-    rate = None
+    used, rate = set(_USED), None
     for heading, value in row.items():
         if (found := _BANDWIDTH.fullmatch(heading)) is not None and value is not None:
             used.add(heading)
-            if found[1] == "average":
-                rate = value * _RATES[found[2]]
-            elif value:
-                spread["max"] = value * _RATES[found[2]]
-            if found[2] == "MB/sec":
+            rate = value * _RATES[found[1]]
+            if found[1] == "MB/sec":
                 draft.note("binary-unit", line, "the tool's MB/sec is 2^20 B/s")
     time = row.get("t_avg[usec]", row.get("t_typical[usec]"))
     draft.add(
@@ -116,6 +104,5 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
         rate=rate,
         statistic="mean" if rate is not None or "t_avg[usec]" in row else "median",
         iterations=whole(row.get("#iterations")),
-        spread=spread,
         others=rest(row, used),
     )
