@@ -80,15 +80,11 @@ class CaseSummary:
 @once
 def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     """Summaries of all cases of ``dataset``, in the order of the plan, including those without results."""
-    by_case = grouped(dataset.blocks, lambda block: block.case)
+    blocks = grouped(dataset.blocks, lambda block: block.case)
     pairs = by_key((case, (run, block)) for run, case, block in dataset.pair_blocks)
     imported = by_key((case, (run, row)) for run, case, row in dataset.imported)
     summaries = (
-        _pair_case(row, pairs[row.index])
-        if row.index in pairs
-        else _imported_case(row, imported[row.index])
-        if row.index in imported
-        else _case(row, by_case.get(row.index, []))
+        _summary(row, blocks.get(row.index, []), pairs.get(row.index, []), imported.get(row.index, []))
         for row in dataset.cases
     )
     shared = dataset.oversubscribed_hosts
@@ -100,36 +96,33 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     )
 
 
-def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSummary:
-    rows = [block for _, block in blocks]
-    groups = PairGroups(row.case, blocks) if row.state == "measured" else ()
-    return _summary(row, groups, rows)
-
-
-def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
-    by_ranks = grouped(blocks if row.state == "measured" else (), lambda block: block.samples.ranks)
-    groups = tuple(summarise_group(row.case, ranks, members) for ranks, members in by_ranks.items())
-    return _summary(row, groups, [block.measurement for block in blocks], blocks)
-
-
-def _imported_case(row: CaseRow, imported: Sequence[tuple[int, Imported]]) -> CaseSummary:
-    """A case from another tool's log: groups have the printed numbers, and none that need samples."""
-    by_ranks = grouped(imported if row.state == "measured" else (), lambda item: item[1].ranks)
-    groups = tuple(summarise_imported(row.case, ranks, members) for ranks, members in by_ranks.items())
-    return _summary(row, groups, [result for _, result in imported])
-
-
 def _summary(
-    row: CaseRow, groups: Groups, rows: Sequence[Measurement | Imported], blocks: Sequence[Block] = ()
+    row: CaseRow,
+    blocks: Sequence[Block],
+    pairs: Sequence[tuple[int, PairBlock]],
+    imported: Sequence[tuple[int, Imported]],
 ) -> CaseSummary:
-    measured = [record for record in rows if isinstance(record, Measurement)]
-    disturbance = disturbance_of(blocks, [record for record in rows if isinstance(record, PairBlock)])
+    """Summarise a case from its results, which are all of one kind."""
+    groups: Groups = ()
+    if row.state == "measured" and pairs:
+        groups = PairGroups(row.case, pairs)
+    elif row.state == "measured":
+        measured_by = grouped(blocks, lambda block: block.samples.ranks)
+        printed_by = grouped(imported, lambda item: item[1].ranks)
+        groups = (
+            *(summarise_group(row.case, ranks, members) for ranks, members in measured_by.items()),
+            *(summarise_imported(row.case, ranks, members) for ranks, members in printed_by.items()),
+        )
+    pair_blocks = [block for _, block in pairs]
+    measured = [*(block.measurement for block in blocks), *pair_blocks]
+    checks = [record.check for record in (*measured, *(result for _, result in imported))]
+    disturbance = disturbance_of(blocks, pair_blocks)
     return CaseSummary(
         index=row.index,
         case=row.case,
         state=row.state,
         reasons=row.reasons,
-        check=_failure(row.reasons) if row.state == "failed" else _check([record.check for record in rows]),
+        check=_failure(row.reasons) if row.state == "failed" else _check(checks),
         stop_reasons=tuple(sorted({record.stop_reason for record in measured})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,

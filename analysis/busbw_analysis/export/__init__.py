@@ -32,13 +32,7 @@ class Exporter:
 
 def _tidy(name: str, summary: str, written: Callable[[pd.DataFrame], bytes], *, binary: bool = False) -> Exporter:
     """A format for any table: one row per case and group of ranks, or one per sample."""
-    return Exporter(
-        name,
-        summary,
-        lambda judgement: written(case_frame(judgement)),
-        lambda dataset: written(sample_frame(dataset)),
-        binary,
-    )
+    return Exporter(name, summary, lambda run: written(case_frame(run)), lambda run: written(sample_frame(run)), binary)
 
 
 EXPORTERS: Final = {

@@ -30,9 +30,9 @@ def disagreements(rows: Iterable[Aggregate]) -> Iterator[LogNote]:
             text = "a single rank has no bus bandwidth; the printed one is ignored"
             seen.setdefault("one-rank", LogNote(code="one-rank", line=row.line, text=text))
         elif (code := _difference(row)) is not None:
-            printed, computed = (row.busbw or row.algbw or 0.0) / 1e9, _rates(row)[1] / 1e9
+            printed, computed = ((rate or 0.0) / 1e9 for rate in _rates(row))
             text = (
-                f"{row.tool_op or row.op} prints {printed:.4g} GB/s, but size, time and ranks give {computed:.4g} GB/s"
+                f"{row.tool_op or row.op} prints {printed:.4g} GB/s where size, time and ranks give {computed:.4g} GB/s"
             )
             seen.setdefault(code, LogNote(code=code, line=row.line, text=f"{text}: {_WORDS[code]}"))
     yield from seen.values()

@@ -29,7 +29,6 @@ _DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")
 _ARROW: Final = re.compile(r"\s*(<->|->|<-)\s*")
 _END: Final = re.compile(r"(\w+)\((row|column)\)")
 _PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
-_SUMMARY: Final = re.compile(r"(SUM|MIN|MAX|AVG|AVERAGE|MEDIAN|COEFFICIENT_OF_VARIATION) (\w+) (\S+)")
 _PLACE: Final = re.compile(
     r"(?:Process\s+(?P<rank>\d+)\s+\((?P<host>.*?)\): d|D)evice (?P<device>\d+): (?P<name>.*?)"
     r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?$"
@@ -59,19 +58,12 @@ class _Matrix:
             if self.ends[1:2] == ["<-"]:
                 source, target = target, source
             both = self.op == "peer_copy_both" and self.part == "Total"
-            self._result(draft, line, value, messages=2 if both else 1, source=source, target=target)
-
-    def sum(self, draft: Draft, line: int, name: str | None, total: float) -> None:
-        """Add the sum of the cells."""
-        self._result(draft, line, total, tool_op=name, statistic="sum")
-
-    def _result(self, draft: Draft, line: int, value: float, messages: int | None = None, **fields: object) -> None:
-        number = (
-            {"time_seconds": scaled(value, self.factor)}
-            if self.unit in SECONDS
-            else {"rate": value * self.factor, "messages": messages}
-        )
-        draft.add(line, **({"op": self.op, "tool_op": self.test, "part": self.part} | number | fields))
+            result: dict[str, object] = (
+                {"time_seconds": scaled(value, self.factor)}
+                if self.unit in SECONDS
+                else {"rate": value * self.factor, "messages": 2 if both else 1}
+            )
+            draft.add(line, op=self.op, tool_op=self.test, part=self.part, source=source, target=target, **result)
 
     def _label(self, end: str, row: str, column: str) -> str:
         found = _END.search(end)
@@ -79,7 +71,7 @@ class _Matrix:
 
 
 def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
-    """Read the matrices of all tests, and their sums."""
+    """Read the matrices of all tests."""
     draft = Draft("nvbandwidth", source)
     matrix: _Matrix | None = None
     test = None
@@ -89,8 +81,6 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
             continue
         if (found := _RUNNING.search(line.text)) is not None:
             test, matrix = found[1], None
-        elif (found := _SUMMARY.match(line.text.strip())) is not None:
-            _summary(draft, line, found, matrix)
         elif (found := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
             matrix = _Matrix(test, found[1], found[2])
         elif matrix is not None and not matrix.columns:
@@ -109,15 +99,6 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
     return draft.log()
 
 
-def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | None) -> None:
-    value = number(found[3])
-    matrix = matrix or _Matrix(found[2], "", "GB/s")
-    if value is None:
-        draft.note("not-a-number", line.number, f"the {found[1]} of {found[2]} is not a number")
-    elif found[1] == "SUM":
-        matrix.sum(draft, line.number, found[2], value)
-
-
 def _other(draft: Draft, line: Line, test: str | None) -> None:
     if (found := _FACT.search(line.text)) is not None:
         if found[1] != "nvbandwidth Version":
@@ -134,7 +115,7 @@ def _other(draft: Draft, line: Line, test: str | None) -> None:
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
-    """Read the JSON output, whose sums are not rounded."""
+    """Read the JSON output."""
     found = document(source, lines)
     output = mapping(found.get("nvbandwidth"))
     draft = Draft("nvbandwidth", source)
@@ -158,6 +139,4 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
         for row, cells in enumerate(items(test.get("bandwidth_matrix"))):
             matrix.columns = [str(at) for at in range(len(items(cells)))]
             matrix.add(draft, line, str(row), items(cells))
-        if (total := real(test.get("sum"))) is not None:
-            matrix.sum(draft, line, name, total)
     return draft.log()
