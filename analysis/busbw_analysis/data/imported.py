@@ -402,8 +402,8 @@ def _size(row: Aggregate, table: Table, tool: _Tool, facts: LogFacts) -> tuple[i
         return row.tool_size_bytes * (row.ranks if row.tool_size_is == "block" else 1), False
     if facts.size is not None:
         return parse_size(facts.size), False
-    if (mebibytes := table.parameters.get("Buffer Size", "")).isdigit():
-        return int(mebibytes) << 20, False
+    if table.copy_bytes is not None:
+        return table.copy_bytes, False
     return (_TOOL_BUFFER, True) if tool.backend == "cuda" or row.op in TO_THE_HOST else (None, False)
 
 

@@ -101,10 +101,6 @@ class Draft:
         }
         self.places.append(Place(**known))
 
-    def parameters(self, values: Mapping[str, str]) -> None:
-        """Add settings of the current table."""
-        self.facts["parameters"] = self.facts.get("parameters", {}) | values
-
     def fail(self, error: str, line: int | None = None) -> None:
         """Record an error of the tool or NCCL, which takes precedence over errors of others."""
         self.error, self._quotes_tool, self._error_line = error.strip()[:_QUOTED], True, line

@@ -19,10 +19,6 @@ _VERSION: Final = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite)\s+([^,\n]*
 _BENCHMARK: Final = re.compile(r"\s*#\s*Benchmarking\s+(Multi-)?(\S+)")
 _PROCESSES: Final = re.compile(r"#\s*#processes = (\d{1,7})")
 _GROUPS: Final = re.compile(r"#\s*\( (\d{1,7}) groups of (\d{1,7}) processes")
-_SETTING: Final = re.compile(
-    r"#\s*(MPI_Datatype|MPI_Datatype for reductions|MPI_Op|MPI Version|Machine|System)\s+:\s+(.*\S)"
-)
-_COMMAND: Final = re.compile(r"#\s*(\S*IMB-\w+.*)")
 _TWO: Final = {"pingpong": ("ping_pong", 1), "pingping": ("pair_bidir", 1)}
 _MESSAGES: Final = {
     **_TWO,
@@ -42,7 +38,6 @@ _USED: Final = frozenset({*_TIMES, "#bytes", "#repetitions", "Mbytes/sec", "defe
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """The tables of all benchmarks in the log."""
     draft = Draft("Intel MPI benchmarks", source)
-    parameters: dict[str, str] = {}
     names: list[str] = []
     test: dict[str, Any] = {}
     for line in draft.scan(lines):
@@ -50,7 +45,6 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         if (found := _BENCHMARK.match(line.text)) is not None:
             draft.begin(line.number)
             test, names = _benchmark(found[2]), []
-            draft.facts |= {"parameters": parameters, "complete": None}
         elif (found := _PROCESSES.match(line.text)) is not None:
             draft.facts["ranks"] = int(found[1])
         elif (found := _GROUPS.match(line.text)) is not None:
@@ -61,19 +55,9 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             names = words
         elif (cells := draft.cells(line, names, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
-        else:
-            _around(draft, parameters, line.text)
+        elif (found := _VERSION.search(line.text)) is not None:
+            draft.facts["tool_version"] = found[1]
     return draft.log()
-
-
-def _around(draft: Draft, parameters: dict[str, str], text: str) -> None:
-    """Record version, settings and command from a line that is neither heading nor row."""
-    if (found := _VERSION.search(text)) is not None:
-        draft.facts["tool_version"] = found[1]
-    elif (found := _SETTING.match(text)) is not None:
-        parameters[found[1]] = found[2]
-    elif (found := _COMMAND.match(text)) is not None:
-        parameters["command"] = found[1].strip()[:1000]
 
 
 def _benchmark(name: str) -> dict[str, Any]:

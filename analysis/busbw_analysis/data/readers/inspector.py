@@ -32,7 +32,6 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             draft.facts |= {
                 "ranks": whole(header.get("n_ranks")),
                 "tool_version": text(metadata.get("inspector_output_format_version")),
-                "parameters": {name: str(header[name]) for name in _HEADER if isinstance(header.get(name), str | int)},
             }
             draft.place(rank=header.get("rank"), pid=metadata.get("pid"), host=metadata.get("hostname"))
         dropped = whole(mapping(found.get("dump_stats")).get("coll_dropped_since_last_dump"))

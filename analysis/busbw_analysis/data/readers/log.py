@@ -85,7 +85,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     ranks, groups: number of ranks in one group, and number of concurrent groups
     places: the ranks that the log lists, in its order
     library_version: of NCCL, RCCL or MPI
-    command, parameters: the command line, and settings by the tool's names
+    command: the command line
+    copy_bytes: size of a copy that the tool states once for all results
     out_of_bounds: number of results that failed the tool's verification, from its summary
     complete: whether the log has the tool's final message (None: the tool prints none)
     """
@@ -98,7 +99,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...] = ()
     library_version: str | None = None
     command: str | None = None
-    parameters: Mapping[str, str] = {}
+    copy_bytes: int | None = None
     out_of_bounds: int | None = None
     complete: bool | None = None
 

@@ -42,7 +42,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]) -> None:
-    """Record ranks and settings. Up to version 3, one device is listed per process, however many it drives."""
+    """Record ranks and command. Up to version 3, one device is listed per process, however many it drives."""
     for device in map(mapping, items(config.get("devices"))):
         draft.place(**{name: device.get(_DEVICE.get(name, name)) for name in Place.__struct_fields__})
     known = [place.rank for place in draft.places if place.rank is not None]
@@ -58,8 +58,6 @@ def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]
         draft.facts["groups"] = groups if groups > 1 else None
     draft.facts["library_version"] = text(found.get("nccl_version"))
     draft.facts["command"] = " ".join(args)[:1000] or None
-    simple = {name: value for name, value in config.items() if isinstance(value, str | int | float)}
-    draft.facts["parameters"] = {name: str(value) for name, value in simple.items()}
 
 
 def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str | None, in_place: bool) -> None:

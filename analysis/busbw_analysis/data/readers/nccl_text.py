@@ -31,8 +31,7 @@ _RANK: Final = re.compile(
     r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)"
     r"\s+device\s+(?P<device>\d{1,9})(?:\s+\[(?P<bus_id>[^\]]*)\])?\s*(?P<name>.*)"
 )
-_SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ .*")
-_SETTING: Final = re.compile(r"([A-Za-z]+(?: [a-z]+)?):? (\S+)")
+_SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ ")
 _VERSION: Final = re.compile(r"\b[nr]ccl-tests:? [Vv]ersion (\S+)(?:.*library=(\d+))?")
 _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
@@ -213,11 +212,9 @@ class _Reader:
 
     def _other(self, line: Line, text: str) -> None:
         """Process a line that is neither row nor header."""
-        if (found := _SETTINGS.search(text)) is not None or text.startswith("Using devices"):
+        if _SETTINGS.search(text) is not None or text.startswith("Using devices"):
             self._title(line)
             self.draft.places.clear()
-            if found is not None:
-                self.draft.facts["parameters"] = dict(_SETTING.findall(found[0]))
         elif (found := _STARTING.search(text)) is not None:
             self._title(line)
             self.op_hint = found[1].partition("_perf")[0]

@@ -28,7 +28,6 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     for line in draft.scan(lines):
         if "Block Size (B)" in line.text:
             draft.begin(line.number)
-            draft.facts["parameters"] = settings
             names = numbered(re.split(r"\s{2,}", line.text.strip()))
         elif (found := _SETTING.match(line.text)) is not None:
             settings = settings | {found[2]: found[3]}

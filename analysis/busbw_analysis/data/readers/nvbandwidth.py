@@ -34,7 +34,8 @@ _PLACE: Final = re.compile(
     r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?$"
 )
 _LISTED: Final = re.compile(r"(?P<device>\d+): (?P<name>.*?) \((?P<bus_id>[0-9a-fA-F:.]+)\)(?:: \((?P<host>.*)\))?")
-_FACT: Final = re.compile(r"(nvbandwidth Version|CUDA Runtime Version|Buffer Size|MPI version): (.*\S)")
+_VERSION: Final = re.compile(r"nvbandwidth Version: (.*\S)")
+_BUFFER: Final = re.compile(r"Buffer Size: (\d{1,6})\s*$")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
 
@@ -100,13 +101,12 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def _other(draft: Draft, line: Line, test: str | None) -> None:
-    if (found := _FACT.search(line.text)) is not None:
-        if found[1] != "nvbandwidth Version":
-            draft.parameters({found[1]: found[2]})
-            return
+    if (found := _VERSION.search(line.text)) is not None:
         if draft.rows:
             draft.begin(line.number)
-        draft.facts["tool_version"] = found[2]
+        draft.facts["tool_version"] = found[1]
+    elif (found := _BUFFER.search(line.text)) is not None:
+        draft.facts["copy_bytes"] = int(found[1]) << 20
     elif (found := _PLACE.match(line.text)) is not None:
         draft.place(**found.groupdict())
     elif (found := _STATUS.match(line.text)) is not None:
@@ -123,8 +123,6 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
         if (device := _LISTED.match(str(listed))) is not None:
             draft.place(**device.groupdict())
     draft.facts["tool_version"] = text(output.get("version")) or text(output.get("git_version"))
-    simple = {name: text(output.get(name)) for name in ("CUDA Runtime Version", "bufferSize", "testSamples", "useMean")}
-    draft.facts["parameters"] = {name: value for name, value in simple.items() if value is not None}
     if (error := text(output.get("error"))) is not None:
         draft.fail(error)
     tests = [mapping(test) for test in items(output.get("testcases"))]

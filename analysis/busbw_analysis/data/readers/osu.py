@@ -25,8 +25,7 @@ _HEADING: Final = re.compile(
 )
 _HEAD: Final = re.compile(r"\s*#?\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
 _PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: \w+ \]")
-_SETTING: Final = re.compile(r"\s*#\s*(Datatype|Window creation|Synchronization|MPI Datatype): (.*?)\.?\s*$")
-_BUFFERS: Final = re.compile(r"Send Buffer on .*")
+_DATATYPE: Final = re.compile(r"\s*#\s*(?:MPI )?Datatype: (.*?)\.?\s*$")
 _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+\{")
 _LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
@@ -57,11 +56,8 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             _around(draft, line.text)
         elif (found := _PAIRS.search(line.text)) is not None:
             test["messages"] = int(found[1])
-        elif (found := _SETTING.match(line.text)) is not None:
-            draft.parameters({found[1]: found[2]})
-            test["dtype"] = dtype_named(found[2]) if "Datatype" in found[1] else test.get("dtype")
-        elif (found := _BUFFERS.search(line.text)) is not None:
-            draft.parameters({"buffers": found[0].strip()})
+        elif (found := _DATATYPE.match(line.text)) is not None:
+            test["dtype"] = dtype_named(found[1])
         elif _HEAD.match(line.text) is not None:
             if draft.rows:
                 draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")

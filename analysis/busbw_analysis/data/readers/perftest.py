@@ -18,7 +18,6 @@ _TITLE: Final = re.compile(
     r"\s*((?:RDMA_Write|RDMA_Read|Send|Atomic|Raw Ethernet|Write)[\w ,_-]*?(?:BW|Latency) Test)\s*$"
 )
 _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[^\]]{1,20}\]")
-_SETTING: Final = re.compile(r"([A-Z][\w*.() -]{0,40}?)\s{0,40}:\s+(\S+(?: \S+)?)")
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
 _BANDWIDTH: Final = re.compile(rf"BW average\[({'|'.join(_RATES)})\]")
@@ -54,20 +53,15 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             names = _HEADING.findall(line.text)
         elif (cells := draft.cells(line, names, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
-        elif not names or not draft.rows:
-            found_settings = {name.strip(): value for name, value in _SETTING.findall(line.text)[:4]}
-            if found_settings and "address" not in line.text and len(draft.facts.get("parameters", {})) < 50:
-                draft.parameters(found_settings)
     return draft.log()
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
     """Read the single result of ``--out_json``. The unit of its rate is deduced from size and message rate."""
     found = document(source, lines)
-    info, cells = mapping(found.get("test_info")), mapping(found.get("results"))
+    cells = mapping(found.get("results"))
     draft = Draft("perftest", source)
-    draft.facts["parameters"] = {name: str(value) for name, value in info.items() if isinstance(value, str | int)}
-    title = text(info.get("test"))
+    title = text(mapping(found.get("test_info")).get("test"))
     test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
     row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
     size, average, peak = (real(cells.get(name)) for name in ("MsgSize", "BW_average", "BW_peak"))
