@@ -120,8 +120,8 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
     pids = run.launches[0].pids if run.launches else ()
     for number, rank in enumerate(ranks):
         host, placement = dataset.hosts[rank], dataset.placements[rank]
-        gpus = gpus_of(dataset.environment(host))
-        gpu = next((one for one in gpus if placement.gpu is not None and one.get("index") == placement.gpu), None)
+        gpus = {gpu.get("index"): gpu for gpu in gpus_of(dataset.environment(host))}
+        gpu = None if placement.gpu is None else gpus.get(placement.gpu)
         name, address = ("CPU", "0x00") if gpu is None else (gpu.get("name"), gpu.get("address"))
         pid = pids[rank] if rank < len(pids) else 0
         yield f"#  Rank {number:2} Group  0 Pid {pid:6} on {host:>10} device {placement.gpu or 0:2} [{address}] {name}"

@@ -221,10 +221,10 @@ def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Un
         return _under_memory(series, memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), 1)
     found: list[tuple[HardwarePeak, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
-        memory = dram_of(dataset.environment(host), rows)
-        if isinstance(memory, str):
-            return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {memory}")
-        found.append((memory, host, ranks))
+        dram = dram_of(dataset.environment(host), rows)
+        if isinstance(dram, str):
+            return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {dram}")
+        found.append((dram, host, ranks))
     peak, host, ranks = min(found, key=_rate_per_rank)
     words = f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
     return _under_memory(series, peak, "DRAM", host, words, ranks)
@@ -285,16 +285,16 @@ def _part(series: Series, whole: HardwarePeak, times: float, level: PeakLevel, h
     """The peak of an op that moves ``times`` × S bytes through a part with the rate ``whole``."""
     practical = None if whole.practical is None else whole.practical / times
     denominator += _division(whole.nominal, series, times, "sent")
-    return _peak(series, whole.nominal / times, level, holder, denominator, practical=practical)
+    peak = _peak(series, whole.nominal / times, level, holder, denominator, measured=False)
+    return replace(peak, practical=practical)
 
 
 def _peak(
-    series: Series, algbw: float, level: PeakLevel, holder: str, denominator: str, *, practical: float | None = None
+    series: Series, algbw: float, level: PeakLevel, holder: str, denominator: str, *, measured: bool = True
 ) -> Peak:
     """A peak of ``series``, from its algbw."""
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    measured = level in {"sockets of a host", "memory copy of a host"}
-    return Peak(algbw, busbw, level, holder, denominator, measured, practical)
+    return Peak(algbw, busbw, level, holder, denominator, measured)
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
