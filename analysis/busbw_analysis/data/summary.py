@@ -115,7 +115,7 @@ def _summary(
         )
     pair_blocks = [block for _, block in pairs]
     measured = [*(block.measurement for block in blocks), *pair_blocks]
-    checks = [record.check for record in (*measured, *(result for _, result in imported))]
+    checks = [*(record.check for record in measured), *(result.check for _, result in imported)]
     disturbance = disturbance_of(blocks, pair_blocks)
     return CaseSummary(
         index=row.index,
