@@ -488,5 +488,5 @@ def _check(row: Aggregate, table: Table, *, refused: bool) -> Check:
         return Check(state="wrong", wrong_elements=count, reason=reason)
     if row.check == "verified" or (row.check is None and table.out_of_bounds == 0 and "error" in row.others):
         return Check(state="verified")
-    why = "verification was off in the tool" if row.check == "not checked" else "the log does not contain it"
+    why = "verification was off in the tool" if row.check == "not checked" else "the log has no verification result"
     return Check(state="not checked", reason=why)
