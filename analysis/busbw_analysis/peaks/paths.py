@@ -224,7 +224,7 @@ def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
     number, address = dataset.placements[rank].gpu, dataset.placements[rank].gpu_address
     if number is None and address is None:
         if dataset.runs[0].run.imported is not None:
-            return f"the log does not contain which GPU rank {rank} drove; give --hosts and --gpu"
+            return f"the log does not state which GPU rank {rank} drove; give --hosts and --gpu"
         return (
             f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, and "
             "torch did not report its PCI address"
