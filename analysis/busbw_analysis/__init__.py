@@ -1,4 +1,4 @@
-"""busbw_analysis: reads run folders and judges them; it measures nothing and never imports torch.
+"""busbw_analysis: reads and analyses run folders; it measures nothing and never imports torch.
 
 In a notebook: ``import busbw_analysis as ba; ba.load("latest").table()``.
 """
@@ -16,18 +16,18 @@ def load(
     *runs: "str | PathLike[str]",
     results_dir: "str | PathLike[str]" = "results",
     force: bool = False,
-    **said: "str | int | None",
+    **facts: "str | int | None",
 ) -> "Run":
-    """The run that is named, judged: a folder, a log of another tool, the start or end of a name, or ``latest``.
-    Several runs are pooled.
+    """Load and analyse runs; several runs are pooled.
 
-    results_dir: where runs are kept.
-    force: pool runs although their machines or settings differ.
-    said: of logs, what they do not say themselves: the fields of ``LogFacts``, such as ``op``, ``ranks``, ``hosts``.
+    runs: each a run folder, a log of another tool, the start or end of a run's name, or ``latest``.
+    results_dir: the folder that contains the runs.
+    force: pool runs even if their machines or settings differ.
+    facts: facts that a log does not contain, by the fields of ``LogFacts``, such as ``op``, ``ranks``, ``hosts``.
 
-    Raises StoreError for what is no run, LogError for a log that says too little, UnlikeRuns for runs that may not be
-    pooled, UsageError without any.
+    Raises StoreError if a run is not found, LogError for a log without necessary facts, UnlikeRuns for runs that
+    may not be pooled, UsageError if no run is given.
     """
-    from busbw_analysis.notebook import judged  # noqa: PLC0415 - pandas and scipy come with it
+    from busbw_analysis.notebook import judged  # noqa: PLC0415 - imports pandas and scipy
 
-    return judged(tuple(map(str, runs)), results_dir, force=force, said=said)
+    return judged(tuple(map(str, runs)), results_dir, force=force, facts=facts)

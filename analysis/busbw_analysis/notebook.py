@@ -1,4 +1,4 @@
-"""A judged run for notebooks and scripts: tidy data frames, a figure, and what a notebook shows of it."""
+"""An analysed run for notebooks and scripts: data frames, a figure, and an HTML summary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Run:
-    """One run, or several that were pooled, with its ``judgement``."""
+    """One run, or several pooled runs, with the analysis as ``judgement``."""
 
     judgement: Judgement
 
     def table(self) -> pd.DataFrame:
-        """One row a case and group of ranks, in the order of the plan; docs/python.md has the columns."""
+        """One row per case and group of ranks, in the order of the plan; docs/python.md lists the columns."""
         return case_frame(self.judgement)
 
     def samples(self) -> pd.DataFrame:
-        """One row a sample of a group of ranks; docs/python.md has the columns. Times are ns per call."""
+        """One row per sample and group of ranks; docs/python.md lists the columns. Times are ns per call."""
         return sample_frame(self.judgement.dataset)
 
     def plot(self, op: str) -> "Figure":
-        """busbw of ``op`` over size, with intervals, fits, models and peaks; algbw where nothing crosses a wire.
+        """Plot the busbw of ``op`` over size, with intervals, fits, models and peaks; algbw if nothing crosses a wire.
 
-        Raises UsageError when the run has no curve of it.
+        Raises UsageError if the run has no curve of ``op``.
         """
-        from matplotlib.lines import Line2D  # noqa: PLC0415 - it takes as long to load as all the rest
+        from matplotlib.lines import Line2D  # noqa: PLC0415 - matplotlib takes as long to load as all the rest
 
         from busbw_analysis.report.plots.axes import SLOTS, canvas, dress  # noqa: PLC0415
         from busbw_analysis.report.plots.curves import LINE_STYLES, paint  # noqa: PLC0415
@@ -74,29 +74,29 @@ class Run:
         return figure
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the answer and the table."""
+        """The answer and the table, as a notebook shows them."""
         answer = "".join(f"<p>{label}: {escape(text)}</p>" for label, text in answer_of(self.judgement).lines)
         table = render(show_blocks(show_rows(self.judgement), *about(self.judgement)))
         return f"{answer}<pre>{escape(table)}</pre>"
 
 
-def _facts(said: Mapping[str, str | int | None]) -> LogFacts:
-    """What is said of logs, by the names of the fields. Raises UsageError for another name or type."""
+def _facts(given: Mapping[str, str | int | None]) -> LogFacts:
+    """Facts about logs, by the names of the fields. Raises UsageError for an unknown name or a wrong type."""
     names = [field.name for field in fields(LogFacts)]
-    if unknown := next((name for name in said if name not in names), None):
+    if unknown := next((name for name in given if name not in names), None):
         refuse_unknown("fact of a log", unknown, names)
     try:
-        return msgspec.convert(said, LogFacts)
+        return msgspec.convert(given, LogFacts)
     except msgspec.ValidationError as error:
-        message = f"what is said of a log is wrong: {error}"
+        message = f"invalid fact of a log: {error}"
         raise UsageError(message) from error
 
 
 def judged(
-    runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool, said: Mapping[str, str | int | None]
+    runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool, facts: Mapping[str, str | int | None]
 ) -> Run:
     """See ``busbw_analysis.load``."""
     if not runs:
-        message = "no run was named; want a folder, the start or end of a name, or latest"
+        message = "no run given; name a folder, the start or end of a run's name, or latest"
         raise UsageError(message)
-    return Run(judgement_of(runs, Path(results_dir), None, force=force, facts=_facts(said)))
+    return Run(judgement_of(runs, Path(results_dir), None, force=force, facts=_facts(facts)))

@@ -22,9 +22,7 @@ from busbw.slurm.runs import JobRuns
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 150.0
 PMI2_GARBLED = "mpi/pmi2: invalid client request"
-"""In the log of a job whose ranks never met: slurmstepd took a part of MPICH's request for a whole one. Seen twice, both
-times under a load above 5 on two cores.
-"""
+"""In the log of a job whose ranks never met: slurmstepd misread MPICH's requests. Seen twice, on a loaded machine."""
 SMALL = ("--op", "broadcast,barrier", "--sizes", "8,64KiB", "--max-seconds", "0.02")
 """Options of ``busbw run`` behind a shipped file: three cases of its suite."""
 

@@ -17,13 +17,13 @@ from random import Random
 from typing import Final
 
 from fuzz_outcome import Outcome
+from testing.logs import read_log
 
 from busbw.errors import LogError
 from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers.lines import clean
 from busbw_analysis.data.readers.log import ForeignLog
-from busbw_analysis.data.readers.logs import read_log
 
 MOST_SECONDS: Final = 2.0
 """Of the processor."""
@@ -162,7 +162,6 @@ def _numbers(text: str) -> list[float]:
 def _told(log: ForeignLog) -> Iterable[float | None]:
     for row in log.rows:
         yield from (row.tool_size_bytes, row.count, row.time_seconds, row.rate, row.algbw, row.busbw, row.iterations)
-        yield from row.spread.values()
         yield from row.samples_seconds
         yield from (value for value in row.others.values() if isinstance(value, float))
 

@@ -262,7 +262,7 @@ def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
     change = flagging(missed=20)
     rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)
     (summary,) = summarise(pool((store.StoredRun(stored.path, stored.run, rows, ()),)))
-    assert summary.disturbance.in_words() == "a GPU began before it had all of its calls in 50% of the samples"
+    assert summary.disturbance.in_words() == "a GPU started before all calls were enqueued in 50% of the samples"
 
 
 @pytest.mark.parametrize(

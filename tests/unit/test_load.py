@@ -180,7 +180,7 @@ def test_memory_that_differs_by_what_a_kernel_keeps_is_the_same_memory() -> None
 
 
 def test_a_run_may_not_be_pooled_with_itself() -> None:
-    with pytest.raises(AnalysisError, match="synthetic-3 was given more than once"):
+    with pytest.raises(AnalysisError, match="synthetic-3 is given more than once"):
         pool((small(3), small(3)))
 
 

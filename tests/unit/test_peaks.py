@@ -292,13 +292,13 @@ def test_sockets_are_under_the_interface_that_was_named(
             "gloo",
             {},
             ["lo", "eth0", "ens1"],
-            "(eth0 1 GB/s, ens1 5 GB/s) and does not tell which of them carried; name the one that leads to the other",
+            "(eth0 1 GB/s, ens1 5 GB/s) and did not record which of them was used; name the interface that leads",
         ),
         ("nccl", {}, ["eth0", "ens1"], "with NCCL_SOCKET_IFNAME"),
-        ("nccl", {}, ["ens1", "ens2"], "does not tell which of them carried"),
+        ("nccl", {}, ["ens1", "ens2"], "did not record which of them was used"),
         ("mpi", {}, ["eth0", "ens1"], "OMPI_MCA_btl_tcp_if_include, UCX_NET_DEVICES, FI_TCP_IFACE, whichever your MPI"),
         ("gloo", {"GLOO_SOCKET_IFNAME": "eth0,ens1"}, ["eth0", "ens1"], "has several interfaces that are up"),
-        ("gloo", {}, ["eth0", "wan0"], "does not know the speed of wan0; name the one that leads"),
+        ("gloo", {}, ["eth0", "wan0"], "did not record the speed of wan0; name the interface that leads"),
         (
             "gloo",
             {"GLOO_SOCKET_IFNAME": "ens"},
@@ -309,7 +309,7 @@ def test_sockets_are_under_the_interface_that_was_named(
             "mpi",
             {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "10.0.0.0/8"},
             ["ens1"],
-            "has no interface that is up and that UCX_NET_DEVICES=10.0.0.0/8 leaves",
+            "has no interface that is up and that UCX_NET_DEVICES=10.0.0.0/8 allows",
         ),
     ],
 )
@@ -329,8 +329,8 @@ def test_which_interfaces_are_of_a_subnet_is_not_told(value: str, names: list[st
     assert isinstance(found, Unavailable), found
     assert f"has several interfaces that are up ({names[0]} " in found.reason
     assert found.reason.endswith(
-        f"recorded no addresses, so which of them OMPI_MCA_btl_tcp_if_include={value} leaves cannot be told; "
-        "name the one that leads to the other hosts with OMPI_MCA_btl_tcp_if_include"
+        f"recorded no addresses, so those that OMPI_MCA_btl_tcp_if_include={value} allows are unknown; "
+        "name the interface that leads to the other hosts with OMPI_MCA_btl_tcp_if_include"
     )
 
 
@@ -404,18 +404,18 @@ def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() ->
     guessed = over_network("mpi", rdma=[PORT], nics=two, mpi=told)
     assert isinstance(guessed, Unavailable)
     assert guessed.reason.endswith(
-        "name the one that leads to the other hosts with MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE"
+        "name the interface that leads to the other hosts with MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE"
     )
 
 
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"UCX_TLS": "tcp"}, "node0 does not tell by what MPI sent, and UCX_TLS=tcp may have kept it off RDMA"),
-        ({"FI_PROVIDER": "tcp"}, "FI_PROVIDER=tcp may have kept it off RDMA"),
-        ({"OMPI_MCA_btl": "tcp,self"}, "OMPI_MCA_btl=tcp,self may have kept it off RDMA"),
-        ({"UCX_NET_DEVICES": "ens1"}, "UCX_NET_DEVICES=ens1 may have kept it off RDMA"),
-        ({"OMPI_MCA_pml": "ob1"}, "does not tell by which modules Open MPI's ob1 sent: name them (OMPI_MCA_btl)"),
+        ({"UCX_TLS": "tcp"}, "node0 did not record MPI's transport, and UCX_TLS=tcp may have disabled RDMA"),
+        ({"FI_PROVIDER": "tcp"}, "FI_PROVIDER=tcp may have disabled RDMA"),
+        ({"OMPI_MCA_btl": "tcp,self"}, "OMPI_MCA_btl=tcp,self may have disabled RDMA"),
+        ({"UCX_NET_DEVICES": "ens1"}, "UCX_NET_DEVICES=ens1 may have disabled RDMA"),
+        ({"OMPI_MCA_pml": "ob1"}, "did not record the BTL modules of Open MPI's ob1; name them with OMPI_MCA_btl"),
     ],
 )
 def test_mpi_that_may_have_been_kept_off_rdma_has_no_peak(variables: dict[str, str], said: str) -> None:
@@ -544,7 +544,7 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
         f"nominal (source: {link.source}), 392 GB/s in practice (source: {link.practical_source}), ",
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
-        "unless a switch does the sums (NVLS)",
+        "unless a switch reduces (NVLS)",
         f"450 GB/s ÷ {450e9 / busbw:.3g} bytes sent for each byte of busbw = {format_rate(busbw)}",
     ):
         assert said in found.denominator
@@ -892,7 +892,7 @@ def test_links_between_gpus_that_are_not_known_leave_the_network_and_say_so() ->
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(750e9)
     assert found.practical_busbw == pytest.approx(380e9)
-    assert "links between GPUs, which may allow less" in found.denominator
+    assert "links between GPUs may be slower" in found.denominator
 
 
 def test_the_only_gpu_of_a_host_is_under_its_link_to_the_host() -> None:

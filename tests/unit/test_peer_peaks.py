@@ -98,7 +98,7 @@ def test_gpus_without_nvlink_that_reach_each_other_are_under_pcie() -> None:
 def test_where_nothing_is_known_of_a_gpu_there_is_no_percentage() -> None:
     (shares,) = judged("peer_copy", 1e9, [gpu(0), gpu(1)], known=False).pair_shares
     assert isinstance(shares, Unavailable)
-    assert shares.reason.startswith("0 → 1: the run does not say which GPU rank 0 drove")
+    assert shares.reason.startswith("0 → 1: the run did not record which GPU rank 0 drove")
 
 
 def test_messages_have_no_roof_of_a_pair() -> None:

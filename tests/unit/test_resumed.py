@@ -72,11 +72,11 @@ def test_a_launch_that_resumes_another_counts_as_its_own() -> None:
 def test_when_and_from_where_is_said() -> None:
     (text,) = said(resumed())
     assert (
-        "Run synthetic-0 was resumed: launch 3 (begun 2026-01-03T00:00:00.000Z, 1 block) is what launch 2 had left"
-        in text
+        "Run synthetic-0 was resumed: launch 3 (started 2026-01-03T00:00:00.000Z, 1 block) measured the remaining "
+        "blocks of launch 2" in text
     )
     assert "after the run was interrupted at 2026-01-02T04:00:00.000Z" in text
-    assert "counts as a launch of its own" in text
+    assert "counts as a separate launch" in text
 
 
 @pytest.mark.parametrize(("status", "words"), [("failed", "after the run failed at"), ("complete", "was complete at")])
@@ -86,7 +86,7 @@ def test_how_it_had_ended_is_said(status: EndStatus, words: str) -> None:
 
 def test_a_run_that_was_killed_and_resumed_has_no_end_to_tell() -> None:
     (text,) = said(resumed(None))
-    assert "is what launch 2 had left. A launch" in text
+    assert "measured the remaining blocks of launch 2. A launch" in text
 
 
 def test_launches_that_were_added_to_a_whole_run_are_said() -> None:
@@ -95,7 +95,7 @@ def test_launches_that_were_added_to_a_whole_run_are_said() -> None:
         msgspec.structs.replace(row, resumes=None) if isinstance(row, LaunchStarted) else row for row in stored.rows
     ]
     (text,) = said(StoredRun(stored.path, stored.run, tuple(rows), ()))
-    assert "launch 3 (begun 2026-01-03T00:00:00.000Z, 1 block) is a new one" in text
+    assert "launch 3 (started 2026-01-03T00:00:00.000Z, 1 block) is new" in text
 
 
 def test_a_run_that_nobody_resumed_says_nothing() -> None:

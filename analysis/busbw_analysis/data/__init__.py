@@ -1,1 +1,1 @@
-"""Runs as they are analysed: loaded, pooled, summarised."""
+"""The data under analysis: runs loaded, pooled and summarised."""

@@ -1,4 +1,4 @@
-"""Records as JSON has them."""
+"""Conversion of records to JSON values."""
 
 import math
 from dataclasses import fields, is_dataclass
@@ -11,8 +11,9 @@ from busbw_analysis.data.unavailable import Unavailable
 
 
 def plain(value: object) -> JSON:
-    """Dataclasses, records, arrays and tuples as JSON has them; numbers that are not finite as null; what is not
-    available as its reason and its code.
+    """``value`` as JSON: dataclasses and records as objects, arrays and tuples as lists, non-finite numbers as null.
+
+    An ``Unavailable`` becomes an object with its reason and its code.
     """
     if isinstance(value, Unavailable):
         return {"none": value.reason, "code": value.code}

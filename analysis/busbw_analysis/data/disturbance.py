@@ -1,8 +1,8 @@
-"""Whether something else disturbed a case: missed windows, other programs, a hypervisor, slow clocks.
+"""System interference during a case: missed windows, other programs, a hypervisor, throttled GPUs.
 
-Everything is kept; a case is flagged so that its number is not believed for what it is not. Limits: foreign CPU time
-6 % and stolen time 0.5 %, above which launches were seen to differ (docs/method.md). That a rank loses its core is no
-sign of it: the threads of its own library take it, in most samples of a quiet machine.
+No sample is removed; an affected case is flagged, so that its result is read with caution. Limits: 6 % foreign CPU
+time and 0.5 % stolen time; above these, launches were observed to differ (docs/method.md). A rank that loses its core
+is not counted: its library's own threads take the core, in most samples of a quiet machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,14 @@ MISSED_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Of one case, over all its blocks.
+    """Interference with one case, over all its blocks. Shares are fractions from 0 to 1.
 
-    switched: share of samples in which the kernel took a rank's core away, also for the rank's own threads.
-    missed: share for which a rank was late at its window or, with ``pre_enqueue``, the GPU began too early.
-    foreign, stolen: CPU time of others on the worst host (medians over the blocks that could tell; None: none could).
-    throttled: why GPUs ran slower than they can.
+    switched: share of samples in which the kernel took a rank's core, including for the rank's own threads
+    missed: share of samples in which a rank missed its window or, with ``pre_enqueue``, the GPU started too early
+    pre_enqueue: whether the calls were enqueued before the GPU was allowed to start
+    foreign, stolen: CPU time used by other programs, or taken by the hypervisor, on the worst host: median over the
+        blocks that recorded it (None: no block did)
+    throttled: reasons why GPUs ran below their full clock
     """
 
     switched: float
@@ -37,41 +39,41 @@ class Disturbance:
 
     @property
     def high(self) -> bool:
-        """Whether that is more than a number can stand."""
+        """Whether any limit is exceeded."""
         return bool(self.in_words())
 
     def in_words(self) -> str:
-        """What there is to be said, worst first; empty when there is nothing."""
-        what = "a GPU began before it had all of its calls" if self.pre_enqueue else "a rank missed its window"
+        """The exceeded limits as text, worst first; empty when there are none."""
+        what = "a GPU started before all calls were enqueued" if self.pre_enqueue else "a rank missed its window"
         found = [
             f"other programs used {self.foreign:.0%} of the CPUs" if (self.foreign or 0.0) > FOREIGN_SHARE else "",
             f"the hypervisor took {self.stolen:.1%} of the CPU time" if (self.stolen or 0.0) > STEAL_SHARE else "",
             f"{what} in {self.missed:.0%} of the samples" if self.missed > MISSED_SHARE else "",
-            f"GPUs were slowed down ({', '.join(self.throttled)})" if self.throttled else "",
+            f"GPUs were throttled ({', '.join(self.throttled)})" if self.throttled else "",
         ]
-        return ", ".join(one for one in found if one)
+        return ", ".join(text for text in found if text)
 
 
 def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = ()) -> Disturbance:
-    """What disturbed the blocks of a case (one entry a group: what is of the whole block counts once)."""
+    """The interference with all blocks of a case. ``blocks`` has one entry per group; each measurement counts once."""
     groups, pairs = [block.samples for block in blocks], [block.columns for block in pair_blocks]
-    samples = sum(len(one.slowest_ns) for one in groups) + sum(len(one.slowest) for one in pairs) or 1
-    counts = ((len(one.disturbed), len(one.missed)) for one in groups)
-    switched, missed = map(sum, zip((0, 0), *counts, *(one.disturbed.tolist() for one in pairs), strict=True))
-    measured = {id(one): one for one in (*(block.measurement for block in blocks), *pair_blocks)}.values()
-    reasons = {reason for one in measured for host in one.conditions for gpu in host.gpus for reason in gpu.throttled}
+    samples = sum(len(group.slowest_ns) for group in groups) + sum(len(pair.slowest) for pair in pairs) or 1
+    counts = ((len(group.disturbed), len(group.missed)) for group in groups)
+    switched, missed = map(sum, zip((0, 0), *counts, *(pair.disturbed.tolist() for pair in pairs), strict=True))
+    measured = {id(row): row for row in (*(block.measurement for block in blocks), *pair_blocks)}.values()
+    reasons = {reason for row in measured for host in row.conditions for gpu in host.gpus for reason in gpu.throttled}
     return Disturbance(
         switched=switched / samples,
         missed=missed / samples,
-        pre_enqueue=any(one.case.pre_enqueue for one in measured),
-        foreign=_of_the_worst_host(measured, "foreign_share"),
-        stolen=_of_the_worst_host(measured, "steal_share"),
+        pre_enqueue=any(row.case.pre_enqueue for row in measured),
+        foreign=_on_worst_host(measured, "foreign_share"),
+        stolen=_on_worst_host(measured, "steal_share"),
         throttled=tuple(sorted(reasons)),
     )
 
 
-def _of_the_worst_host(measured: Iterable[Measurement], name: str) -> float | None:
-    """The median over blocks of what is highest on any host; None where none could tell."""
-    told = ([getattr(host, name) for host in one.conditions if getattr(host, name) is not None] for one in measured)
-    found = [max(shares) for shares in told if shares]
-    return median(found) if found else None
+def _on_worst_host(measured: Iterable[Measurement], name: str) -> float | None:
+    """The median over blocks of the highest share on any host; None if no block recorded one."""
+    recorded = ([getattr(host, name) for host in row.conditions if getattr(host, name) is not None] for row in measured)
+    highest = [max(shares) for shares in recorded if shares]
+    return median(highest) if highest else None

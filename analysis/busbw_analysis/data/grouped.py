@@ -1,4 +1,4 @@
-"""The one way to sort things by what they have in common."""
+"""Grouping of items by a key, in order of first appearance."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -9,12 +9,12 @@ _Value = TypeVar("_Value")
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """``items`` by their ``key``, both in the order in which they first came."""
+    """``items`` grouped by their ``key``; keys and items keep their order of first appearance."""
     return by_key((key(item), item) for item in items)
 
 
 def by_key(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
-    """The values of every key of ``pairs``, both in the order in which they first came."""
+    """The values of each key in ``pairs``; keys and values keep their order of first appearance."""
     found: dict[_Key, list[_Value]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)

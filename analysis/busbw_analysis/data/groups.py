@@ -1,6 +1,6 @@
-"""The numbers of one case on one group of ranks: headline, interval, spread, skew and the view of each rank.
+"""The summary of one case on one group of ranks: time, interval, spread, skew and one view per rank.
 
-The statistic of record is the median over the slowest rank's times within a launch; everything across launches is
+The statistic of record is the median of the slowest rank's times within a launch. Everything across launches is
 computed over launch medians, because the launch is the experimental unit. All times here are ns per call.
 """
 
@@ -31,12 +31,12 @@ IntervalKind = Literal[
     "95 % over launches", "range of launch medians", "95 % within this launch", "range of the tables of a log", "none"
 ]
 LAUNCHES_FOR_AN_INTERVAL = 6
-"""Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""
+"""With fewer launches, no order-statistic interval of a median covers 95 % (5 values cover 93.75 %)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """How sure the headline is, in ns per call. ``kind`` says what the two ends are; both are None for ``none``."""
+    """The uncertainty of a time, in ns per call. ``kind`` says what the ends are; both are None for ``none``."""
 
     low_ns: float | None
     high_ns: float | None
@@ -44,7 +44,10 @@ class Interval:
 
 
 def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
-    """Of one number a launch, in its unit: where there are launches enough, else their range; none for a single one."""
+    """The interval of the median of one number per launch, in the unit of the numbers.
+
+    With too few launches it is their range; for a single launch there is none.
+    """
     if len(by_launch) < 2:
         return Interval(None, None, "none")
     over = median_over_launches(by_launch)
@@ -55,21 +58,34 @@ def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One case on one group of ranks. Times are ns per call, rates B/s.
+    """One case on one group of ranks. Times are ns per call, rates B/s, shares fractions from 0 to 1.
 
-    ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
-    ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``p5_ns`` and
-    ``p95_ns`` are medians over launches of theirs. ``spread`` is the median over launches of half of p95 − p5 over the
-    median, each of one launch; so is ``skew_share``, of median arrival skew over median time. ``span_ns`` is the median
-    time from the first entry to the last exit; both are None without a shared clock. ``busbw`` is None where there is
-    no wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median of their launch, 1 ms) and the
-    time they took. ``modes`` are those of at least half of the launches.
-    ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
-    is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
-    sample which rank entered last. ``overlap`` is there for the mode of that name.
+    ranks, label: the ranks, and the same as text
+    time_ns: median over launches of the launch medians of the slowest rank's time
+    interval: uncertainty of ``time_ns``
+    algbw, busbw, bus_factor: None for an op without them, such as busbw if nothing crosses a wire
+    wire_bytes: bytes that all ranks together must send per call with the best algorithm
+    launch_medians_ns, launch_means_ns, launch_keys: one entry per launch, in order; a key is run and launch
+    moved_factor: how many times ``wire_bytes`` the backend is known to move
+    fastest_ns: ``time_ns`` of the fastest rank; for a synchronising op, the cost without arrival skew
+    p5_ns, p95_ns: medians over launches of these quantiles
+    spread: (p95 − p5) / 2 over the median of a launch; median over launches
+    skew_share: median arrival skew over median time of a launch; median over launches
+    span_ns: median time from first entry to last exit. This and the skew are None without a shared clock, and if
+        ``clock_error_ns`` is above 5 % of the time.
+    mean, p99: means over launches, with bootstrap intervals
+    samples, effective_samples, tau: number of samples, the same without autocorrelation, and their ratio
+    outlier_share: share of samples outside Tukey's outer fences
+    slow_share, slow_time_share: samples above max(5 × median of their launch, 1 ms), as share of samples and of time
+    modes: the two modes, if at least half of the launches are bimodal
+    drift: whether most blocks drift
+    entry_known: whether a shared clock recorded in every sample which rank entered last
+    clock_error_ns: largest difference between the clocks of two ranks, per call
+    overlap: only in mode ``overlap``
+    statistic: what ``time_ns`` is in the log of another tool; None for busbw's own runs
 
-    Of most numbers that another tool printed there are no samples. ``time_ns`` is what ``statistic`` says, and instead
-    of launch medians there is one such number for each table of the log that has the case.
+    Logs of other tools mostly contain no samples. Instead of launch medians, there is one number for each table of the
+    log that contains the case.
     """
 
     ranks: tuple[int, ...]
@@ -108,18 +124,18 @@ class GroupSummary:
 
     @property
     def launches(self) -> int:
-        """How many launches measured it."""
+        """The number of launches that measured it."""
         return len(self.launch_medians_ns)
 
 
-def summarise_imported(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[int, Imported]]) -> GroupSummary:
-    """A group of a case of another tool's log: what is printed, one number a table."""
-    by_table = by_key(((run, one.launch), one.time_ns) for run, one in told)
+def summarise_imported(case: Case, ranks: tuple[int, ...], rows: Sequence[tuple[int, Imported]]) -> GroupSummary:
+    """Summarise a group from rows of other tools' logs, each with the index of its run: one number per table."""
+    by_table = by_key(((run, row.launch), row.time_ns) for run, row in rows)
     numbers = tuple(median(times) for times in by_table.values())
-    time_ns, first = median(numbers), told[0][1]
+    time_ns, first = median(numbers), rows[0][1]
     rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
     ends = (min(numbers), max(numbers)) if len(numbers) > 1 else None
-    low, middle, high = _quantiles(told) or (None, None, None)
+    low, middle, high = _quantiles(rows) or (None, None, None)
     return GroupSummary(
         ranks=ranks,
         label=rank_list(ranks),
@@ -127,7 +143,7 @@ def summarise_imported(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[
         p5_ns=low,
         p95_ns=high,
         spread=None if low is None or middle is None or high is None else (high - low) / 2 / middle,
-        samples=sum(len(one.samples_ns) for _, one in told),
+        samples=sum(len(row.samples_ns) for _, row in rows),
         interval=Interval(None, None, "none") if ends is None else Interval(*ends, "range of the tables of a log"),
         algbw=rate,
         busbw=None if rate is None or first.bus_factor is None else rate * first.bus_factor,
@@ -136,54 +152,54 @@ def summarise_imported(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[
         launch_medians_ns=numbers,
         launch_means_ns=numbers,
         launch_keys=tuple(by_table),
-        statistic=" and ".join(dict.fromkeys(one.statistic or "not told" for _, one in told)),
+        statistic=" and ".join(dict.fromkeys(row.statistic or "unknown" for _, row in rows)),
     )
 
 
-def _quantiles(told: Sequence[tuple[int, Imported]]) -> tuple[float, float, float] | None:
-    """p5, median and p95 in ns, each the median over the rows of a case; None unless all of them have samples."""
-    sampled = [one.samples_ns for _, one in told if one.samples_ns]
-    if len(sampled) < len(told):
+def _quantiles(rows: Sequence[tuple[int, Imported]]) -> tuple[float, float, float] | None:
+    """p5, median and p95 in ns, each the median over ``rows``; None unless all rows have samples."""
+    sampled = [row.samples_ns for _, row in rows if row.samples_ns]
+    if len(sampled) < len(rows):
         return None
     low, middle, high = np.median([np.quantile(samples, (0.05, 0.5, 0.95)) for samples in sampled], axis=0)
     return float(low), float(middle), float(high)
 
 
 def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> GroupSummary:
-    """A group of ``case`` by its measured ``blocks``."""
+    """Summarise a group of ``case`` from its measured ``blocks``."""
     by_launch = grouped(blocks, lambda block: (block.run, block.launch))
     slowest, fastest, skew, exit_span = (
         [_samples(members, f"{name}_ns") for members in by_launch.values()]
         for name in ("slowest", "fastest", "arrival_skew", "exit_span")
     )
     together = np.concatenate(slowest)
-    medians = tuple(float(np.median(one)) for one in slowest)
-    means = tuple(float(one.mean()) for one in slowest)
+    medians = tuple(float(np.median(times)) for times in slowest)
+    means = tuple(float(times.mean()) for times in slowest)
     time_ns = median(medians)
-    p5, p95 = (median([float(np.quantile(one, share)) for one in slowest]) for share in (0.05, 0.95))
+    p5, p95 = (median([float(np.quantile(times, share)) for times in slowest]) for share in (0.05, 0.95))
     limits = [max(SLOW_TIMES_MEDIAN * middle, SLOW_LEAST_NS) for middle in medians]
-    slow = np.concatenate([one > limit for one, limit in zip(slowest, limits, strict=True)])
-    each = [np.asarray(block.samples.slowest_ns, dtype=np.float64) for block in blocks]
-    taus = [autocorrelation_time(one) for one in each]
-    effective = sum(len(one) / tau for one, tau in zip(each, taus, strict=True))
+    slow = np.concatenate([times > limit for times, limit in zip(slowest, limits, strict=True)])
+    by_block = [np.asarray(block.samples.slowest_ns, dtype=np.float64) for block in blocks]
+    taus = [autocorrelation_time(times) for times in by_block]
+    effective = sum(len(times) / tau for times, tau in zip(by_block, taus, strict=True))
     samples = blocks[0].samples
     error_ns = max((block.measurement.clock_error_ns or 0) / block.measurement.calls for block in blocks)
-    skews = [float(np.median(one) / middle) for one, middle in zip(skew, medians, strict=True)]
-    spans = [float(np.median(one + other)) for one, other in zip(skew, exit_span, strict=True)]
-    clock_serves = error_ns <= CLOCK_ERROR_SHARE * time_ns  # to tell who came when within a call
-    # Half of an overlapped sample is computation: its time is no rate of anything.
+    skews = [float(np.median(delays) / middle) for delays, middle in zip(skew, medians, strict=True)]
+    spans = [float(np.median(delays + times)) for delays, times in zip(skew, exit_span, strict=True)]
+    clock_serves = error_ns <= CLOCK_ERROR_SHARE * time_ns  # accurate enough to order arrivals within a call
+    # Half of an overlapped sample is computation, so size over time is not a bandwidth.
     rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
     return GroupSummary(
         ranks=ranks,
         label=rank_list(ranks),
         time_ns=time_ns,
         interval=_interval(medians, slowest[0]),
-        fastest_ns=median([float(np.median(one)) for one in fastest]),
+        fastest_ns=median([float(np.median(times)) for times in fastest]),
         p5_ns=p5,
         p95_ns=p95,
-        spread=median([spread(one) for one in slowest]),
-        skew_share=_median_of_all(skews) if clock_serves else None,
-        span_ns=_median_of_all(spans) if clock_serves else None,
+        spread=median([spread(times) for times in slowest]),
+        skew_share=_median_if_known(skews) if clock_serves else None,
+        span_ns=_median_if_known(spans) if clock_serves else None,
         algbw=rate,
         busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
         bus_factor=samples.bus_factor,
@@ -193,15 +209,15 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         launch_means_ns=means,
         launch_keys=tuple(by_launch),
         mean=_over_launches(means),
-        p99=_over_launches([float(np.quantile(samples, 0.99)) for samples in slowest]),
+        p99=_over_launches([float(np.quantile(times, 0.99)) for times in slowest]),
         samples=len(together),
         effective_samples=max(1, int(effective)),
         tau=len(together) / effective,
-        outlier_share=sum(outliers(one) for one in slowest) / len(together),
+        outlier_share=sum(outliers(times) for times in slowest) / len(together),
         slow_share=float(slow.mean()),
         slow_time_share=float(together[slow].sum() / together.sum()),
-        modes=common_modes([find_modes(one) for one in slowest]),
-        drift=2 * sum(drifts(one, tau) for one, tau in zip(each, taus, strict=True)) > len(blocks),
+        modes=common_modes([find_modes(times) for times in slowest]),
+        drift=2 * sum(drifts(times, tau) for times, tau in zip(by_block, taus, strict=True)) > len(blocks),
         views=views_of(ranks, by_launch),
         entry_known=clock_serves and all(block.samples.last_rank is not None for block in blocks),
         clock_error_ns=error_ns,
@@ -210,7 +226,7 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
 
 
 def _samples(blocks: Sequence[Block], name: str) -> Floats:
-    """All samples of one launch in the order they were taken, ns per call; NaN where nothing was recorded."""
+    """All samples of one launch in the order of measurement, ns per call; NaN if not recorded."""
     return np.concatenate([_per_call(block, getattr(block.samples, name)) for block in blocks])
 
 
@@ -227,8 +243,8 @@ def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
     return Interval(within.low, within.high, "none" if within.low is None else "95 % within this launch")
 
 
-def _median_of_all(values: Sequence[float]) -> float | None:
-    """None where one of them is not known (NaN)."""
+def _median_if_known(values: Sequence[float]) -> float | None:
+    """The median; None if any value is unknown (NaN)."""
     return None if np.isnan(values).any() else median(values)
 
 

@@ -1,4 +1,4 @@
-"""From the log of another tool to a run: its rows become cases, and what nobody told stays unknown."""
+"""Converts the log of another tool to a run: its rows become cases; facts that nobody states stay unknown."""
 
 import re
 from collections import Counter
@@ -39,22 +39,22 @@ from busbw_analysis.data.readers.tools import NCCL, OF_MPI, UNKNOWN, Tool
 
 _Machines = dict[str, dict[str, JSON]]
 _TOOL_BUFFER: Final = 512 << 20
-"""What nvbandwidth copies unless it is told otherwise, where its log may not say (its ``--help``: bufferSize)."""
+"""Default copy size of nvbandwidth, which its log may omit (its ``--help``: bufferSize)."""
 _OF_FEW: Final = LOCAL | PAIRED
-"""Operations of some of the ranks there are."""
+"""Operations that involve only some of the ranks."""
 _NICS: Final = re.compile(r"(?:(\d{1,4})x)?(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What a user says of a log that it does not say itself; None: nothing.
+    """Facts that the user states about a log because the log does not contain them; None: not stated.
 
-    reader: the format, in place of what is recognised (``--format``)
-    op, ranks, hosts: of all of its results
-    gpu: the name of every GPU, as the driver or the catalogue has it
-    nics: what leaves each host, such as ``8x400Gb/s``
+    reader: the format, instead of the recognised one (``--format``)
+    op, ranks, hosts: apply to all results of the log
+    gpu: the name of every GPU, as in the driver or the catalogue
+    nics: number and rate of the NICs of each host, such as ``8x400Gb/s``
     size: bytes of a copy
-    machine: the folder that an imported log is kept in
+    machine: the folder in which the imported log is stored
     """
 
     reader: str | None = None
@@ -69,13 +69,16 @@ class LogFacts:
 
 _ON_GPUS: Final = re.compile("-(?:CUDA|ROCM|ZE)")
 _OVER_NCCL: Final = re.compile("[NRX]CCL")
-"""How OSU names its tests of NCCL and RCCL."""
+"""Prefix of OSU's tests of NCCL and RCCL."""
 
 
 def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
-    """``log`` as a run: of the file at ``path``, whose bytes have this ``digest``, ``modified`` then (s since 1970).
+    """Convert ``log`` to a run.
 
-    Raises LogError where the log says too little, UsageError where ``facts`` contradict it.
+    digest, modified, path: hash of the file, its modification time (s since 1970), and its location
+    facts: the user's facts about the log
+
+    Raises LogError if the log lacks necessary facts, UsageError if ``facts`` contradict it.
     """
     notes = list(log.notes)
     tables = _known_tables(log, facts, notes)
@@ -84,7 +87,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     rows = tuple(_rows(tables, tool, world, facts, notes))
     if not rows:
         why = "; ".join(note.text for note in notes if note.code == "left-out")
-        message = f"{log.source}: no row can be judged: {why}"
+        message = f"{log.source}: no row can be used: {why}"
         raise LogError(message, code="no-case")
     began = datetime.fromtimestamp(modified, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     run = Run(
@@ -113,7 +116,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
     unfinished = log.last_error is not None or any(table.complete is False for table in tables)
     end = Ended(
         status="failed" if unfinished else "complete",
-        reason=(log.last_error or "the log ends before the tool says that it is done") if unfinished else None,
+        reason=(log.last_error or "the log ends without the tool's final message") if unfinished else None,
         ended=began,
     )
     return StoredRun(path=path, run=run, rows=(*rows, end), warnings=())
@@ -128,7 +131,7 @@ def _tool_of(log: ForeignLog) -> Tool:
 
 
 def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> list[Table]:
-    """The tables whose operation and ranks are known. Raises the first LogError where none is."""
+    """The tables whose operation and ranks are known. Raises the first LogError if there are none."""
     found: list[Table] = []
     refused: list[LogError] = []
     for table in log.tables:
@@ -143,51 +146,50 @@ def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> lis
 
 
 def _known(table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> Table:
-    """``table`` with operation and ranks in every row: from the log, the user, or its columns."""
+    """``table`` with operation and ranks in every row: from the log, from the user, or deduced from its columns."""
     rows = [_with_given(row, log, facts) for row in table.rows]
-    for lacks in (_nameless, _unranked):
+    for lacks in (_lacks_op, _lacks_ranks):
         if some := [row for row in rows if lacks(row)]:
             fit = _fit(some, table, log, notes)
             rows = [msgspec.structs.replace(row, op=fit.op, ranks=fit.ranks) if lacks(row) else row for row in rows]
     return msgspec.structs.replace(table, rows=tuple(rows))
 
 
-def _nameless(row: Aggregate) -> bool:
+def _lacks_op(row: Aggregate) -> bool:
     return row.op is None and row.tool_op is None
 
 
-def _unranked(row: Aggregate) -> bool:
+def _lacks_ranks(row: Aggregate) -> bool:
     return row.op is not None and row.ranks is None and row.op not in _OF_FEW
 
 
 def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
     given = {"ranks": facts.ranks, "op": None if facts.op is None else op_named(facts.op).name}
     changed: dict[str, Any] = {}
-    for name, said in given.items():
-        told = getattr(row, name)
-        if said is not None and told is None:
-            changed[name] = said
-        elif said not in {None, told}:
-            what = f"{told} ranks" if name == "ranks" else told
-            message = f"{log.source}:{row.line}: the log tells of {what}; --{name} {said} contradicts it"
+    for name, value in given.items():
+        in_log = getattr(row, name)
+        if value is not None and in_log is None:
+            changed[name] = value
+        elif value not in {None, in_log}:
+            message = f"{log.source}:{row.line}: --{name} {value} contradicts the log, which has {name} {in_log}"
             raise UsageError(message, code="contradiction")
     return msgspec.structs.replace(row, **changed) if changed else row
 
 
 def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[LogNote]) -> deduce.Fit:
-    """What the columns leave open. Raises LogError where that is more than one thing."""
+    """The operation and ranks deduced from the columns. Raises LogError unless there is exactly one possibility."""
     op, where = rows[0].op, f"{log.source}:{table.line}"
     found = deduce.fits(rows, op, rows[0].ranks)
     fit = found[0] if len(found) == 1 else deduce.hinted(log.source, found)
     if fit is None and op is None:
-        fitting = f"; its columns fit {' and '.join(one.op for one in found)}" if found else ""
-        message = f"{where}: the log names no operation{fitting}; say which it is with --op"
+        fitting = f"; its columns fit {' and '.join(candidate.op for candidate in found)}" if found else ""
+        message = f"{where}: the log names no operation{fitting}; name it with --op"
         raise LogError(message, code="no-op")
     if fit is None or fit.ranks is None:
-        message = f"{where}: the log does not say how many ranks took part; say it with --ranks"
+        message = f"{where}: the log does not contain the number of ranks; give it with --ranks"
         raise LogError(message, code="no-ranks")
-    by_name = "" if len(found) == 1 else " and the name of the file"
-    text = f"operation or ranks are not in the log: its columns{by_name} say {fit.op} over {fit.ranks} ranks"
+    by_name = "" if len(found) == 1 else " and its file name"
+    text = f"operation or ranks are missing in the log; its columns{by_name} imply {fit.op} over {fit.ranks} ranks"
     notes.append(LogNote(code="deduced", text=text, line=table.line))
     return fit
 
@@ -197,7 +199,12 @@ def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[L
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """The hosts of all ranks, the facts of each host, and what is not known by the names of the options."""
+    """Where the ranks of a log ran.
+
+    hosts: the host of every rank
+    environments: the facts of each host
+    unknown: facts that are still unknown, by the names of their options
+    """
 
     hosts: tuple[str, ...]
     environments: _Machines
@@ -211,21 +218,21 @@ class _World:
         if any(_first_group(table) is not None for table in tables):
             ranks = max([ranks, *((place.rank or 0) + 1 for table in tables for place in table.places)])
         if ranks > limits.MOST_RANKS:
-            message = f"{log.source}: {ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}"
+            message = f"{log.source}: {ranks} ranks are too many; at most {limits.MOST_RANKS} are allowed"
             raise LogError(message, code="too-large")
         hosts = _hosts(log, best, ranks, tool, facts)
         known = hosts is not None
         hosts = hosts or (UNKNOWN,) * ranks
         environments: _Machines = {host: _facts(best, facts) for host in dict.fromkeys(hosts) if known}
-        seated = _seat(environments, best.places, hosts, facts, log.tool) if known else 0
+        with_gpu = _add_gpus(environments, best.places, hosts, facts, log.tool) if known else 0
         several = known and len(set(hosts)) > 1
         missing = {
             "machine": facts.machine is None,
             "hosts": not known,
-            "gpu": tool.device != "cpu" and seated < ranks,
+            "gpu": tool.device != "cpu" and with_gpu < ranks,
             "nics": several and facts.nics is None,
         }
-        return cls(hosts, environments, tuple(name for name, so in missing.items() if so))
+        return cls(hosts, environments, tuple(name for name, is_missing in missing.items() if is_missing))
 
 
 def _last_rank(row: Aggregate) -> int:
@@ -233,26 +240,26 @@ def _last_rank(row: Aggregate) -> int:
 
 
 def _first_group(table: Table) -> tuple[int, ...] | None:
-    """The ranks of the first of several groups that ran at once, whose numbers a table has; None: there is one."""
+    """The ranks of the first of several concurrent groups, which the table reports; None for a single group."""
     numbers = ((place.group, place.rank) for place in table.places)
     members = by_key((group, rank) for group, rank in numbers if group is not None and rank is not None)
     return tuple(sorted(members[min(members)])) if len(members) > 1 else None
 
 
 def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFacts) -> tuple[str, ...] | None:
-    """The host of every rank; None: not known."""
+    """The host of every rank; None if unknown."""
     by_rank = {place.rank: place.host for place in table.places if place.host is not None}
     if all(rank in by_rank for rank in range(ranks)):
-        told = tuple(by_rank[rank] or UNKNOWN for rank in range(ranks))
-        if facts.hosts not in {None, len(set(told))}:
-            message = f"{log.source}: the log tells of {len(set(told))} host(s); --hosts {facts.hosts} contradicts it"
+        in_log = tuple(by_rank[rank] or UNKNOWN for rank in range(ranks))
+        if facts.hosts not in {None, len(set(in_log))}:
+            message = f"{log.source}: --hosts {facts.hosts} contradicts the log, which has {len(set(in_log))} host(s)"
             raise UsageError(message, code="contradiction")
-        return told
+        return in_log
     count = facts.hosts if facts.hosts is not None else 1 if tool.one_host or ranks == 1 else None
     if count is None:
         return None
     if ranks % count:
-        message = f"{log.source}: {ranks} ranks cannot be as many on each of {count} hosts; see --hosts"
+        message = f"{log.source}: {ranks} ranks cannot be divided evenly among {count} hosts; change --hosts"
         raise UsageError(message, code="contradiction")
     listed = tuple(dict.fromkeys(place.host for place in table.places if place.host is not None))
     names = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
@@ -260,7 +267,7 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFact
 
 
 def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
-    """What is known of every host alike."""
+    """The facts that all hosts share."""
     found: dict[str, JSON] = {}
     if table.library_version is not None:
         found["nccl"] = {"version": _version(table.library_version)}
@@ -268,7 +275,7 @@ def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
         words = _NICS.fullmatch(facts.nics)
         count, rate = (int(words[1] or 1), parse_rate(words[2])) if words else (0, 0.0)
         if not count:
-            message = f"--nics {facts.nics!r} is none; want a number and a rate, such as 8x400Gb/s"
+            message = f"--nics {facts.nics!r}: expected a number and a rate, such as 8x400Gb/s"
             raise UsageError(message)
         found["rdma"] = [
             {"device": f"nic{number}", "port": 1, "bytes_per_second": rate, "up": True} for number in range(count)
@@ -277,30 +284,28 @@ def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
 
 
 def _version(text: str) -> str:
-    """``2.27.7`` of ``22707``, as NCCL has it in one number."""
+    """``2.27.7`` for ``22707``, NCCL's version as one number."""
     parts = re.fullmatch(r"(\d)(\d\d)(\d\d)", text)
     return text if parts is None else ".".join(str(int(part)) for part in parts.groups())
 
 
-def _seat(machines: _Machines, places: Sequence[Place], hosts: Sequence[str], facts: LogFacts, tool: str) -> int:
-    """Add the GPUs whose name is known to the facts of their hosts, each with a number that is its own there, and which
-    rank drives it. How many these are.
-    """
-    told = {place.device if place.rank is None else place.rank: place for place in places if place.name}
+def _add_gpus(machines: _Machines, places: Sequence[Place], hosts: Sequence[str], facts: LogFacts, tool: str) -> int:
+    """Add all GPUs with known names, and the ranks that drive them, to the facts of their hosts. Returns how many."""
+    by_rank = {place.device if place.rank is None else place.rank: place for place in places if place.name}
     numbers: Counter[str] = Counter()
-    seated = 0
+    added = 0
     for rank, host in enumerate(hosts):
-        gpu, number = told.get(rank) or Place(name=facts.gpu), numbers[host]
+        gpu, number = by_rank.get(rank) or Place(name=facts.gpu), numbers[host]
         numbers[host] += 1
         if gpu.name is None:
             continue
         placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x")) is not None
-        address = gpu.bus_id if placed else f"rank {rank}"  # virtual machines may show zeros for all of them
+        address = gpu.bus_id if placed else f"rank {rank}"  # virtual machines may report only zeros
         known = {"index": number, "name": gpu.name, "address": address, "told_by": tool}
         machines[host].setdefault("pci", {}).setdefault("gpus", []).append(known)
         machines[host].setdefault("ranks", []).append({"rank": rank, "local_rank": number, "gpu": number})
-        seated += 1
-    return seated
+        added += 1
+    return added
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -309,7 +314,7 @@ def _seat(machines: _Machines, places: Sequence[Place], hosts: Sequence[str], fa
 def _rows(
     tables: Sequence[Table], tool: Tool, world: _World, facts: LogFacts, notes: list[LogNote]
 ) -> Iterator[Imported]:
-    """The rows of all tables that are results of an operation which busbw knows."""
+    """The usable rows of all tables as records; appends ``notes`` about the others."""
     seen: Counter[Case] = Counter()
     left_out: dict[str, list[Aggregate]] = {}
     assumed = False
@@ -325,7 +330,7 @@ def _rows(
                 continue
             case, ranks = _case(row, size or 0, table, tool, world)
             assumed = assumed or guessed
-            samples = tuple(one * 1e9 for one in row.samples_seconds)
+            samples = tuple(seconds * 1e9 for seconds in row.samples_seconds)
             yield Imported(
                 case=case,
                 launch=seen[case],
@@ -344,9 +349,10 @@ def _rows(
         seen.update({case for case, _ in blocks})
     if assumed:
         text = (
-            "the log does not say how much a copy moves: what the tool copies unless told otherwise, 512 MiB, is taken"
+            "the log does not contain the copy size; the tool's default of 512 MiB is assumed. "
+            "Rates are as printed, times follow from the size; give it with --size"
         )
-        notes.append(LogNote(code="assumed-size", text=f"{text}; rates are its own, times follow; see --size"))
+        notes.append(LogNote(code="assumed-size", text=text))
     for reason, rows in left_out.items():
         names = dict.fromkeys(str(row.tool_op or row.op) for row in rows)
         text = f"{len(rows)} rows are left out ({', '.join(list(names)[:4])}): {reason}"
@@ -354,15 +360,15 @@ def _rows(
 
 
 def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[int | None, bool]:
-    """S in bytes, and whether it is the tool's own where nobody says otherwise."""
+    """S in bytes, and whether it is only the tool's default."""
     if row.size_bytes is not None or row.op is None:
         return row.size_bytes, False
     if row.tool_size_bytes is not None and row.ranks is not None:
         return row.tool_size_bytes * (row.ranks if row.tool_size_is == "block" else 1), False
     if facts.size is not None:
         return parse_size(facts.size), False
-    if (told := table.parameters.get("Buffer Size", "")).isdigit():
-        return int(told) << 20, False
+    if table.copy_bytes is not None:
+        return table.copy_bytes, False
     return (_TOOL_BUFFER, True) if tool.copies or row.op in TO_THE_HOST else (None, False)
 
 
@@ -373,24 +379,24 @@ def _seconds(row: Aggregate, size: int | None) -> float | None:
 
 
 def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | None:
-    """Why a row is no case; None: it is one."""
+    """Why a row cannot become a case; None if it can."""
     if row.op is None:
-        return "busbw has no operation like it"
+        return "busbw has no such operation"
     op = OPS[row.op]
     reasons = {
-        "a sum over others": row.statistic == "sum",
+        "a sum over other rows": row.statistic == "sum",
         f"busbw has no type {row.dtype}": row.dtype is not None and row.dtype not in CASE_DTYPE_BYTES,
         f"busbw has no reduction {row.redop}": op.reduces and row.redop is not None and row.redop not in REDOPS,
         "no bytes": op.sized and size == 0,
-        "nobody says how many bytes": op.sized and size is None,
+        "size unknown": op.sized and size is None,
         "no time and no rate": not time,
-        "its ranks are not told": _group(row) is None,
+        "ranks unknown": _group(row) is None,
     }
-    return next((reason for reason, so in reasons.items() if so), None)
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def _group(row: Aggregate) -> tuple[int, ...] | None:
-    """The ranks of a row: a GPU that copies, a pair of them, or all; None: not told."""
+    """The ranks of a row: one GPU, a pair, or all ranks; None if unknown."""
     labels = [re.search(r"\d+", label) for label in (row.source, row.target) if label is not None]
     numbers = tuple(int(label[0]) for label in labels if label is not None)
     if row.op in PAIRED:
@@ -404,7 +410,7 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
 
 @cache
 def _first_ranks(count: int) -> tuple[int, ...]:
-    """Shared by the rows of a log, which may be many."""
+    """The ranks below ``count``; cached because all rows of a log share them."""
     return tuple(range(count))
 
 
@@ -442,10 +448,10 @@ def _case(row: Aggregate, size: int, table: Table, tool: Tool, world: _World) ->
 def _check(row: Aggregate, table: Table, *, refused: bool) -> Check:
     if row.check == "wrong" or refused:
         count = row.wrong_elements or (table.out_of_bounds if refused else 0) or 0
-        which = " of this table, without saying which" if refused else ""
-        reason = f"the tool counts {count} wrong values{which} (line {row.line})"
+        which = " in this table, without naming the rows" if refused else ""
+        reason = f"the tool counted {count} wrong values{which} (line {row.line})"
         return Check(state="wrong", wrong_elements=count, reason=reason)
     if row.check == "verified" or (row.check is None and table.out_of_bounds == 0 and "error" in row.others):
         return Check(state="verified")
-    why = "the tool was told not to" if row.check == "not checked" else "the log does not tell"
+    why = "verification was off in the tool" if row.check == "not checked" else "the log has no verification result"
     return Check(state="not checked", reason=why)

@@ -1,8 +1,7 @@
-"""What may be said over launches: an interval of the median of one number a launch, and a bootstrap for the rest.
+"""Intervals over launches: distribution-free for a median of one number per launch, bootstrap for a mean.
 
-The launch is the experimental unit. A number that each launch has one of (its median) gets a distribution-free
-interval; one whose mean over launches is wanted (a mean, a far quantile, a share) is resampled as it came about: by
-whole launches.
+The launch is the experimental unit. The median of launch medians gets a distribution-free interval. A mean over
+launches (of a mean, an extreme quantile or a share) is bootstrapped by resampling whole launches.
 
 Sources: interpolated order-statistic interval, Hettmansperger & Sheather 1986; resampling of clusters, Davison &
 Hinkley 1997, section 3.8; widened percentiles for few clusters, Hesterberg 2015, section 4.
@@ -26,11 +25,11 @@ _RESAMPLES = 5000
 
 
 def median_over_launches(values: npt.ArrayLike) -> MedianInterval:
-    """The median of one number a launch, with an interval that covers the true median 95 % of the time.
+    """The median of one number per launch, with an interval that covers the true median 95 % of the time.
 
-    Order statistics alone can only cover what the binomial distribution offers (96.9 % with 6 launches, 97.9 % with
-    10), so the ends lie between the last pair of them that covers enough and the first that does not. Without a pair
-    that covers enough (fewer than 6 launches) there is no interval.
+    Order statistics alone offer only the coverages of the binomial distribution (96.9 % with 6 launches, 97.9 % with
+    10). So each end is interpolated between the last pair that covers at least 95 % and the first that does not.
+    With fewer than 6 launches no pair covers enough, and there is no interval.
     """
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
     median = float(np.median(ordered))
@@ -39,7 +38,7 @@ def median_over_launches(values: npt.ArrayLike) -> MedianInterval:
 
 
 def interval_over_launches(ordered: Floats) -> tuple[Floats, Floats] | tuple[None, None]:
-    """The ends of that interval of many numbers at once: … × launches → …, each row in ascending order."""
+    """The ends of this interval for many rows (… × launches → …); every row must be in ascending order."""
     count = ordered.shape[-1]
     between = _between(count)
     if between is None:
@@ -52,7 +51,9 @@ def interval_over_launches(ordered: Floats) -> tuple[Floats, Floats] | tuple[Non
 
 @functools.lru_cache(maxsize=64)
 def _between(count: int) -> tuple[int, float] | None:
-    """After which value of ``count`` the interval begins, and how far on towards the next; None without an interval."""
+    """The rank of the order statistic below the lower end, and the fraction of the way to the next; None if there is
+    no interval for ``count`` values.
+    """
     covers = [1 - 2 * float(binom.cdf(rank - 1, count, 0.5)) for rank in range(1, (count + 1) // 2 + 1)]
     enough = [rank for rank, share in enumerate(covers, start=1) if share >= _CONFIDENCE]
     if not enough:
@@ -66,7 +67,7 @@ def _between(count: int) -> tuple[int, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """A statistic over ``launches`` launches with its bootstrap interval; the ends are None for a single launch."""
+    """A mean over ``launches`` launches with its bootstrap interval; ``low`` and ``high`` are None for too few."""
 
     value: float
     low: float | None
@@ -75,13 +76,13 @@ class Resampled:
 
 
 def resampled(numbers: Sequence[float]) -> Resampled:
-    """The mean of one number a launch, of two launches at least, and its interval.
+    """The mean of one number per launch, and its interval. Needs at least two launches.
 
-    Launches are drawn with replacement, each with all its samples: they carry what differs within a launch with them,
-    and redrawing blocks as well would count that twice. The percentiles are those that make the interval of a mean as
-    wide as Student's, because plain ones are too narrow for few launches. Even so, measured coverage at 95 % is 73 to
-    76 % with 3 launches, 87 to 88 % with 4 and 92 to 95 % from 6 on: below 6 nothing that is printed should call it an
-    interval. The same numbers give the same interval.
+    Launches are drawn with replacement, each with all its samples: they include the variation within a launch, and
+    resampling blocks too would count it twice. The percentiles make the interval of a mean as wide as Student's,
+    because plain percentiles are too narrow for few launches. Even so, measured coverage at nominal 95 % is 73 to 76 %
+    with 3 launches, 87 to 88 % with 4 and 92 to 95 % from 6 on. Below 6 launches, do not print it as an interval.
+    The result is deterministic.
     """
     whole = np.asarray(numbers, dtype=np.float64)
     tail = tail_of(len(whole))
@@ -91,23 +92,25 @@ def resampled(numbers: Sequence[float]) -> Resampled:
 
 @functools.lru_cache(maxsize=16)
 def _drawn(count: int) -> npt.NDArray[np.int64]:
-    """Which launches make up each resample; a report draws the same for all of its cases, so it is drawn once."""
+    """The launches of each resample, as indices. Drawn once, because all cases of a report use the same."""
     return np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
 
 
 @functools.lru_cache(maxsize=64)
 def tail_of(count: int) -> float:
-    """The share of resamples to cut off at each end of a bootstrap over ``count`` launches: less than plain percentiles
-    would, as much as makes the interval of a mean as wide as Student's (Hesterberg 2015, section 4).
+    """The share of resamples to cut off at each end of a bootstrap over ``count`` launches.
+
+    It is less than for plain percentiles, so that the interval of a mean is as wide as Student's (Hesterberg 2015,
+    section 4).
     """
     return float(norm.cdf(t.ppf((1 - _CONFIDENCE) / 2, count - 1) * math.sqrt(count / (count - 1))))
 
 
 @functools.lru_cache(maxsize=64)
 def tail_of_medians(count: int) -> float:
-    """As ``tail_of``, of what follows from the medians over ``count`` launches and not from their means.
+    """``tail_of`` for statistics of medians over ``count`` launches instead of means.
 
-    Resampled medians of a few launches scatter more than means do, which makes up for Student's; what is left is the
-    smaller variance of what is drawn with replacement (`make bench-fit` has the coverage).
+    Resampled medians of few launches scatter more than means, which replaces Student's correction. Only the smaller
+    variance of draws with replacement remains to be corrected (`make bench-fit` prints the coverage).
     """
     return float(norm.cdf(norm.ppf((1 - _CONFIDENCE) / 2) * math.sqrt(count / (count - 1))))

@@ -1,8 +1,8 @@
-"""How much of a communication a computation beside it hides, with the cost of posting and of waiting apart.
+"""How much of the communication is hidden behind a concurrent computation, with separate posting and waiting costs.
 
-Overlap as OSU defines it for non-blocking collectives (osu_iallreduce and its kin): of the time that the call takes
-alone, the share by which call and computation together are shorter than one after the other. Time spent computing is
-no communication even where the two slow each other down, so that slow-down is told beside it.
+Overlap as OSU defines it for non-blocking collectives (osu_iallreduce and others): the time saved by running call and
+computation together instead of one after the other, as a share of the time of the call alone. Time spent computing
+does not count as communication, even if the two slow each other down; that slowdown is reported separately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,23 +19,26 @@ from busbw_analysis.data.load import Block
 Floats = npt.NDArray[np.float64]
 
 BALANCED: Final = (0.5, 2.0)
-"""Computation alone over call alone, from where to where the two are about equal."""
+"""Range of computation alone over call alone in which the two count as about equal."""
 
 _PURE, _POST, _COMPUTE, _WAIT, _EXPOSED, _ALONE, _SLOWDOWN = range(7)
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Times are ns a call, medians over launches of launch medians of the slowest rank.
+    """The overlap of one group. Times are ns per call: medians over launches of launch medians of the slowest rank.
 
-    ``share`` is max(0, 1 − exposed / pure): 1 when posting and waiting cost nothing beside the computation, 0 when they
-    cost as much as the call alone. It is the median over launches of what each of them has; ``low`` and ``high`` are
-    its 95 % interval where there are launches enough for one, else their range, None for a single launch. ``slowdown``
-    is the computation beside the call over the same one alone, with ends alike: every sample over what that computation
-    took alone in its own block, because each block has an amount of its own.
-
-    ``balance`` is the computation alone over the call alone, of the launch where the two are furthest apart: both
-    should take as long as each other.
+    share: max(0, 1 − exposed / pure), median over launches: 1 if posting and waiting add nothing to the computation,
+        0 if they cost as much as the call alone
+    low, high: 95 % interval of ``share`` if there are enough launches, else their range; None for a single launch
+    pure_ns: the call alone
+    post_ns, wait_ns: posting the call, and waiting for it after the computation
+    exposed_ns: the part of the call that the computation does not hide
+    compute_alone_ns: the computation alone
+    slowdown: computation during the call over the same computation alone. Each sample is divided by the time alone in
+        its own block, because every block has its own amount of computation.
+    slowdown_low, slowdown_high: interval of ``slowdown``, of the same kind as ``low`` and ``high``
+    balance: computation alone over call alone, in the launch where they differ most; 1 is ideal
     """
 
     share: float
@@ -53,17 +56,17 @@ class Overlap:
 
     @property
     def unbalanced(self) -> bool:
-        """Whether the computation of a launch was far from as long as its call."""
+        """Whether in some launch computation and call differed too much in length."""
         return not BALANCED[0] <= self.balance <= BALANCED[1]
 
     @property
     def imbalance(self) -> float:
-        """The longer of computation alone and call alone over the shorter, where they are furthest apart."""
+        """The longer of computation alone and call alone over the shorter, in the launch where they differ most."""
         return max(self.balance, 1 / self.balance)
 
 
 def overlap_of(launches: Mapping[tuple[int, int], Sequence[Block]]) -> Overlap | None:
-    """The overlap of one group of ranks, from the blocks of every launch; None where nothing was to overlap."""
+    """The overlap of one group of ranks, from the blocks of every launch; None unless all blocks recorded one."""
     middles: list[Floats] = []
     for blocks in launches.values():
         parts = [block.samples.overlap for block in blocks]
@@ -88,12 +91,14 @@ def overlap_of(launches: Mapping[tuple[int, int], Sequence[Block]]) -> Overlap |
         slowdown=slowdown,
         slowdown_low=slowdown_low,
         slowdown_high=slowdown_high,
-        balance=max((float(middle[_ALONE] / middle[_PURE]) for middle in middles), key=lambda one: max(one, 1 / one)),
+        balance=max(
+            (float(middle[_ALONE] / middle[_PURE]) for middle in middles), key=lambda ratio: max(ratio, 1 / ratio)
+        ),
     )
 
 
 def _over_launches(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The median over launches; its interval with launches enough, else their range, None for a single one."""
+    """The median over launches, with its interval if there are enough, else their range; None for a single launch."""
     over = median_over_launches(values)
     if len(values) == 1 or over.low is not None:
         return over.median, over.low, over.high
@@ -101,11 +106,9 @@ def _over_launches(values: Sequence[float]) -> tuple[float, float | None, float 
 
 
 def _rows(part: OverlapSamples) -> Floats:
-    """The samples as rows: pure, post, compute, wait, exposed, the computation alone in its block, and the
-    computation over that.
-    """
+    """One row per sample: pure, post, compute, wait, exposed, computation alone in this block, slowdown."""
     columns = [part.pure_ns, part.post_ns, part.compute_ns, part.wait_ns, part.exposed_ns]
     table = np.asarray(columns, dtype=np.float64).T
-    # Never 0 in what the instrument writes; a clock that saw none must not break a report.
+    # busbw never records 0; a clock without any tick must not break a report.
     alone = np.full(len(table), max(part.compute_alone_ns, 1), dtype=np.float64)
     return np.column_stack([table, alone, table[:, _COMPUTE] / alone])

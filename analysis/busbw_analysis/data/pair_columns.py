@@ -1,6 +1,6 @@
-"""The samples of all pairs of one block as columns: a pair matrix of 1,024 ranks has a million pairs a block.
+"""The samples of all pairs of one block as columns: a pair matrix of 1,024 ranks has a million pairs per block.
 
-A record per pair takes several kB and some 100 µs; columns take what the numbers take.
+A record per pair takes several kB and about 100 µs; columns take only the size of the numbers.
 """
 
 import math
@@ -18,7 +18,7 @@ from busbw.runs.store import Groups
 from busbw_analysis.data.pair_parts import Integers, PairPart, part_of, parts_of, small
 
 _AT_A_TIME = 4096
-"""Pairs that are there as records at one time."""
+"""Number of pairs that exist as records at the same time."""
 _UNKNOWN = -1
 _NO_QUANTILES = (_UNKNOWN,) * len(QUANTILES)
 
@@ -27,11 +27,11 @@ _NO_QUANTILES = (_UNKNOWN,) * len(QUANTILES)
 class PairColumns(PairPart):
     """The pairs of one block, in the order of the record. Sample i of pair p is at ``starts[p]`` + i.
 
-    ``starts``: where the samples of a pair begin; one more entry than pairs.
-    ``quantiles``: -1 for those of a rank that were not recorded.
-    ``disturbed``: in how many samples of all pairs a core was lost, a window missed.
+    starts: index of the first sample of every pair; one more entry than pairs
+    quantiles: -1 if a rank's quantiles were not recorded
+    disturbed: number of samples, over all pairs, in which a core was lost, and in which a window was missed
 
-    Left out is what no matrix is judged by: exit skew, the other clock, and every rank's own samples and entries.
+    Data that no analysis of a matrix needs are left out: exit skew, the other clock, samples and entries per rank.
     """
 
     starts: Integers
@@ -40,7 +40,7 @@ class PairColumns(PairPart):
         return len(self.ranks)
 
     def group(self, pair: int) -> GroupSamples:
-        """The record of one pair, without what is left out."""
+        """The record of one pair, without the data that are left out."""
         samples = slice(int(self.starts[pair]), int(self.starts[pair + 1]))
 
         def known(column: Integers) -> tuple[int, ...] | None:
@@ -69,14 +69,14 @@ class PairColumns(PairPart):
 
 
 class PairBlock(Measurement, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
-    """A block of an op of pairs, whose ``groups`` are empty: their samples are in ``columns``."""
+    """A block of a pair matrix: ``groups`` is empty, and the samples are in ``columns``."""
 
     columns: PairColumns
 
 
 def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
-    """``row`` with ``groups``: as columns where it is a matrix. For ``store.read``, which takes them from the file."""
-    # What is computed beside a call is kept by group.
+    """``row`` with ``groups``, as columns if it is a pair matrix. A ``keep`` function for ``store.read``."""
+    # Samples of an overlapping computation are kept per group.
     if row.case.op not in PAIRED or row.case.mode == "overlap":
         return msgspec.structs.replace(row, groups=tuple(groups))
     kept = {name: getattr(row, name) for name in Measurement.__struct_fields__ if name != "groups"}
@@ -88,15 +88,15 @@ def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
 
 
 def _columns(parts: list[PairPart]) -> PairColumns:
-    """All parts in one; ``parts`` is empty then, as each of their columns goes when it has been taken."""
+    """All parts joined. Empties ``parts`` and frees every column once it is copied, to save memory."""
     if not parts:
-        message = "a block of pairs has no pair; measure it again"
+        message = "a block of a pair matrix contains no pair; measure it again"
         raise DamagedRun(message)
-    pieces = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
+    chunks = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
     parts.clear()
-    columns = {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}
+    columns = {name: np.concatenate(chunks.pop(name)) for name in list(chunks)}
     for name in ("last", "skew", "span"):
-        # One clock or none serves all pairs of a block; where one of them has no number, none is used.
+        # All pairs of a block share a clock or none do; if any pair lacks the number, the column is dropped.
         if len(columns[name]) != len(columns["slowest"]):
             columns[name] = np.empty(0, dtype=np.int32)
     columns["disturbed"] = columns["disturbed"].sum(axis=0)
@@ -105,14 +105,16 @@ def _columns(parts: list[PairPart]) -> PairColumns:
 
 def _part(groups: Sequence[GroupSamples]) -> PairPart:
     if any(len(group.ranks) != 2 for group in groups):
-        message = "a block of pairs has a group that is not of two ranks; measure it again"
+        message = "a block of a pair matrix contains a group without exactly two ranks; measure it again"
         raise DamagedRun(message)
 
     def column(name: str) -> Integers:
         vectors = (getattr(group, name) or () for group in groups)
         return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
 
-    own = [{one.rank: one.quantiles_ns for one in group.per_rank} for group in groups]
-    quantiles = [[of.get(rank, _NO_QUANTILES) for rank in group.ranks] for of, group in zip(own, groups, strict=True)]
+    by_rank = [{entry.rank: entry.quantiles_ns for entry in group.per_rank} for group in groups]
+    quantiles = [
+        [known.get(rank, _NO_QUANTILES) for rank in group.ranks] for known, group in zip(by_rank, groups, strict=True)
+    ]
     length = np.asarray([len(group.slowest_ns) for group in groups])
     return part_of(groups, length, column, small(np.asarray(quantiles)))

@@ -1,4 +1,4 @@
-"""The groups of a case, which may be all pairs of a matrix: what is asked of all of them at once is columns."""
+"""The groups of a case, which may be all pairs of a matrix. Numbers needed for all pairs are columns."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,8 +15,8 @@ from busbw_analysis.data.pair_numbers import PairTimes, numbers_of
 
 
 class PairGroups(Sequence[GroupSummary]):
-    """The summaries of all pairs of a case: ``numbers`` has some of their numbers as columns; a whole one is made when
-    it is asked for, which takes some 100 µs.
+    """The summaries of all pairs of a case. ``numbers`` has the common ones as columns; a complete summary is made on
+    access and takes about 100 µs.
     """
 
     def __init__(self, case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> None:
@@ -49,7 +49,7 @@ Groups: TypeAlias = tuple[GroupSummary, ...] | PairGroups
 
 
 def pair_times(groups: Groups) -> PairTimes:
-    """The times of ``groups`` of two ranks each."""
+    """The times of ``groups`` with two ranks each."""
     if isinstance(groups, PairGroups):
         return groups.numbers
     launches = np.asarray([group.launches for group in groups])
@@ -64,45 +64,45 @@ def pair_times(groups: Groups) -> PairTimes:
 
 
 def of_groups(groups: Groups, name: str) -> Floats:
-    """What ``GroupSummary`` and ``PairNumbers`` call ``name``, of every group; NaN where there is no number."""
+    """The field ``name`` of ``GroupSummary`` or ``PairNumbers`` for every group; NaN for None."""
     if isinstance(groups, PairGroups):
         return np.asarray(getattr(groups.numbers, name), dtype=np.float64)
-    return np.asarray([getattr(one, name) for one in groups], dtype=np.float64)
+    return np.asarray([getattr(group, name) for group in groups], dtype=np.float64)
 
 
 def times_of(groups: Groups) -> Floats:
-    """The headline of every group, ns per call."""
+    """The time of every group, ns per call."""
     return of_groups(groups, "time_ns")
 
 
 def fastest_of(groups: Groups) -> Sequence[GroupSummary]:
-    """The groups that one with the highest busbw is among: of pairs, which move the same bytes, the fastest alone."""
+    """Candidates for the highest busbw: all groups, or the fastest pair of a matrix, whose pairs move equal bytes."""
     return (groups[int(np.argmin(times_of(groups)))],) if isinstance(groups, PairGroups) else groups
 
 
 def pairs_of(groups: Groups) -> npt.NDArray[np.signedinteger]:
-    """Sender and receiver of every group of an op of pairs (pairs × 2)."""
+    """Sender and receiver of every pair (pairs × 2)."""
     if isinstance(groups, PairGroups):
         return groups.numbers.ranks
     return np.asarray([group.ranks for group in groups], dtype=np.int64).reshape(-1, 2)
 
 
 def between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
-    """Which groups of an op of pairs have their ranks on two hosts."""
+    """Which pairs have their ranks on two different hosts."""
     hosts = {host: number for number, host in enumerate(dict.fromkeys(dataset.hosts))}
     ends = np.asarray([hosts[host] for host in dataset.hosts])[pairs_of(groups)]
     return np.asarray(ends[:, 0] != ends[:, 1])
 
 
 def has_modes(groups: Groups) -> bool:
-    """Whether a group has two modes."""
+    """Whether any group is bimodal."""
     if isinstance(groups, PairGroups):
         return bool(groups.numbers.has_modes.any())
     return any(group.modes is not None for group in groups)
 
 
 def ranks_in(groups: Groups) -> tuple[int, ...]:
-    """All ranks that have a part in one of ``groups``, in their order."""
+    """All ranks of ``groups``, in ascending order."""
     if isinstance(groups, PairGroups):
         return tuple(np.unique(groups.numbers.ranks).tolist())
     return tuple(sorted({rank for group in groups for rank in group.ranks}))

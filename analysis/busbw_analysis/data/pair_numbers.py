@@ -1,6 +1,7 @@
-"""The numbers of all pairs of a matrix at once, as ``summary`` has them of one group: one numpy call for many pairs.
+"""The summary numbers of all pairs of a matrix, computed by one numpy call for many pairs.
 
-Samples are taken together by how many of them there are: all pairs of a round have as many as each other.
+They equal those that ``groups`` computes for one group. Pairs with the same number of samples are computed together;
+all pairs of a round have the same number.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,19 +26,21 @@ SLOW_TIMES_MEDIAN: Final = 5.0
 SLOW_LEAST_NS: Final = 1e6
 
 _AT_A_TIME = 1 << 20
-"""Samples that are there as floating-point numbers at one time; some ten copies of them."""
+"""Number of samples that are floating-point numbers at the same time; about ten copies of them exist."""
 _FEWEST_TO_CORRELATE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairTimes:
-    """The times of every pair of an op of pairs (NaN: there is none), by the name that they have in ``GroupSummary``.
+    """The times of every pair, named as in ``GroupSummary``. Unknown numbers are NaN.
 
-    ``ranks`` (pairs × 2) are in the order in which the pairs first came. ``launch_medians_ns`` are pairs × launches, in
-    the order of the launches of each pair; NaN behind the last one of a pair that lacks some. ``launch_keys``: the
-    launches of every pair; one entry alone where all pairs have the same. ``low_ns`` and ``high_ns`` are of the
-    interval over launches where there are enough, else the range of their medians, and for a single launch that within
-    it. ``slow_over_fast``: how far two modes are apart (0: there is one).
+    ranks: pairs × 2, in order of first appearance
+    time_ns: ns per call
+    low_ns, high_ns: interval over launches; with too few launches their range; for one launch, the interval within it
+    launches: number of launches of every pair
+    launch_medians_ns: pairs × launches, in the order of each pair's launches; NaN after a pair's last launch
+    launch_keys: the launches of every pair; a single entry if all pairs have the same launches
+    slow_over_fast: ratio of the two modes; 0 for a unimodal pair
     """
 
     ranks: Integers
@@ -51,7 +54,7 @@ class PairTimes:
 
     @property
     def has_modes(self) -> Truths:
-        """Which pairs have two modes."""
+        """Which pairs are bimodal."""
         return self.slow_over_fast > 0
 
     @property
@@ -62,7 +65,7 @@ class PairTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairNumbers(PairTimes):
-    """More numbers of every pair; ``launch_means_ns`` are laid out as the medians."""
+    """Further numbers of every pair, named as in ``GroupSummary``; ``launch_means_ns`` has the shape of the medians."""
 
     launch_means_ns: Floats
     spread: Floats
@@ -79,7 +82,7 @@ class PairNumbers(PairTimes):
     _place_of_entry: Integers
 
     def entries(self, pair: int) -> list[tuple[int, int]]:
-        """In which blocks a pair is, and where in each: the order of the blocks."""
+        """The blocks that contain a pair, with its position in each, in the order of the blocks."""
         first, end = np.searchsorted(self._pair_of_entry, [pair, pair + 1])
         return list(
             zip(self._block_of_entry[first:end].tolist(), self._place_of_entry[first:end].tolist(), strict=True)
@@ -88,9 +91,12 @@ class PairNumbers(PairTimes):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
-    """Every pair of every block, the blocks of a pair behind each other: by pair, then by launch, then as they came.
+    """One entry for every pair in every block, sorted by pair, then launch, then block.
 
-    ``pair``, ``segment`` (a pair in a launch), ``block``, ``place`` (in that block) and ``length`` have one entry each.
+    pair: index of the pair
+    segment: index of the combination of pair and launch
+    block, place: index of the block, and position of the pair in this block
+    length: number of samples
     """
 
     pair: Integers
@@ -101,9 +107,9 @@ class _Entries:
 
 
 def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbers:
-    """The numbers of all pairs of ``case``; ``blocks`` are its blocks with the run of each, in their order."""
-    came, entries, keys, launches = _ordered(case, blocks)
-    pairs = len(came)
+    """The numbers of all pairs of ``case``; ``blocks`` are its blocks in order, each with the index of its run."""
+    first_at, entries, keys, launches = _ordered(case, blocks)
+    pairs = len(first_at)
     tau, drift = _of_entries(blocks, entries)
     segments = _of_segments(blocks, entries)
     by_pair = {name: _by_pair(values, launches) for name, values in segments.items()}
@@ -112,7 +118,7 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
     low, high = _intervals(medians, launches)
     single = np.flatnonzero(launches == 1)
     if len(single):
-        # One launch alone: how sure its samples are of their median.
+        # For a single launch: the interval of the median within the launch.
         low[single], high[single] = _within(blocks, entries, single)
     total = np.bincount(entries.pair, weights=entries.length, minlength=pairs)
     effective = np.bincount(entries.pair, weights=entries.length / tau, minlength=pairs)
@@ -122,7 +128,7 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
     np.maximum.at(error, entries.pair, error_of_block[entries.block])
     skew = _median(by_pair["skew"] / medians, launches)
     return PairNumbers(
-        ranks=np.concatenate([block.columns.ranks for _, block in blocks])[came],
+        ranks=np.concatenate([block.columns.ranks for _, block in blocks])[first_at],
         time_ns=time_ns,
         low_ns=low,
         high_ns=high,
@@ -136,10 +142,10 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
         tau=total / effective,
         outlier_share=np.nansum(by_pair["outliers"], axis=1) / total,
         slow_time_share=np.nansum(by_pair["slow"], axis=1) / np.nansum(by_pair["sum"], axis=1),
-        slow_over_fast=_apart(by_pair["fast_mode"], by_pair["slow_mode"], launches),
+        slow_over_fast=_mode_ratio(by_pair["fast_mode"], by_pair["slow_mode"], launches),
         drift=2 * np.bincount(entries.pair, weights=drift, minlength=pairs) > count,
         clock_error_ns=error,
-        moved_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[came],
+        moved_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[first_at],
         _pair_of_entry=entries.pair,
         _block_of_entry=entries.block,
         _place_of_entry=entries.place,
@@ -149,30 +155,35 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
 def _ordered(
     case: Case, blocks: Sequence[tuple[int, PairBlock]]
 ) -> tuple[Integers, _Entries, tuple[tuple[tuple[int, int], ...], ...], Integers]:
-    """Where in all columns each pair came first, in that order, where it is in the blocks, and its launches."""
+    """Sort all pairs of all blocks.
+
+    Returns the position of the first appearance of each pair in the joined columns, ascending; the sorted entries; the
+    launches of every pair (one item if all are equal); and how many launches each pair has.
+    """
     columns = [block.columns for _, block in blocks]
-    names = np.concatenate([one.ranks[:, 0].astype(np.int64) * case.ranks + one.ranks[:, 1] for one in columns])
-    block = np.repeat(np.arange(len(blocks)), [len(one) for one in columns])
-    place = np.concatenate([np.arange(len(one)) for one in columns])
-    length = np.concatenate([one.length for one in columns])
-    unique, came, number = np.unique(names, return_index=True, return_inverse=True)
+    names = np.concatenate([part.ranks[:, 0].astype(np.int64) * case.ranks + part.ranks[:, 1] for part in columns])
+    block = np.repeat(np.arange(len(blocks)), [len(part) for part in columns])
+    place = np.concatenate([np.arange(len(part)) for part in columns])
+    length = np.concatenate([part.length for part in columns])
+    unique, first_at, number = np.unique(names, return_index=True, return_inverse=True)
     order_of = np.empty(len(unique), dtype=np.int64)
-    order_of[np.argsort(came)] = np.arange(len(unique))
+    order_of[np.argsort(first_at)] = np.arange(len(unique))
     pair = order_of[number]
-    seen = list(dict.fromkeys((run, one.launch) for run, one in blocks))
-    # The launches of a pair are in the order in which it came in them, which is that of the blocks.
-    launch = np.asarray([seen.index((run, one.launch)) for run, one in blocks])[block]
+    seen = list(dict.fromkeys((run, record.launch) for run, record in blocks))
+    # The launches of a pair are in the order of the blocks.
+    launch = np.asarray([seen.index((run, record.launch)) for run, record in blocks])[block]
     order = np.lexsort((np.arange(len(pair)), launch, pair))
     pair, launch = pair[order], launch[order]
     new = np.concatenate([[True], (np.diff(pair) != 0) | (np.diff(launch) != 0)])
     launches = np.bincount(pair[new], minlength=len(unique))
     present = np.split(launch[new], np.cumsum(launches)[:-1]) if launches.min() < len(seen) else [np.arange(len(seen))]
-    keys = tuple(tuple(seen[one] for one in mine.tolist()) for mine in present)
-    return np.sort(came), _Entries(pair, np.cumsum(new) - 1, block[order], place[order], length[order]), keys, launches
+    keys = tuple(tuple(seen[index] for index in indices.tolist()) for indices in present)
+    entries = _Entries(pair, np.cumsum(new) - 1, block[order], place[order], length[order])
+    return np.sort(first_at), entries, keys, launches
 
 
 def _batches(lengths: Integers) -> Iterator[Integers]:
-    """The numbers of what is of one length, so many at a time that their samples fit."""
+    """Indices of items with equal ``lengths``, in batches of at most ``_AT_A_TIME`` samples."""
     order = np.argsort(lengths, kind="stable")
     for alike in np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1):
         step = max(1, _AT_A_TIME // max(1, int(lengths[alike[0]])))
@@ -182,7 +193,7 @@ def _batches(lengths: Integers) -> Iterator[Integers]:
 def _gather(
     blocks: Sequence[tuple[int, PairBlock]], entries: _Entries, wanted: Integers, name: str, *, per_call: bool = True
 ) -> Floats:
-    """The samples of ``wanted`` entries, one behind the other; ns per call unless they are as recorded."""
+    """The samples of the ``wanted`` entries, concatenated; in ns per call, or with ``per_call=False`` as recorded."""
     lengths = entries.length[wanted]
     starts = np.cumsum(lengths) - lengths
     flat = np.empty(int(lengths.sum()))
@@ -212,7 +223,7 @@ def _of_entries(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> t
 
 
 def autocorrelation_times(samples: Floats) -> Floats:
-    """``statistics.autocorrelation_time`` of every row, to the last bit: whole numbers of free samples hang on it."""
+    """``statistics.autocorrelation_time`` of every row, bit for bit: integer effective sample sizes depend on it."""
     rows, count = samples.shape
     times = np.ones(rows)
     if count < _FEWEST_TO_CORRELATE:
@@ -234,8 +245,9 @@ def autocorrelation_times(samples: Floats) -> Floats:
 
 
 def _members(entries: _Entries, column: Integers, wanted: Integers) -> Iterator[tuple[Integers, Integers]]:
-    """Some at a time of what is ``wanted`` of a ``column`` of entries and has as many samples as each other: its places
-    in ``wanted``, and its entries.
+    """Batches of the ``wanted`` values of a sorted ``column`` of entries that have equally many samples.
+
+    Yields their positions in ``wanted``, and the indices of all their entries.
     """
     first, end = (np.searchsorted(column, wanted, side) for side in ("left", "right"))
     counts = end - first
@@ -245,7 +257,7 @@ def _members(entries: _Entries, column: Integers, wanted: Integers) -> Iterator[
 
 
 def _of_segments(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> dict[str, Floats]:
-    """What every pair has in every launch, by name."""
+    """The numbers of every pair in every launch, by name."""
     segments = np.arange(int(entries.segment[-1]) + 1)
     names = ("median", "spread", "mean", "sum", "slow", "skew", "outliers", "fast_mode", "slow_mode")
     found = {name: np.empty(len(segments)) for name in names}
@@ -267,7 +279,7 @@ def _of_segments(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> 
 
 
 def _within(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries, pairs: Integers) -> tuple[Floats, Floats]:
-    """The interval within the one launch of each of ``pairs``."""
+    """The interval within the single launch of each of ``pairs``."""
     low, high = np.empty(len(pairs)), np.empty(len(pairs))
     for batch, wanted in _members(entries, entries.pair, pairs):
         samples = _gather(blocks, entries, wanted, "slowest").reshape(len(batch), -1)
@@ -276,7 +288,7 @@ def _within(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries, pairs: I
 
 
 def _by_pair(values: Floats, launches: Integers) -> Floats:
-    """One number a pair and launch as pairs × launches; NaN behind the last launch of a pair."""
+    """Reshape one number per pair and launch to pairs × launches; NaN after the last launch of a pair."""
     most = int(launches.max())
     if (launches == most).all():
         return values.reshape(len(launches), most)
@@ -285,7 +297,7 @@ def _by_pair(values: Floats, launches: Integers) -> Floats:
 
 
 def _median(values: Floats, launches: Integers) -> Floats:
-    """The median over the launches of every pair; NaN where one of them has no number."""
+    """The median over the launches of every pair; NaN if any launch has NaN."""
     found = np.empty(len(values))
     for count in np.unique(launches).tolist():
         mine = launches == count
@@ -294,7 +306,7 @@ def _median(values: Floats, launches: Integers) -> Floats:
 
 
 def _intervals(medians: Floats, launches: Integers) -> tuple[Floats, Floats]:
-    """The interval over launches where there are enough, else their range."""
+    """The interval over launches; their range if there are too few."""
     low, high = np.empty(len(medians)), np.empty(len(medians))
     for count in np.unique(launches).tolist():
         mine = launches == count
@@ -305,8 +317,8 @@ def _intervals(medians: Floats, launches: Integers) -> tuple[Floats, Floats]:
     return low, high
 
 
-def _apart(fast: Floats, slow: Floats, launches: Integers) -> Floats:
-    """How far two modes are apart that at least half of the launches have; 0 where they have not."""
+def _mode_ratio(fast: Floats, slow: Floats, launches: Integers) -> Floats:
+    """Slow mode over fast mode for pairs of which at least half of the launches are bimodal; else 0."""
     found = np.zeros(len(fast))
     two = 2 * (~np.isnan(fast)).sum(axis=1) >= launches
     if two.any():

@@ -1,6 +1,6 @@
-"""The pairs of a long row, taken from its text as columns and held against themselves all at once.
+"""Fast decoding of a row with many pairs: JSON text to columns, with vectorised consistency checks.
 
-A record per pair takes some 100 µs to make and to look at, and a row of 1,024 ranks has a million of them.
+A record per pair takes about 100 µs to make and to check, and a row of 1,024 ranks has a million pairs.
 """
 
 import math
@@ -19,19 +19,22 @@ from busbw.runs.store import NOT_A_RECORD
 Integers = npt.NDArray[np.signedinteger]
 
 _AT_A_TIME = 4096
-"""Pairs that are decoded together."""
+"""Number of pairs that are decoded together."""
 _EXACT_NS = 2**52
-"""52 days; up to there numpy compares whole numbers with fractions as Python does."""
+"""52 days. Up to this limit, numpy compares integers with floats as exactly as Python does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairPart:
-    """Many groups of two ranks as columns, by the names of ``GroupSamples``; the samples of pair after pair in one.
+    """Many groups of two ranks as columns, named after ``GroupSamples``. Samples of all pairs are concatenated.
 
-    ``ranks`` (pairs × 2), ``length`` (samples of each pair), ``slowest`` … ``span`` (all samples, ns; empty where not
-    recorded), ``late`` and ``last`` (likewise; which of the two ranks it is, 0 or 1), ``factors`` (pairs × bus factor,
-    wire bytes and moved factor; NaN: none), ``quantiles`` (pairs × 2 × quantiles, ns), ``disturbed`` (pairs × how many
-    samples were disturbed, and missed).
+    ranks: pairs × 2
+    length: number of samples of each pair
+    slowest, fastest, skew, span: all samples, ns; empty if not recorded
+    late, last: one entry per sample: which of the two ranks, 0 or 1; empty if not recorded
+    factors: pairs × (bus factor, wire bytes, moved factor); NaN for None
+    quantiles: pairs × 2 × quantiles, ns
+    disturbed: pairs × (number of disturbed samples, number of missed windows)
     """
 
     ranks: Integers
@@ -48,8 +51,8 @@ class PairPart:
 
 
 def parts_of(case: Case, raw: Sequence[msgspec.Raw]) -> list[PairPart] | None:
-    """All groups of a long row as columns; None: they have to be taken one by one, as there are none, they are not as
-    most pairs are, or one of them has a flaw: which, ``soundness`` tells.
+    """All groups of a row as columns. None if they must be decoded one by one: there are none, they have an unusual
+    form, or one is inconsistent; ``soundness`` then names the error.
     """
     parts: list[PairPart] = []
     for first in range(0, len(raw), _AT_A_TIME):
@@ -67,7 +70,7 @@ def parts_of(case: Case, raw: Sequence[msgspec.Raw]) -> list[PairPart] | None:
 
 
 class _RankText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What a rank of a pair saw; more than this is kept of small blocks only."""
+    """``RankSamples`` of one rank of a pair, without its samples, which only small blocks keep."""
 
     rank: int
     quantiles_ns: msgspec.Raw
@@ -76,7 +79,7 @@ class _RankText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
 
 
 class _PairText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """``GroupSamples`` of two ranks, whose long vectors are not decoded."""
+    """``GroupSamples`` of two ranks; long vectors stay undecoded."""
 
     ranks: tuple[int, int]
     bus_factor: float | None
@@ -101,7 +104,7 @@ _PAIR_DECODER = msgspec.json.Decoder(_PairText)
 
 
 def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
-    """Pairs as columns. Raises ValueError and what decoding raises where they are not as most are."""
+    """Pairs as columns. Raises ValueError, or a decoding error, for pairs of an unusual form."""
     pairs = list(map(_PAIR_DECODER.decode, raw))
     length = _numbers([pair.slowest_ns for pair in pairs])[1]
 
@@ -111,14 +114,13 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
             return np.empty(0, dtype=np.int32)
         values, lengths = _numbers(texts)
         if not np.array_equal(lengths, length):
-            message = f"{name} has another length than slowest_ns"
+            message = f"{name} and slowest_ns differ in length"
             raise ValueError(message)
         return values
 
-    of_ranks = [(pair.ranks, pair.per_rank[0], pair.per_rank[1]) for pair in pairs]
-    quantiles, counts = _numbers([one.quantiles_ns for _, *both in of_ranks for one in both])
+    quantiles, counts = _numbers([rank.quantiles_ns for pair in pairs for rank in pair.per_rank])
     if (
-        any(ranks != (one.rank, other.rank) for ranks, one, other in of_ranks)
+        any(pair.ranks != (pair.per_rank[0].rank, pair.per_rank[1].rank) for pair in pairs)
         or (counts != len(QUANTILES)).any()
         or not all(_within_reach(column(name)) for name in ("exit_skew_ns", "beside_ns"))
         or not all(
@@ -128,7 +130,7 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
             if numbers
         )
     ):
-        message = "something that is not in the columns has a flaw"
+        message = "a field outside the columns is inconsistent"
         raise ValueError(message)
     return part_of(pairs, length, column, quantiles.reshape(len(pairs), 2, len(QUANTILES)))
 
@@ -139,7 +141,7 @@ def part_of(
     column: Callable[[str], Integers],
     quantiles: Integers,
 ) -> PairPart:
-    """``pairs`` as columns, of which ``column`` makes those of samples. Raises ValueError as ``_which`` does."""
+    """``pairs`` as columns; ``column`` makes the columns of samples. Raises ValueError as ``_which`` does."""
     ranks = small(np.asarray([pair.ranks for pair in pairs], dtype=np.int64))
     factors = [(pair.bus_factor, pair.wire_bytes, pair.moved_factor) for pair in pairs]
     return PairPart(
@@ -158,14 +160,15 @@ def part_of(
 
 
 def _which(ranks: Integers, length: Integers, named: Integers) -> Integers:
-    """Which of the two ``ranks`` of its pair each of ``named`` is, 0 or 1; empty where some samples name none. Raises
-    ValueError for another rank.
+    """The position, 0 or 1, of each rank in ``named`` among the two ``ranks`` of its pair.
+
+    Empty if some samples name no rank. Raises ValueError for a rank that is not of the pair.
     """
     if len(named) < length.sum():
         return np.empty(0, dtype=np.int8)
-    one, other = np.repeat(ranks, length, axis=0).T
-    second = named == other
-    if not (second | (named == one)).all():
+    first, second_rank = np.repeat(ranks, length, axis=0).T
+    second = named == second_rank
+    if not (second | (named == first)).all():
         message = "a rank that is not of the pair"
         raise ValueError(message)
     return np.asarray(second, dtype=np.int8)
@@ -176,35 +179,35 @@ _AS_ONE_ROW = bytes(
     {"[": ord(" "), "]": ord(",")}.get(chr(letter), letter if chr(letter) in "0123456789,-" else _NO_NUMBER)
     for letter in range(256)
 )
-"""Makes numbers with a comma behind each of JSON arrays of whole numbers."""
+"""Translation table from JSON arrays of integers to numbers that are each followed by a comma."""
 
 
 def _numbers(texts: Sequence[msgspec.Raw]) -> tuple[Integers, Integers]:
-    """The whole numbers of JSON arrays, all in one, and how many are in each; raises ValueError for anything else.
+    """The integers of JSON arrays, concatenated, and the length of each array. Raises ValueError for other values.
 
-    numpy takes them from the text in half the time that it takes to make Python's integers and go on from there.
+    Parsing the text with numpy takes half the time of making Python integers first.
     """
     text = b"".join(texts)
     row = text.translate(_AS_ONE_ROW)
     letters = np.frombuffer(row, dtype=np.uint8)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))) - 1
-    # No array holds another one when there are as many as texts; a space before the end of one is where it began.
+    # As many "]" as texts: no array is nested. A space before the end of an array: the array is empty.
     if (
         letters.max() == _NO_NUMBER
         or text.count(b"]") != len(texts)
         or (letters[ends] != ord(",")).any()
         or (letters[ends - 1] == ord(" ")).any()
     ):
-        message = "not all are arrays of whole numbers"
+        message = "not all values are arrays of integers"
         raise ValueError(message)
     commas = np.flatnonzero(letters == ord(","))
     return small(np.fromstring(row, dtype=np.int64, sep=",")), np.diff(np.searchsorted(commas, ends), prepend=-1)
 
 
 def _is_sound(part: PairPart, case: Case) -> bool:
-    """Whether every pair of ``part`` is as ``sound_groups`` wants it, all at once; which flaw it is, that one tells.
+    """Whether every pair of ``part`` passes the checks of ``sound_groups``, which names the error if not.
 
-    Not looked at is what ``part`` has only in short: the numbers of the disturbed samples, and whose quantiles they
+    Two things are not checked here because ``part`` lacks them: which samples were disturbed, and whose quantiles they
     are.
     """
     low, high = part.ranks.min(axis=1), part.ranks.max(axis=1)
@@ -221,19 +224,19 @@ def _is_sound(part: PairPart, case: Case) -> bool:
 
 
 def small(numbers: npt.NDArray[np.int64]) -> Integers:
-    """In 32 bits where they fit: most times are below 2 s."""
+    """``numbers`` in 32 bits if they fit; most times are below 2 s."""
     limit = np.iinfo(np.int32)
     fits = not numbers.size or (numbers.min() >= limit.min and numbers.max() <= limit.max)
     return numbers.astype(np.int32) if fits else numbers
 
 
 def _within_reach(values: Integers, least: int = 0) -> bool:
-    """Whether all ``values`` (ns) are from ``least`` to the longest time there is."""
+    """Whether all ``values`` (ns) are between ``least`` and the longest valid time."""
     return not len(values) or bool(least <= values.min() and values.max() <= LONGEST_NS)
 
 
 def _quantiles_agree(part: PairPart) -> bool:
-    """Whether the quantiles of both ranks of every pair lie between those of its fastest and its slowest times."""
+    """Whether both ranks' quantiles lie between those of the fastest and of the slowest times, in every pair."""
     starts = np.cumsum(part.length) - part.length
     for length in np.unique(part.length).tolist():
         alike = np.flatnonzero(part.length == length)

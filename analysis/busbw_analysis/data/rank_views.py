@@ -1,4 +1,4 @@
-"""Each rank's own times beside the headline, and how often it came last."""
+"""Each rank's own times, beside those of the slowest rank, and how often it arrived last."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,13 @@ from busbw_analysis.data.load import Block
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """One rank: median over launches of its own median (ns per call), the median over blocks of its own median over
-    that of the slowest rank, and how often it was the last to come.
+    """The results of one rank.
 
-    ``late_count`` of ``samples`` samples had this rank enter last or, where ``GroupSummary.entry_known`` is false, hold
-    the shortest time (which in a synchronising op is usually the same, and says nothing in another).
+    median_ns: median over launches of this rank's median time, ns per call
+    own_share: median over blocks of this rank's median over the slowest rank's median
+    late_count: number of samples in which this rank entered last. If ``GroupSummary.entry_known`` is false: in which it
+        had the shortest time. That usually means the same for a synchronising op, and nothing for any other.
+    samples: number of samples counted
     """
 
     rank: int
@@ -27,9 +29,9 @@ class RankView:
 
 
 def views_of(ranks: Sequence[int], launches: Mapping[tuple[int, int], Sequence[Block]]) -> tuple[RankView, ...]:
-    """One view of each of ``ranks``, from the blocks of every launch."""
+    """One view per rank in ``ranks``, from the blocks of every launch."""
     samples = [block.samples for blocks in launches.values() for block in blocks]
-    late = np.concatenate([one.last_rank or one.late_rank for one in samples])
+    late = np.concatenate([group.last_rank or group.late_rank for group in samples])
     middle = QUANTILES.index(0.5)
     medians: dict[int, list[float]] = {rank: [] for rank in ranks}
     shares: dict[int, list[float]] = {rank: [] for rank in ranks}

@@ -1,4 +1,4 @@
-"""When a run was broken off, how far it was, and when it was gone on with: said beside what is made of its launches."""
+"""Texts about interrupted and resumed runs: how far a run got, when it ended, and when it was resumed."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,16 +10,16 @@ from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import Dataset
 
 SOON_SECONDS = 600.0
-"""A launcher whose world is one launch ends the run after each of them, and the next one resumes it. So soon after, it
-is no interruption that anybody has to be told of.
+"""If every launch is a job of its own, the run ends after each launch and the next job resumes it. A resumption this
+soon is not reported as an interruption.
 """
 
 
 def ended_in_words(stored: StoredRun) -> str:
-    """How a run ended that is not complete, how many of its launches are, and how to measure the rest."""
+    """How an incomplete run ended, how many of its launches are complete, and how to measure the rest."""
     end, progress = stored.end, progress_of(stored)
     if end is None:
-        text = f"Run {stored.run.id} has no end: it was killed, or it is still going on. What it finished is kept"
+        text = f"Run {stored.run.id} has no end: it was killed or is still running. Its finished blocks are kept"
     else:
         text = f"Run {stored.run.id} {_ended(end)}{f': {end.reason}' if end.reason else ''}"
     if progress.complete >= progress.planned:
@@ -32,21 +32,21 @@ def _ended(end: Ended) -> str:
 
 
 def resumptions(dataset: Dataset) -> Iterator[str]:
-    """One text for each run that was resumed. Its launches are told apart by their numbers, like all others: fresh
-    processes are another launch, also when they measure what an earlier one did not come to.
+    """One text for each run that was resumed. Fresh processes are a new launch with its own number, even if they
+    measure the blocks that an earlier launch did not reach.
     """
     for stored in dataset.runs:
-        told = list(_launches_that_went_on(stored))
-        if told:
+        resuming = list(_resuming_launches(stored))
+        if resuming:
             yield (
-                f"Run {stored.run.id} was resumed: {'; '.join(told)}. A launch that measures what another one left "
-                "counts as a launch of its own: cases whose blocks are spread over both have one launch more, of fewer "
-                "blocks."
+                f"Run {stored.run.id} was resumed: {'; '.join(resuming)}. A launch that measures the remaining blocks "
+                "of another counts as a separate launch: cases with blocks in both have one launch more, with fewer "
+                "blocks each."
             )
 
 
-def _launches_that_went_on(stored: StoredRun) -> Iterator[str]:
-    """Those that say whose blocks they measure, and those that began after an end of the run."""
+def _resuming_launches(stored: StoredRun) -> Iterator[str]:
+    """The launches that complete another launch, and those that started after an end of the run."""
     end: Ended | None = None
     for place, row in enumerate(stored.rows):
         if isinstance(row, Ended):
@@ -58,7 +58,7 @@ def _launches_that_went_on(stored: StoredRun) -> Iterator[str]:
 
 
 def _comes_next(stored: StoredRun, place: int, begun: LaunchStarted, end: Ended) -> bool:
-    """Whether this is just the next launch of the plan, begun at row ``place``, where all before it were through."""
+    """Whether the launch begun at row ``place`` is simply the next of the plan, with all earlier ones complete."""
     until_then = progress_of(replace(stored, rows=stored.rows[:place]))
     between = datetime.fromisoformat(begun.started) - datetime.fromisoformat(end.ended)
     planned = end.status == "interrupted" and len(until_then.there) < until_then.planned
@@ -67,7 +67,7 @@ def _comes_next(stored: StoredRun, place: int, begun: LaunchStarted, end: Ended)
 
 def _in_words(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str:
     blocks = sum(row.launch == begun.launch for row in stored.measurements)
-    what = "is a new one" if begun.resumes is None else f"is what launch {begun.resumes + 1} had left"
+    what = "is new" if begun.resumes is None else f"measured the remaining blocks of launch {begun.resumes + 1}"
     before = "" if end is None else f", after the run {_ended(end)} at {end.ended}"
     count = "1 block" if blocks == 1 else f"{blocks} blocks"
-    return f"launch {begun.launch + 1} (begun {begun.started}, {count}) {what}{before}"
+    return f"launch {begun.launch + 1} (started {begun.started}, {count}) {what}{before}"

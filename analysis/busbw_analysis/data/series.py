@@ -1,4 +1,4 @@
-"""The curves of a run: one op with everything fixed but its size, ready for a fit, a model and a plot."""
+"""The curves of a run: one op at all its sizes with every other setting fixed; input for fits, models and plots."""
 
 from dataclasses import dataclass, fields
 
@@ -11,13 +11,15 @@ from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.summary import CaseSummary, summarise
 
 _MORE = frozenset({"overlap", "barriers"})
-"""Modes whose samples hold more than the call."""
+"""Modes whose samples include more than the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
-    """What two points must share to be on one curve. ``ranks`` are the group, ``hosts`` how many it spans;
-    ``cost_models`` is the family of those of the backend (``BackendTraits``).
+    """The settings that all points of a curve share: those of ``Case`` except the size, and these.
+
+    cost_models: the backend's family of cost models (``BackendTraits``)
+    ranks, hosts: the ranks of the group, and how many hosts it spans
     """
 
     op: str
@@ -48,7 +50,7 @@ class SeriesKey:
 
     @property
     def label(self) -> str:
-        """A name for tables and legends; says only what is not the usual."""
+        """A name for tables and legends, with only the settings that are not the default."""
         where = f"{len(self.ranks)} ranks" if self.group == "all" else f"ranks {rank_list(self.ranks)} of {self.group}"
         hosts = [] if self.hosts == 1 else [f"{self.hosts} hosts"]
         return " · ".join([*case_in_words(self, {"group", "device"}), where, *hosts])
@@ -56,8 +58,11 @@ class SeriesKey:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size of a curve: bytes, ns per call and B/s. ``launch_medians_ns`` are in the order of the launches,
-    which ``launch_keys`` name: run and launch.
+    """One size of a curve. Sizes are bytes, times ns per call, rates B/s.
+
+    case: index of its case
+    launch_medians_ns, launch_keys: one entry per launch, in order; a key is run and launch
+    The other fields are those of ``GroupSummary``.
     """
 
     size_bytes: int
@@ -75,7 +80,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The measured points of one curve, by ascending size. ``bus_factor`` is None where there is no wire."""
+    """The measured points of one curve, by ascending size. ``bus_factor`` is None if nothing crosses a wire."""
 
     key: SeriesKey
     bus_factor: float | None
@@ -84,14 +89,12 @@ class Series:
 
     @property
     def launches(self) -> int:
-        """The smallest number of launches behind any point."""
+        """The smallest number of launches of any point."""
         return min(len(point.launch_medians_ns) for point in self.points)
 
     @property
     def in_common(self) -> tuple[tuple[float, ...], ...]:
-        """The launch medians (ns) of every point in those launches that measured all of them: the same launch at the
-        same place in each.
-        """
+        """The launch medians (ns) of every point, for the launches that measured all points, in the same order."""
         known = [dict(zip(point.launch_keys, point.launch_medians_ns, strict=True)) for point in self.points]
         common = [key for key in known[0] if all(key in medians for medians in known)]
         return tuple(tuple(medians[key] for key in common) for medians in known)
@@ -99,13 +102,15 @@ class Series:
 
 _OF_CASE = {field.name for field in fields(SeriesKey)} - {"cost_models", "ranks", "hosts"}
 _OF_GROUP = {field.name for field in fields(Point)} - {"size_bytes", "case"}
-"""What a curve has of its cases, and a point of its group, under the same name."""
+"""Fields that a curve copies from its cases, and a point from its group."""
 
 
 @once
 def series_of(dataset: Dataset) -> tuple[Series, ...]:
-    """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other. Nor have
-    samples that hold something else as well, and steps of training: most of their time is not communication.
+    """All curves of the measured cases.
+
+    There are none of pair matrices, whose pairs are compared with each other; of modes whose samples include more than
+    the call; and of training steps, where most of the time is not communication.
     """
     found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
     for summary in summarise(dataset):
@@ -125,7 +130,7 @@ def series_of(dataset: Dataset) -> tuple[Series, ...]:
 
 
 def key_of(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> SeriesKey:
-    """The curve that a case is a point of, on one group of ranks."""
+    """The key of the curve that a case belongs to, on one group of ranks."""
     of_case = {name: getattr(summary.case, name) for name in _OF_CASE}
     hosts = len(dataset.hosts_of(group.ranks)) or 1
     return SeriesKey(**of_case, cost_models=dataset.backend.cost_models, ranks=group.ranks, hosts=hosts)

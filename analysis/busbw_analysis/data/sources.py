@@ -1,4 +1,4 @@
-"""What the commands of the analysis read, and the one way to what a user names: a run folder, a log, ``latest``."""
+"""Finds and reads the input that a user names: a run folder, a log of another tool, ``latest`` or ``-``."""
 
 import hashlib
 import shutil
@@ -21,11 +21,11 @@ _HEAD_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that results can be read from.
+    """A kind of input that results can be read from.
 
-    name: in words, such as "a run folder"
-    recognises: whether it is at a path; the bytes are those that a file begins with, empty for a folder
-    read: what is there as a run, by what the user says of a log; raises BusbwError
+    name: for messages, such as "a run folder"
+    recognises: whether a path is of this kind; gets the path and the first bytes of the file (empty for a folder)
+    read: reads the path as a run, with the user's facts about a log; raises BusbwError
     """
 
     name: str
@@ -62,34 +62,34 @@ def _run_of(path: Path, name: str, file: IO[bytes], modified: float, facts: LogF
 
 SOURCES: Final = (
     Source("a run folder", lambda path, _head: (path / store.RUN_FILE).is_file(), lambda path, _facts: read(path)),
-    # Whatever is a file with something in it: its reader says best why it is none.
+    # Accept any non-empty file: the log readers give the best reason if it is not a log.
     Source("a log of another tool", lambda path, head: bool(head) and path.name != store.RUN_FILE, _read_log),
 )
-"""The first that recognises what is at a path reads it."""
+"""The first source that recognises a path reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a user named: where it is, and what reads it."""
+    """An input that a user named: its path and the source that reads it."""
 
     path: Path
     source: Source
 
     @property
     def folder(self) -> Path:
-        """Where a report on it goes."""
+        """The folder that its report is written to."""
         return self.path if self.path.is_dir() else self.path.parent
 
     def read(self, facts: LogFacts | None = None) -> store.StoredRun:
-        """Its results, by what the user says of a log; raises BusbwError."""
+        """Its results, with the user's facts about a log; raises BusbwError."""
         return self.source.read(self.path, facts or LogFacts())
 
 
 def find(results_dir: Path, selector: str) -> Found:
-    """What ``selector`` means: the path of one of ``SOURCES``, a run's name or the start or end of it, ``latest``, or
-    ``-`` for a log on standard input.
+    """The input that ``selector`` names: a path of one of ``SOURCES``, the name of a run or its start or end,
+    ``latest``, or ``-`` for a log on standard input.
 
-    Raises StoreError when that is nothing, or more than one run.
+    Raises StoreError if it matches nothing, or more than one run.
     """
     given = Path(selector)
     if given == STANDARD_INPUT:
@@ -106,25 +106,25 @@ def find(results_dir: Path, selector: str) -> Found:
     except StoreError as error:
         if not is_file:
             raise
-        message = f"{given} holds no results that can be read; want {' or '.join(one.name for one in SOURCES)}"
+        message = f"{given}: no readable results; expected {' or '.join(source.name for source in SOURCES)}"
         raise StoreError(message) from error
 
 
 def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None = None) -> list[store.StoredRun]:
-    """What each of ``selectors`` means, read. Raises UsageError where ``facts`` are said of logs and none is a log, and
-    as ``find`` and ``Found.read``.
+    """Find and read every selector. Raises UsageError if ``facts`` are given and no input is a log, and the errors of
+    ``find`` and ``Found.read``.
     """
-    found = [find(results_dir, selector) for selector in selectors]
-    said = [] if facts is None else [name for name in LogFacts.__slots__ if getattr(facts, name) is not None]
-    if said and all(one.source is SOURCES[0] for one in found):
-        options = ", ".join("--format" if name == "reader" else f"--{name}" for name in said)
-        message = f"{options}: only for logs of other tools, which may not tell it; {found[0].path} is a run of busbw"
+    inputs = [find(results_dir, selector) for selector in selectors]
+    given = [] if facts is None else [name for name in LogFacts.__slots__ if getattr(facts, name) is not None]
+    if given and all(found.source is SOURCES[0] for found in inputs):
+        options = ", ".join("--format" if name == "reader" else f"--{name}" for name in given)
+        message = f"{options}: only for logs of other tools; {inputs[0].path} is a busbw run, which records these facts"
         raise UsageError(message)
-    return [one.read(facts) for one in found]
+    return [found.read(facts) for found in inputs]
 
 
 def _at(path: Path) -> Found | None:
-    """What is at ``path``; None where no source recognises it."""
+    """The input at ``path``; None if no source recognises it."""
     head = b""
     if path.is_file():
         with files.opened(path) as file:

@@ -1,4 +1,4 @@
-"""What became of every case, and its numbers: one summary per group of ranks."""
+"""The summary of every case: its state, flags, and one summary per group of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +30,12 @@ Flag = Literal[
     "clock error",
     "excess traffic",
     "not converged",
-    "not checked",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All groups of a split together: rates add up (B/s), the time is that of the slowest group (ns per call)."""
+    """All concurrent groups together: rates (B/s) and bytes are sums, the time (ns per call) is the slowest group's."""
 
     time_ns: float
     algbw: float | None
@@ -46,13 +45,17 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class CaseSummary:
-    """One case of the plan: what became of it and, where it was measured, one summary per group of ranks.
+    """One case of the plan: its state and, if measured, one summary per group of ranks.
 
-    ``groups`` is empty unless the case was measured and never failed by its own doing: wrong data are no fast result,
-    and the launches that went well stay in the run folder. ``total`` is there for concurrent groups only (not for the
-    pair matrix, whose pairs take turns). ``check`` is ``verified``, ``wrong (what)``, ``not checked (reason)``
-    or, when the case failed for another reason, ``failed (reason)``. ``loops`` have made the calls. ``lost`` says which
-    launches of a measured case failed by no doing of it, and wait for ``--resume``.
+    index, case, state, reasons: from ``CaseRow``
+    check: ``verified``, ``wrong (what)``, ``not checked (reason)`` or, for another failure, ``failed (reason)``
+    stop_reasons: why its blocks ended
+    groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
+    total: sum over concurrent groups; None for one group and for a pair matrix, whose pairs take turns
+    flags: reasons for caution
+    disturbance: system interference
+    loops: which loops made the calls
+    lost: launches of a measured case that failed for a transient reason; ``--resume`` measures them
     """
 
     index: int
@@ -70,69 +73,62 @@ class CaseSummary:
 
     @property
     def only(self) -> GroupSummary | None:
-        """The one group of an op on all ranks or on one pair; None for splits, the pair matrix and unmeasured cases."""
+        """The group, if there is exactly one; None for several groups, a pair matrix and a case without a result."""
         return self.groups[0] if len(self.groups) == 1 else None
 
 
 @once
 def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
-    """Every case of ``dataset``, in the order of the plan, whatever became of it."""
-    by_case = grouped(dataset.blocks, lambda block: block.case)
+    """Summaries of all cases of ``dataset``, in the order of the plan, including those without results."""
+    blocks = grouped(dataset.blocks, lambda block: block.case)
     pairs = by_key((case, (run, block)) for run, case, block in dataset.pair_blocks)
-    told = by_key((case, (run, imported)) for run, case, imported in dataset.imported)
+    imported = by_key((case, (run, row)) for run, case, row in dataset.imported)
     summaries = (
-        _pair_case(row, pairs[row.index])
-        if row.index in pairs
-        else _imported_case(row, told[row.index])
-        if row.index in told
-        else _case(row, by_case.get(row.index, []))
+        _summary(row, blocks.get(row.index, []), pairs.get(row.index, []), imported.get(row.index, []))
         for row in dataset.cases
     )
     shared = dataset.oversubscribed_hosts
     return tuple(
-        replace(one, flags=(*one.flags, "oversubscribed"))
-        if shared and shared.keys() & dataset.hosts_of(ranks_in(one.groups))
-        else one
-        for one in summaries
+        replace(summary, flags=(*summary.flags, "oversubscribed"))
+        if shared and shared.keys() & dataset.hosts_of(ranks_in(summary.groups))
+        else summary
+        for summary in summaries
     )
 
 
-def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSummary:
-    rows = [block for _, block in blocks]
-    groups = PairGroups(row.case, blocks) if row.state == "measured" else ()
-    return _summary(row, groups, rows)
-
-
-def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
-    by_ranks = grouped(blocks if row.state == "measured" else (), lambda block: block.samples.ranks)
-    groups = tuple(summarise_group(row.case, ranks, members) for ranks, members in by_ranks.items())
-    return _summary(row, groups, [block.measurement for block in blocks], blocks)
-
-
-def _imported_case(row: CaseRow, told: Sequence[tuple[int, Imported]]) -> CaseSummary:
-    """A case of another tool's log: its groups are made of what is printed, and nothing is made of samples."""
-    by_ranks = grouped(told if row.state == "measured" else (), lambda one: one[1].ranks)
-    groups = tuple(summarise_imported(row.case, ranks, members) for ranks, members in by_ranks.items())
-    return _summary(row, groups, [one for _, one in told])
-
-
 def _summary(
-    row: CaseRow, groups: Groups, rows: Sequence[Measurement | Imported], blocks: Sequence[Block] = ()
+    row: CaseRow,
+    blocks: Sequence[Block],
+    pairs: Sequence[tuple[int, PairBlock]],
+    imported: Sequence[tuple[int, Imported]],
 ) -> CaseSummary:
-    measured = [one for one in rows if isinstance(one, Measurement)]
-    disturbance = disturbance_of(blocks, [one for one in rows if isinstance(one, PairBlock)])
+    """Summarise a case from its results, which are all of one kind."""
+    groups: Groups = ()
+    if row.state == "measured" and pairs:
+        groups = PairGroups(row.case, pairs)
+    elif row.state == "measured":
+        measured_by = grouped(blocks, lambda block: block.samples.ranks)
+        printed_by = grouped(imported, lambda item: item[1].ranks)
+        groups = (
+            *(summarise_group(row.case, ranks, members) for ranks, members in measured_by.items()),
+            *(summarise_imported(row.case, ranks, members) for ranks, members in printed_by.items()),
+        )
+    pair_blocks = [block for _, block in pairs]
+    measured = [*(block.measurement for block in blocks), *pair_blocks]
+    checks = [*(record.check for record in measured), *(result.check for _, result in imported)]
+    disturbance = disturbance_of(blocks, pair_blocks)
     return CaseSummary(
         index=row.index,
         case=row.case,
         state=row.state,
         reasons=row.reasons,
-        check=_failure(row.reasons) if row.state == "failed" else _check([one.check for one in rows]),
-        stop_reasons=tuple(sorted({one.stop_reason for one in measured})),
+        check=_failure(row.reasons) if row.state == "failed" else _check(checks),
+        stop_reasons=tuple(sorted({record.stop_reason for record in measured})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
         flags=_flags(row.case, measured, groups, disturbance) if groups else (),
         disturbance=disturbance,
-        loops=tuple(sorted({one.loop for one in measured})),
+        loops=tuple(sorted({record.loop for record in measured})),
         lost=row.lost,
     )
 
@@ -161,27 +157,27 @@ def _total(groups: Sequence[GroupSummary]) -> Total:
 
 
 def _added(rates: Sequence[float | None]) -> float | None:
-    """The sum, or None when one of them does not exist: half a sum is no sum."""
+    """The sum; None if any rate is None."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if len(known) == len(rates) else None
 
 
 def _flags(case: Case, measured: Sequence[Measurement], groups: Groups, disturbance: Disturbance) -> tuple[Flag, ...]:
-    """What a reader of one row must know, but for ``oversubscribed``, which the machine tells."""
+    """The flags of a case, except ``oversubscribed``, which depends on the hosts."""
     of = partial(of_groups, groups)
-    overlaps = () if isinstance(groups, PairGroups) else [one.overlap for one in groups if one.overlap is not None]
+    overlaps = () if isinstance(groups, PairGroups) else [group.overlap for group in groups if group.overlap]
     wanted: tuple[tuple[Flag, bool | np.bool_], ...] = (
         ("bimodal", has_modes(groups)),
         ("outlier mode", (of("slow_time_share") > 0.1).any()),
-        # Ranks that copy wait for nobody, so when they come changes nothing.
+        # Local ops do not wait for other ranks, so arrival skew does not matter.
         ("skew>10%", case.op not in LOCAL and (of("skew_share") > 0.1).any()),
         ("drift", of("drift").any()),
         ("autocorrelated", (of("tau") >= 5).any()),
         ("outliers", (of("outlier_share") > 0.05).any()),
         ("disturbed", disturbance.high),
-        ("unbalanced", any(one.unbalanced for one in overlaps)),
+        ("unbalanced", any(overlap.unbalanced for overlap in overlaps)),
         ("clock error", (of("clock_error_ns") > CLOCK_ERROR_SHARE * of("time_ns")).any()),
         ("excess traffic", (of("moved_factor") > 1).any()),
-        ("not converged", any(one.stop_reason != "converged" for one in measured)),
+        ("not converged", any(record.stop_reason != "converged" for record in measured)),
     )
     return tuple(flag for flag, raised in wanted if raised)

@@ -1,12 +1,14 @@
-"""What is not known, and why: one record for every answer that cannot be given."""
+"""The record that replaces a result that cannot be given, with the reason."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """No model, no peak, no fit, no plateaus, no choice of a library. ``code`` is a short stable word for scripts and
-    tests, ``reason`` says why in words, which may change.
+    """Why there is no model, peak, fit, plateau or library choice.
+
+    code: short stable word for scripts and tests
+    reason: explanation for a reader; its wording may change
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""Runs as other programs read them: the table of formats, one module for each kind."""
+"""Export of runs to formats of other programs: the table of formats, with one module per kind."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,12 @@ from busbw_analysis.report.tables.frames import case_frame, sample_frame
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """A format: what it is of, a judged run as bytes, and where it has them the samples of one.
+    """An export format.
 
-    cases, samples: raise AnalysisError for a run without anything that the format can hold
-    binary: it is no text
+    name, summary: name and description for the command line
+    cases: writes the results of a run; raises AnalysisError if the format can represent none of them
+    samples: writes the samples of a run; None if the format has no samples
+    binary: whether the output is not text
     """
 
     name: str
@@ -29,20 +31,20 @@ class Exporter:
 
 
 def _tidy(name: str, summary: str, written: Callable[[pd.DataFrame], bytes], *, binary: bool = False) -> Exporter:
-    """A format that holds any table: one row a case and group of ranks, or one a sample."""
-    return Exporter(name, summary, lambda one: written(case_frame(one)), lambda one: written(sample_frame(one)), binary)
+    """A format for any table: one row per case and group of ranks, or one per sample."""
+    return Exporter(name, summary, lambda run: written(case_frame(run)), lambda run: written(sample_frame(run)), binary)
 
 
 EXPORTERS: Final = {
-    one.name: one
-    for one in (
+    exporter.name: exporter
+    for exporter in (
         Exporter("nccl-tests", "the tables of nccl-tests 2.18", nccl_tests.text),
         Exporter("osu", "the tables of the OSU micro-benchmarks", osu.text),
-        _tidy("csv", "one row a case, or with --samples one a sample", frames.csv),
-        _tidy("json-lines", "the same, one object a line", frames.json_lines),
-        _tidy("parquet", "the same, by pyarrow", frames.parquet, binary=True),
-        Exporter("openmetrics", "gauges, for the textfile collector of node_exporter", openmetrics.text),
-        Exporter("trace", "timelines of steps of training, for Perfetto and chrome://tracing", trace.text),
+        _tidy("csv", "one row per case, or with --samples per sample", frames.csv),
+        _tidy("json-lines", "as csv, one JSON object per line", frames.json_lines),
+        _tidy("parquet", "as csv, needs pyarrow", frames.parquet, binary=True),
+        Exporter("openmetrics", "gauges for the textfile collector of node_exporter", openmetrics.text),
+        Exporter("trace", "timelines of training steps for Perfetto and chrome://tracing", trace.text),
         Exporter("markdown", "the report", lambda judged: to_markdown.render(compose.page_of(judged)).encode()),
     )
 }

@@ -1,4 +1,4 @@
-"""Tidy files: the columns of ``Run.table()`` and ``Run.samples()`` (docs/python.md) as CSV, JSON lines and Parquet."""
+"""Tables of ``Run.table()`` and ``Run.samples()`` (docs/python.md) as CSV, JSON lines and Parquet."""
 
 import io
 
@@ -8,21 +8,21 @@ from busbw.errors import UsageError
 
 
 def csv(frame: pd.DataFrame) -> bytes:
-    """One line a row below a line of names; nothing where a number is not known."""
+    """A header and one line per row; unknown numbers are empty."""
     return frame.to_csv(index=False).encode()
 
 
 def json_lines(frame: pd.DataFrame) -> bytes:
-    """One object a row; null where a number is not known."""
+    """One object per row; unknown numbers are null."""
     return frame.to_json(orient="records", lines=True, double_precision=15, force_ascii=False).encode()
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """Raises UsageError where pyarrow is not installed."""
+    """A Parquet file. Raises UsageError if pyarrow is not installed."""
     kept = io.BytesIO()
     try:
         frame.to_parquet(kept, engine="pyarrow", index=False)
     except ImportError as error:
-        message = "Parquet needs pyarrow, which is not installed; pip install 'busbw[parquet]'"
+        message = "Parquet needs pyarrow, which is not installed; run pip install 'busbw[parquet]'"
         raise UsageError(message, code="no-pyarrow") from error
     return kept.getvalue()

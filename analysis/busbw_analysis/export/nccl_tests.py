@@ -1,8 +1,8 @@
-"""The tables of nccl-tests, in its columns and widths, so that what parses these parses ours.
+"""Export to the tables of nccl-tests, with its columns and widths, so that existing parsers can read them.
 
 Source: ``writeBenchmarkLinePreamble``, ``writeBenchmarkLineBody``, ``getFloatStr`` and ``writeResultHeader`` of
-``src/util.cu`` (NVIDIA/nccl-tests 2.19.6). Sizes that were measured one way alone have ``nan`` the other way. A type
-that is not known is ``none``, and has ``N/A`` elements.
+``src/util.cu`` (NVIDIA/nccl-tests 2.19.6). A size measured only in place or only out of place has ``nan`` in the other
+columns. An unknown type is ``none``, with ``N/A`` elements.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ OPS: Final = {
     "all_to_all": "alltoall",
     "send_recv": "sendrecv",
 }
-"""Operations → the names of its programs, without ``_perf``."""
+"""Operation → name of the nccl-tests program, without ``_perf``."""
 
 _TYPES: Final = {
     "float32": "float",
@@ -49,11 +49,11 @@ _UNCHECKED: Final = "    N/A"
 _NOTHING: Final = f"  {'nan':>7}  {'nan':>6}  {'nan':>6}{_UNCHECKED}"
 
 _Both = dict[bool, tuple[CaseSummary, GroupSummary]]
-"""Whether in place → what was measured."""
+"""Whether in place → the result."""
 
 
 def text(judgement: Judgement) -> bytes:
-    """One table for each operation that its programs have, and way of measuring. Raises AnalysisError without any."""
+    """One table for each operation of nccl-tests and each set of settings. Raises AnalysisError if there is none."""
     tables: dict[tuple[Case, tuple[int, ...]], dict[Case, _Both]] = {}
     wrong = _wrong_elements(judgement.dataset)
     for summary in _with_wrong(judgement, wrong):
@@ -65,14 +65,14 @@ def text(judgement: Judgement) -> bytes:
             table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
             tables.setdefault((table, group.ranks), {}).setdefault(row, {})[case.in_place] = summary, group
     if not tables:
-        message = f"the run has no result of what nccl-tests measures; that is {', '.join(OPS)}"
+        message = f"the run has no result of an operation that nccl-tests has: {', '.join(OPS)}"
         raise AnalysisError(message, code="nothing-to-export")
     parts = [_table(judgement.dataset, table, ranks, rows, wrong) for (table, ranks), rows in tables.items()]
     return "".join(f"{line}\n" for part in parts for line in part).encode()
 
 
 def _wrong_elements(dataset: Dataset) -> dict[Case, int]:
-    """The cases whose data were wrong, and how many elements: at least one."""
+    """The cases with wrong data, and their number of wrong elements, at least 1."""
     found = Counter[Case]()
     for run in dataset.runs:
         for case, check in run.checks:
@@ -82,7 +82,7 @@ def _wrong_elements(dataset: Dataset) -> dict[Case, int]:
 
 
 def _with_wrong(judgement: Judgement, wrong: Mapping[Case, int]) -> tuple[CaseSummary, ...]:
-    """All cases, and those with ``wrong`` data as if they had been right: nccl-tests prints their times, too."""
+    """All cases. Those with ``wrong`` data are summarised like correct ones, because nccl-tests prints their times."""
     if not wrong:
         return judgement.cases
     dataset = judgement.dataset
@@ -94,13 +94,13 @@ def _table(
     dataset: Dataset, table: Case, ranks: tuple[int, ...], rows: Mapping[Case, _Both], wrong: Mapping[Case, int]
 ) -> Iterator[str]:
     program = f"{OPS[table.op]}_perf"
-    told = " and ".join(dict.fromkeys(one.statistic or "median" for both in rows.values() for _, one in both.values()))
     sizes = [row.size_bytes for row in rows]
-    every = [found for both in rows.values() for found in both.values()]
-    calls = min(group.samples for _, group in every)
-    refused = sum(summary.case in wrong for summary, _ in every)
-    checked = all(summary.case in wrong or summary.check == "verified" for summary, _ in every)
-    yield f"# busbw {__version__}: {' · '.join(case_in_words(table))}; times: {told}"
+    results = [result for both in rows.values() for result in both.values()]
+    statistics = " and ".join(dict.fromkeys(group.statistic or "median" for _, group in results))
+    calls = min(group.samples for _, group in results)
+    refused = sum(summary.case in wrong for summary, _ in results)
+    checked = all(summary.case in wrong or summary.check == "verified" for summary, _ in results)
+    yield f"# busbw {__version__}: {' · '.join(case_in_words(table))}; times: {statistics}"
     yield f"# Collective test starting: {program}"
     yield (
         f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: 0 "
@@ -109,7 +109,7 @@ def _table(
     yield from ("#", "# Using devices", *_devices(dataset, ranks), "#", *_HEAD)
     for row, both in rows.items():
         yield _preamble(row, len(ranks)) + "".join(_body(both.get(in_place), wrong) for in_place in (False, True))
-    rates = [0.0 if group.busbw is None else group.busbw / 1e9 for _, group in every]
+    rates = [0.0 if group.busbw is None else group.busbw / 1e9 for _, group in results]
     yield f"# Out of bounds values : {refused} {'FAILED' if refused else 'OK'}"
     yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):g} "
     yield from ("#", f"# Collective test concluded: {program}", "#")
@@ -120,8 +120,8 @@ def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:
     pids = run.launches[0].pids if run.launches else ()
     for number, rank in enumerate(ranks):
         host, placement = dataset.hosts[rank], dataset.placements[rank]
-        gpus = gpus_of(dataset.environment(host))
-        gpu = next((one for one in gpus if placement.gpu is not None and one.get("index") == placement.gpu), None)
+        gpus = {gpu.get("index"): gpu for gpu in gpus_of(dataset.environment(host))}
+        gpu = None if placement.gpu is None else gpus.get(placement.gpu)
         name, address = ("CPU", "0x00") if gpu is None else (gpu.get("name"), gpu.get("address"))
         pid = pids[rank] if rank < len(pids) else 0
         yield f"#  Rank {number:2} Group  0 Pid {pid:6} on {host:>10} device {placement.gpu or 0:2} [{address}] {name}"
@@ -135,10 +135,10 @@ def _preamble(row: Case, ranks: int) -> str:
     return f"{row.size_bytes:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:6}"
 
 
-def _body(was: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, int]) -> str:
-    if was is None:
+def _body(result: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, int]) -> str:
+    if result is None:
         return _NOTHING
-    summary, group = was
+    summary, group = result
     rates = (_number((rate or 0.0) / 1e9, 6) for rate in (group.algbw, group.busbw))
     count = wrong.get(summary.case, 0 if summary.check == "verified" else None)
     found = _UNCHECKED if count is None else f"  {count:6g}"
@@ -146,7 +146,7 @@ def _body(was: tuple[CaseSummary, GroupSummary] | None, wrong: Mapping[Case, int
 
 
 def _number(value: float, width: int) -> str:
-    """As many digits as ``getFloatStr`` has room for."""
+    """``value`` with as many digits as fit into ``width``, as ``getFloatStr`` does."""
     written = (f"{value:{width}.{digits}f}" for digits in (2, 1, 0))
-    fitting = next((one for one in written if len(one) <= width), None)
+    fitting = next((text for text in written if len(text) <= width), None)
     return f"{value:{width}.{1 if width >= 7 else 0}e}" if fitting is None else fitting

@@ -1,4 +1,4 @@
-"""Gauges of a run in the text format of OpenMetrics, which the textfile collector of node_exporter takes, too."""
+"""Export to gauges in the OpenMetrics text format, which the textfile collector of node_exporter reads too."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ _LABELS: Final = (
     *("machine", "op", "dtype", "redop", "size_bytes", "in_place", "backend", "device", "mode", "settings"),
     *("ranks", "hosts"),
 )
-_SAID: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "device"})
+_HAVE_LABELS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "device"})
 
 _Of = Callable[[GroupSummary, Peak | None], float | None]
 _GAUGES: Final[tuple[tuple[str, str, str, _Of], ...]] = (
-    ("busbw_time", "seconds", "Median time of a call of the slowest rank", lambda one, _: one.time_ns / 1e9),
-    ("busbw_time_low", "seconds", "Lower end of its interval", lambda one, _: _seconds(one.interval.low_ns)),
-    ("busbw_time_high", "seconds", "Upper end of its interval", lambda one, _: _seconds(one.interval.high_ns)),
-    ("busbw_algorithm_bandwidth", "bytes_per_second", "Size over time", lambda one, _: one.algbw),
-    ("busbw_bus_bandwidth", "bytes_per_second", "As nccl-tests has it", lambda one, _: one.busbw),
+    ("busbw_time", "seconds", "Median time per call of the slowest rank", lambda group, _: group.time_ns / 1e9),
+    ("busbw_time_low", "seconds", "Lower end of its interval", lambda group, _: _seconds(group.interval.low_ns)),
+    ("busbw_time_high", "seconds", "Upper end of its interval", lambda group, _: _seconds(group.interval.high_ns)),
+    ("busbw_algorithm_bandwidth", "bytes_per_second", "Size over time", lambda group, _: group.algbw),
+    ("busbw_bus_bandwidth", "bytes_per_second", "Bus bandwidth as in nccl-tests", lambda group, _: group.busbw),
     ("busbw_peak", "ratio", "Bandwidth over the peak of the hardware", share_of),
 )
-"""Name, unit, help, and what it is of a group of ranks; None leaves it out."""
+"""Name, unit, help text, and value for a group of ranks; None omits the gauge."""
 
 
 def _seconds(time_ns: float | None) -> float | None:
@@ -59,12 +59,12 @@ class _Gauges:
                         gauge.add_metric(self._labels(summary, group), value)
             yield gauge
         failed = GaugeMetricFamily(
-            "busbw_failed_cases", "Cases without a result, or with a wrong one", labels=["machine"]
+            "busbw_failed_cases", "Cases without a result, or with wrong data", labels=["machine"]
         )
         count = sum(summary.state == "failed" for summary in self.judgement.cases)
         failed.add_metric([self._machine], count)
         yield failed
-        began = GaugeMetricFamily("busbw_started", "When the run began", labels=["machine"], unit="seconds")
+        began = GaugeMetricFamily("busbw_started", "Start of the run", labels=["machine"], unit="seconds")
         started = self.judgement.dataset.runs[-1].run.started
         began.add_metric([self._machine], datetime.fromisoformat(started).timestamp())
         yield began
@@ -80,12 +80,12 @@ class _Gauges:
             self._machine,
             *(str(value) if value is not None else "" for value in (case.op, case.dtype, case.redop, case.size_bytes)),
             *(str(case.in_place).lower(), case.backend, case.device, case.mode),
-            ", ".join(case_in_words(case, _SAID)),
+            ", ".join(case_in_words(case, _HAVE_LABELS)),
             *(rank_list(group.ranks), "" if hosts is None else str(hosts)),
         ]
 
 
 def text(judgement: Judgement) -> bytes:
     """One gauge for each number of a case and group of ranks."""
-    written: bytes = generate_latest(_Gauges(judgement))  # type: ignore[no-untyped-call]  # the library has no type there
+    written: bytes = generate_latest(_Gauges(judgement))  # type: ignore[no-untyped-call]  # not typed in the library
     return written

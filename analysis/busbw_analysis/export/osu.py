@@ -1,7 +1,7 @@
-"""The tables of the OSU micro-benchmarks 7: latency of a collective, or of a message, over its size.
+"""Export to the tables of the OSU micro-benchmarks 7: latency of a collective, or of a message, over size.
 
 Source: ``print_header`` and ``print_stats`` of ``c/util/osu_util_mpi.c``. Sizes of gathers, scatters and exchanges are
-one block. The number of ranks is in the command line alone, as OSU does not print it.
+one block. The number of ranks is only in the command line, because OSU does not print it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +26,12 @@ _TESTS: Final = {
     "barrier": ("Barrier", "barrier", False),
     "ping_pong": ("", "latency", False),
 }
-"""Operations → title, program, and whether the size is one block."""
+"""Operation → title, program, and whether the size is one block."""
 _TYPES: Final = {"float32": "MPI_FLOAT", "float64": "MPI_DOUBLE", "int8": "MPI_CHAR", "int32": "MPI_INT"}
 
 
 def text(judgement: Judgement) -> bytes:
-    """One table for each operation, data type and way of measuring. Raises AnalysisError without any."""
+    """One table for each operation, data type and set of settings. Raises AnalysisError if there is none."""
     tables: dict[tuple[Case, tuple[int, ...]], dict[int, GroupSummary]] = {}
     for summary in judgement.cases:
         if summary.case.op in _TESTS:
@@ -39,7 +39,7 @@ def text(judgement: Judgement) -> bytes:
             for group in summary.groups:
                 tables.setdefault((table, group.ranks), {})[summary.case.size_bytes] = group
     if not tables:
-        message = f"the run has no result of what these benchmarks measure; that is {', '.join(_TESTS)}"
+        message = f"the run has no result of an operation that the OSU benchmarks have: {', '.join(_TESTS)}"
         raise AnalysisError(message, code="nothing-to-export")
     lines = (line for (case, _), rows in tables.items() for line in _table(case, rows))
     return "".join(f"{line}\n" for line in lines).encode()
@@ -47,10 +47,10 @@ def text(judgement: Judgement) -> bytes:
 
 def _table(case: Case, rows: Mapping[int, GroupSummary]) -> Iterator[str]:
     title, program, of_block = _TESTS[case.op]
-    told = " and ".join(dict.fromkeys(one.statistic or "median" for one in rows.values()))
+    statistics = " and ".join(dict.fromkeys(group.statistic or "median" for group in rows.values()))
     ranks = len(next(iter(rows.values())).ranks)
     words = " ".join(word for word in ("MPI", title, "Latency Test v7.5") if word)
-    yield f"# busbw: {' · '.join(case_in_words(case))}; times: {told}"
+    yield f"# busbw: {' · '.join(case_in_words(case))}; times: {statistics}"
     yield from (f"# OSU {words}", f"# mpirun -np {ranks} osu_{program}")
     if case.dtype in _TYPES:
         yield f"# Datatype: {_TYPES[case.dtype]}."

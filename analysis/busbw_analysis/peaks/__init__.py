@@ -1,1 +1,1 @@
-"""Peaks: what 100 % is."""
+"""Peaks of the hardware: the rates that count as 100 %."""

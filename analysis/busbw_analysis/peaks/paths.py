@@ -1,7 +1,7 @@
-"""The path that the bytes of a group take: the memory of its GPUs, the links between them, the network of a host.
+"""The parts of the hardware that the bytes of a group pass: GPU memory, links between GPUs, network of a host.
 
-Each is the slowest of its kind among the ranks, with its nominal peak from the recorded facts and the catalogue; or the
-reason, in words, why none is known.
+Each function returns the slowest part among the ranks, with its nominal peak from the recorded facts and the
+catalogue, or the reason as text if it is unknown.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from busbw_analysis.peaks.transports import Choice, Transport, transport_of
 
 @dataclass(frozen=True, slots=True)
 class Narrowest:
-    """The slowest of ``count`` alike: whose it is (``holder``), and what it carries."""
+    """The slowest of ``count`` parts of the same kind: its owner (``holder``) and its rate (``peak``)."""
 
     holder: str
     peak: HardwarePeak
@@ -31,19 +31,19 @@ class Narrowest:
         return f"{self.peak.what} of {self.holder}"
 
     def in_words(self, kind: str) -> str:
-        """What 100 % is: what, whose, how much in which direction, nominal and practical, by whom."""
+        """The rate as text: part, owner, rate and direction, source, and how many it is the slowest of."""
         direction = "in one direction" if self.peak.direction == "one direction" else f"of {self.peak.direction}"
         among = "" if self.count == 1 else f", the slowest of {self.count} {kind}"
         return f"{self.what}, {format_rate(self.peak.nominal)} {direction}, {self.peak.in_words}{among}"
 
 
 def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
-    """The slowest memory among the GPUs of ``ranks``, which each have one of their own."""
+    """The slowest memory among the GPUs of ``ranks``; every rank must have its own GPU."""
     return _slowest_gpu(dataset, ranks, lambda gpu: memory_of(gpu, rows))
 
 
 def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
-    """The slowest link to the host among the GPUs of ``ranks``, which each have one of their own."""
+    """The slowest link to the host among the GPUs of ``ranks``; every rank must have its own GPU."""
     return _slowest_gpu(dataset, ranks, lambda gpu: host_link_of(gpu, rows))
 
 
@@ -56,12 +56,12 @@ def _slowest_gpu(
         peak = gpu if isinstance(gpu, str) else peak_of(gpu)
         if isinstance(gpu, str) or isinstance(peak, str):
             return str(peak)
-        found[f"{called(gpu)} on {_host(dataset, rank)}"] = peak
+        found[f"{called(gpu)} on {dataset.hosts[rank]}"] = peak
     return "several ranks share a GPU" if len(found) < len(ranks) else _slowest(found)
 
 
 def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | str:
-    """The row of the GPU that all of ``ranks`` drive one of."""
+    """The catalogue row of the GPU model that all ``ranks`` drive."""
     found: dict[str, Gpu] = {}
     for rank in ranks:
         gpu = _gpu(dataset, rank)
@@ -71,12 +71,12 @@ def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | 
         if row is None:
             return no_row(gpu, rows)
         found[row.name] = row
-    return next(iter(found.values())) if len(found) == 1 else f"the ranks drive unlike GPUs: {', '.join(found)}"
+    return next(iter(found.values())) if len(found) == 1 else f"the ranks drive different GPUs: {', '.join(found)}"
 
 
 def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
-    """The slowest way out of a GPU to those of the other ``ranks`` on the same host: its NVLinks that lead there, or
-    where it has no links to others its link to the host.
+    """The slowest connection of a GPU to the GPUs of the other ``ranks`` on the same host: its NVLinks to them, or its
+    link to the host if it has none.
     """
     gpus: dict[str, dict[str, JSON]] = {}
     for rank in ranks:
@@ -101,13 +101,13 @@ def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> 
         return f"no source gives the rate of the links between GPUs of {row.name}"
     linked = row is not None and row.links is not None
     if count or (count is None and (linked or gpu.get("index") is None)):
-        return nvlink_of(gpu, rows, peers)  # a reason, too, where it may have links of which nothing was told
+        return nvlink_of(gpu, rows, peers)  # returns a reason if it may have links that were not recorded
     return host_link_of(gpu, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What connects a host to the others: its ``name``, what it carries in one direction, and by how many ``ports``."""
+    """The connection of a host to other hosts: its ``name``, its rate in one direction, its number of ``ports``."""
 
     name: str
     peak: HardwarePeak
@@ -115,13 +115,14 @@ class Network:
 
     @property
     def practical(self) -> float:
-        """What is reached in practice, else the nominal rate."""
+        """The rate reached in practice if known, else the nominal rate."""
         return self.peak.practical or self.peak.nominal
 
 
 def host_network(environment: Mapping[str, JSON], by: TransportRules, rows: Catalogue) -> Network | str:
-    """What connects a host to the others: all RDMA ports that the backend may use together, else the interface that
-    its sockets go by; or what is missing.
+    """The connection of a host to others: all RDMA ports that the backend may use, else the interface of its sockets.
+
+    Returns the missing fact as text if it is unknown.
     """
     transport = transport_of(environment, by)
     ports = [] if transport.rdma is False else list(_rdma(environment, transport, rows))
@@ -154,7 +155,7 @@ def _rdma(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue
     for port in rdma_ports(environment):
         device = str(port.get("device"))
         peak = port_of(port, rows)
-        if port.get("up") and isinstance(peak, HardwarePeak) and transport.ports.leaves(device, port.get("port")):
+        if port.get("up") and isinstance(peak, HardwarePeak) and transport.ports.allows(device, port.get("port")):
             yield device, peak
     for nic in fact(environment, "nics") or ():
         if is_slingshot(nic) and nic.get("up") and isinstance(peak := interface_of(nic, rows), HardwarePeak):
@@ -164,33 +165,34 @@ def _rdma(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue
 def _interface(
     environment: Mapping[str, JSON], transport: Transport, rows: Catalogue
 ) -> tuple[str, HardwarePeak] | str:
-    """The interface that sockets go by, or why it is not known."""
+    """The interface that sockets use, or why it is unknown."""
     interfaces = fact(environment, "nics")
     if not interfaces:
         return "recorded no network interface"
     chosen = transport.interfaces
     named = chosen.named and not chosen.by_subnet
     known: dict[str, HardwarePeak] = {}
-    untold: list[str] = []
+    unknown: list[str] = []
     for interface in interfaces:
         name = str(fact(interface, "name"))
-        if not fact(interface, "up") or fact(interface, "kind") == "loopback" or not chosen.leaves(name):
+        if not fact(interface, "up") or fact(interface, "kind") == "loopback" or not chosen.allows(name):
             continue
         peak = interface_of(interface, rows, "tcp")
         if isinstance(peak, HardwarePeak):
             known[name] = peak
-        elif named or fact(interface, "kind") != "virtual":  # bridges and the like have no speed of their own
-            untold.append(name)
-    if untold and (known or named):
-        return f"does not know the speed of {', '.join(untold)}{_or_name_one(chosen)}"
+        elif named or fact(interface, "kind") != "virtual":  # virtual interfaces such as bridges have no speed
+            unknown.append(name)
+    if unknown and (known or named):
+        return f"did not record the speed of {', '.join(unknown)}{_or_name_one(chosen)}"
     if not known and named:
-        return f"has no interface that is up and that {chosen.variable}={chosen.value} leaves"
-    return _alike(known, transport) if known else "does not know the speed of any interface that is up"
+        return f"has no interface that is up and that {chosen.variable}={chosen.value} allows"
+    return _alike(known, transport) if known else "did not record the speed of any interface that is up"
 
 
 def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> tuple[str, HardwarePeak] | str:
-    """What interfaces carry of which nobody recorded the used one: they have to be alike, and named where the backend
-    may send by several together.
+    """The rate of the used interface when it is unknown which of the ``known`` ones was used.
+
+    All must have the same speed. If the backend may use several together, a variable must name them.
     """
     name, first = next(iter(known.items()))
     if len(known) == 1:
@@ -199,9 +201,9 @@ def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> tuple[str
     alike = len({peak.nominal for peak in known.values()}) == 1
     if not alike or (transport.together and (chosen.by_subnet or not chosen.named)):
         listed = ", ".join(f"{name} {format_rate(peak.nominal)}" for name, peak in known.items())
-        which = "does not tell which of them carried"
+        which = "did not record which of them was used"
         if chosen.by_subnet:
-            which = f"recorded no addresses, so which of them {chosen.variable}={chosen.value} leaves cannot be told"
+            which = f"recorded no addresses, so those that {chosen.variable}={chosen.value} allows are unknown"
         return f"has several interfaces that are up ({listed}) and {which}{_or_name_one(chosen)}"
     if not transport.together:
         return f"network interface {name}", replace(first, what=name)
@@ -210,7 +212,7 @@ def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> tuple[str
 
 
 def _or_name_one(chosen: Choice) -> str:
-    return f"; name the one that leads to the other hosts with {chosen.variable}"
+    return f"; name the interface that leads to the other hosts with {chosen.variable}"
 
 
 def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
@@ -218,20 +220,16 @@ def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
     return Narrowest(holder, peaks[holder], len(peaks))
 
 
-def _host(dataset: Dataset, rank: int) -> str:
-    return dataset.hosts[rank]
-
-
 def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
-    """The recorded facts of the GPU that ``rank`` drives, or what is missing."""
-    host = _host(dataset, rank)
+    """The recorded facts of the GPU that ``rank`` drives, or the reason why they are unknown."""
+    host = dataset.hosts[rank]
     number, address = dataset.placements[rank].gpu, dataset.placements[rank].gpu_address
     if number is None and address is None:
         if dataset.runs[0].run.imported is not None:
-            return f"the log does not say which GPU rank {rank} drove: see --hosts and --gpu"
+            return f"the log does not state which GPU rank {rank} drove; give --hosts and --gpu"
         return (
-            f"the run does not say which GPU rank {rank} drove: NVML was not there or does not know it, and torch does "
-            "not tell its place on PCI"
+            f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, and "
+            "torch did not report its PCI address"
         )
     key, value = ("address", address) if number is None else ("index", number)
     found = next((gpu for gpu in gpus_of(dataset.environment(host)) if gpu.get(key) == value), None)

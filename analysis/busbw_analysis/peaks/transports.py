@@ -1,6 +1,7 @@
-"""By what messages leave a host, as far as the run recorded it: RDMA cards or sockets, and which ports and interfaces.
+"""The transport by which messages leave a host, as far as recorded: RDMA or sockets, with ports and interfaces.
 
-Every library is told this by variables of its own. What decides and was not recorded is a reason in words, no guess.
+Every library has its own environment variables for it. If a deciding fact was not recorded, the result is a reason as
+text, not a guess.
 """
 
 import re
@@ -11,25 +12,30 @@ from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
 from busbw.system.networks import rdma_ports
 
-_NOT_TOLD = "not told by the library"
+_NOT_REPORTED = "not told by the library"
+"""Recorded value of an MPI setting that the library did not report."""
 _UCX_OVER_RDMA = re.compile("(rc|ud|dc|ib|srd|gga|all)(_|$)")
-"""How UCX_TLS begins the names of transports of RDMA cards, ``all`` being all. Source: openucx.readthedocs.io, FAQ."""
+"""Start of the names of RDMA transports in UCX_TLS; ``all`` is all transports. Source: openucx.readthedocs.io, FAQ."""
 _BTL_OVER_RDMA = frozenset({"openib", "uct", "ofi", "usnic", "ugni", "portals4"})
-"""The modules below ``ob1`` in Open MPI, versions 2 to 5, that send by more than sockets and shared memory."""
+"""The BTL modules of Open MPI 2 to 5 that use more than sockets and shared memory."""
 _SOCKET_PROVIDERS = frozenset({"tcp", "sockets", "udp", "net"})
-"""The providers of libfabric that go by the kernel's sockets (fi_tcp, fi_sockets, fi_udp, fi_net)."""
+"""The providers of libfabric that use kernel sockets (fi_tcp, fi_sockets, fi_udp, fi_net)."""
 _MPICH_OVER_TCP = frozenset({"ch3:sock", "ch3:nemesis", "ch3:nemesis:tcp"})
-"""The devices of MPICH 3 and before that send over TCP where they are told nothing else."""
+"""The devices of MPICH up to version 3 that use TCP by default."""
 _NO_WIRE = frozenset({"shm", "ofi_rxm", "ofi_rxd", "lnx", "self"})
-"""What stands beside them in a list of providers, and is no way out of a host."""
+"""Entries in a list of providers that do not leave the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which devices a ``variable`` leaves, by its value (None: all). The rules of NCCL (``prefixes``) are a list of
-    prefixes, of whole names after ``=``, of what not after ``^``; elsewhere it is a list of whole names. Either may
-    name a port of a device (``mlx5_0:1``). Format: NCCL user guide, NCCL_IB_HCA and NCCL_SOCKET_IFNAME.
-    Open MPI (``subnets``) takes subnets among the names (``eth0,10.0.0.0/8``). Format: www.open-mpi.org/faq, "TCP".
+    """The devices that an environment variable allows.
+
+    variable, value: name and value of the variable (None: not set, all devices)
+    prefixes: NCCL's format: a list of prefixes, after ``=`` of full names, after ``^`` of excluded devices. Format:
+        NCCL user guide, NCCL_IB_HCA and NCCL_SOCKET_IFNAME. Otherwise it is a list of full names.
+    subnets: Open MPI's format, with subnets among the names (``eth0,10.0.0.0/8``). Format: www.open-mpi.org/faq, "TCP"
+
+    All formats may name a port of a device (``mlx5_0:1``).
     """
 
     variable: str
@@ -39,16 +45,16 @@ class Choice:
 
     @property
     def named(self) -> bool:
-        """Whether the variable says anything at all."""
+        """Whether the variable names any device."""
         return bool(self.value and self.value.lstrip("^="))
 
     @property
     def by_subnet(self) -> bool:
-        """Whether a subnet decides: runs record no addresses, so any device may be one of those that it leaves."""
+        """Whether a subnet decides. Runs record no addresses, so any device may then be allowed."""
         return self.subnets and self.value is not None and "/" in self.value
 
-    def leaves(self, device: str, port: JSON = None) -> bool:
-        """Whether this device, or this port of it, is one of those, or may be."""
+    def allows(self, device: str, port: JSON = None) -> bool:
+        """Whether the variable allows, or may allow, this device or this port of it."""
         if not self.named or self.value is None or self.by_subnet:
             return True
         unwanted, rest = self.value.startswith("^"), self.value.removeprefix("^")
@@ -63,9 +69,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How a backend may send: over RDMA cards where there are any (``rdma``), and by which ``ports``, else over sockets
-    by which ``interfaces``. ``rdma`` is the reason, in words, where it is not known whether they carried anything.
-    ``together``: several interfaces may carry one message.
+    """The transports that a backend may use.
+
+    rdma: whether it uses RDMA if the host has it; the reason as text if this is unknown
+    ports: the RDMA ports that it may use
+    interfaces: the interfaces that its sockets may use
+    together: whether several interfaces may carry one message
     """
 
     rdma: bool | str
@@ -75,7 +84,7 @@ class Transport:
 
 
 def transport_of(environment: Mapping[str, JSON], by: TransportRules) -> Transport:
-    """What a backend that follows the rules ``by`` may have sent by, by the facts of a host."""
+    """The transport of a backend that follows the rules ``by``, from the facts of a host."""
     variables: dict[str, str] = fact(environment, "variables") or {}
     if by == "nccl-net":
         return _of_nccl(variables)
@@ -98,46 +107,51 @@ def _of_nccl(variables: Mapping[str, str]) -> Transport:
 
 
 def _of_mpi(environment: Mapping[str, JSON], variables: Mapping[str, str]) -> Transport:
-    """MPI sends by UCX, by libfabric, or by Open MPI's own modules: which of them, the library told where it could."""
-    said = fact(environment, "mpi.transport") or {}
-    told: dict[str, str] = {name: value for name, value in said.items() if value != _NOT_TOLD}
-    if fact(environment, "mpi.device") in _MPICH_OVER_TCP and "MPIR_CVAR_NEMESIS_NETMOD" not in told:
-        told["netmod"] = "tcp"
-    below = _below(told, variables)
-    if below == "tcp":
+    """MPI uses UCX, libfabric or Open MPI's own modules; the environment contains which, if the library reported it."""
+    recorded = fact(environment, "mpi.transport") or {}
+    reported: dict[str, str] = {name: value for name, value in recorded.items() if value != _NOT_REPORTED}
+    if fact(environment, "mpi.device") in _MPICH_OVER_TCP and "MPIR_CVAR_NEMESIS_NETMOD" not in reported:
+        reported["netmod"] = "tcp"
+    layer = _layer_of(reported, variables)
+    if layer == "tcp":
         return _over_sockets("MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE", variables)
-    if below is not None:
-        return _WAYS[below](told, variables)
-    # Nobody says which of them it was: RDMA counts only where no variable of any of them keeps it off.
-    ucx, ofi, ob1 = (way(told, variables) for way in _WAYS.values())
+    if layer is not None:
+        return _LAYERS[layer](reported, variables)
+    # It is unknown which one was used: RDMA is assumed only if no variable of any of them disables it.
+    ucx, ofi, ob1 = (settings_of(reported, variables) for settings_of in _LAYERS.values())
     off = {"OMPI_MCA_btl": ob1, "UCX_TLS": ucx, "I_MPI_OFI_PROVIDER": ofi, "FI_PROVIDER": ofi}
-    doubts = [f"{name}={variables[name]}" for name, way in off.items() if name in variables and way.rdma is False]
-    if not any(ucx.ports.leaves(str(port.get("device")), port.get("port")) for port in rdma_ports(environment)):
+    doubts = [
+        f"{name}={variables[name]}" for name, settings in off.items() if name in variables and settings.rdma is False
+    ]
+    if not any(ucx.ports.allows(str(port.get("device")), port.get("port")) for port in rdma_ports(environment)):
         doubts += [f"{ucx.ports.variable}={ucx.ports.value}"] if ucx.ports.named else []
         ucx = replace(ucx, ports=Choice(ucx.ports.variable))
-    doubt = f"does not tell by what MPI sent, and {', '.join(doubts)} may have kept it off RDMA" if doubts else True
-    named = next((one.interfaces for one in (ob1, ucx, ofi) if one.interfaces.named), None)
-    either = Choice(", ".join(one.interfaces.variable for one in (ob1, ucx, ofi)) + ", whichever your MPI goes by")
+    doubt = f"did not record MPI's transport, and {', '.join(doubts)} may have disabled RDMA" if doubts else True
+    known = (ob1, ucx, ofi)
+    named = next((settings.interfaces for settings in known if settings.interfaces.named), None)
+    either = Choice(", ".join(settings.interfaces.variable for settings in known) + ", whichever your MPI uses")
     return Transport(doubt, ucx.ports, named or either, together=True)
 
 
-def _below(told: Mapping[str, str], variables: Mapping[str, str]) -> str | None:
-    """What the library sends by: ``ucx``, ``ofi``, ``ob1`` or ``tcp`` (MPICH's own); None where that is not known."""
-    pml = told.get("pml") or variables.get("OMPI_MCA_pml", "")
+def _layer_of(reported: Mapping[str, str], variables: Mapping[str, str]) -> str | None:
+    """The layer that MPI sends with: ``ucx``, ``ofi``, ``ob1`` or ``tcp`` (MPICH's own); None if unknown."""
+    pml = reported.get("pml") or variables.get("OMPI_MCA_pml", "")
     if pml in {"ucx", "ob1"}:
         return pml
-    netmod = told.get("netmod") or told.get("MPIR_CVAR_NEMESIS_NETMOD") or variables.get("MPIR_CVAR_CH4_NETMOD", "")
+    netmod = (
+        reported.get("netmod") or reported.get("MPIR_CVAR_NEMESIS_NETMOD") or variables.get("MPIR_CVAR_CH4_NETMOD", "")
+    )
     if netmod in {"ucx", "ofi", "tcp"}:
         return netmod
-    fabrics = told.get("fabrics") or variables.get("I_MPI_FABRICS", "")
+    fabrics = reported.get("fabrics") or variables.get("I_MPI_FABRICS", "")
     if "tcp" in re.split("[:,]", fabrics):
         return "tcp"
-    intel = "fabrics" in told or "provider" in told or fabrics
-    return "ofi" if intel or (pml == "cm" and (told.get("mtl") or "ofi") == "ofi") else None
+    intel = "fabrics" in reported or "provider" in reported or fabrics
+    return "ofi" if intel or (pml == "cm" and (reported.get("mtl") or "ofi") == "ofi") else None
 
 
-def _by_ucx(told: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
-    by = told.get("UCX_TLS") or variables.get("UCX_TLS") or "all"
+def _by_ucx(reported: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
+    by = reported.get("UCX_TLS") or variables.get("UCX_TLS") or "all"
     names = [name.strip().lstrip("\\") for name in by.removeprefix("^").split(",")]
     rdma = "ib" not in names and "all" not in names if by.startswith("^") else any(map(_UCX_OVER_RDMA.match, names))
     devices = variables.get("UCX_NET_DEVICES")
@@ -145,29 +159,29 @@ def _by_ucx(told: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
     return Transport(rdma, ports=chosen, interfaces=chosen, together=True)
 
 
-def _by_libfabric(told: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
+def _by_libfabric(reported: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
     own = ("I_MPI_OFI_PROVIDER", "MPIR_CVAR_OFI_USE_PROVIDER", "FI_PROVIDER")
-    by = told.get("provider") or next((variables[name] for name in own if name in variables), "")
+    by = reported.get("provider") or next((variables[name] for name in own if name in variables), "")
     names = {name.strip() for name in re.split("[;,]", by.casefold())} - _NO_WIRE - {""}
     off = not by.startswith("^") and bool(names) and names <= _SOCKET_PROVIDERS
     interfaces = Choice("FI_TCP_IFACE", variables.get("FI_TCP_IFACE"))
     return Transport(not off, ports=Choice("FI_PROVIDER"), interfaces=interfaces, together=False)
 
 
-def _by_open_mpi(told: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
-    """By ``ob1`` over the modules of a list, which sends parts of a message over each interface that it may use."""
-    by = told.get("btl") or variables.get("OMPI_MCA_btl") or ""
+def _by_open_mpi(reported: Mapping[str, str], variables: Mapping[str, str]) -> Transport:
+    """``ob1`` over a list of BTL modules; it may split a message over all allowed interfaces."""
+    by = reported.get("btl") or variables.get("OMPI_MCA_btl") or ""
     include = "OMPI_MCA_btl_tcp_if_include"
     interfaces = Choice(include, variables.get(include), subnets=True)
     rdma: bool | str = bool(_BTL_OVER_RDMA & {name.strip() for name in by.split(",")})
     if not by or by.startswith("^"):
-        rdma = "does not tell by which modules Open MPI's ob1 sent: name them (OMPI_MCA_btl)"
+        rdma = "did not record the BTL modules of Open MPI's ob1; name them with OMPI_MCA_btl"
     return Transport(rdma, ports=Choice(include), interfaces=interfaces, together=True)
 
 
-_WAYS: Mapping[str, Callable[[Mapping[str, str], Mapping[str, str]], Transport]] = {
+_LAYERS: Mapping[str, Callable[[Mapping[str, str], Mapping[str, str]], Transport]] = {
     "ucx": _by_ucx,
     "ofi": _by_libfabric,
     "ob1": _by_open_mpi,
 }
-"""What MPI libraries send by → what was told of it."""
+"""Communication layer of an MPI library → function that reads its settings."""

@@ -1,1 +1,1 @@
-"""Results of other tools, read from their logs."""
+"""Readers of other tools' logs."""

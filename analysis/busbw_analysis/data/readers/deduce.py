@@ -1,8 +1,7 @@
-"""Which collective a table of nccl-tests is of, and over how many ranks, where the log does not say: what its columns
-leave open.
+"""Deduces collective and number of ranks of an nccl-tests table from its columns, for logs that do not contain them.
 
 Source: ``getCollByteCount`` and ``getBw`` of each ``*.cu`` of NVIDIA/nccl-tests. The column ``count`` is S for some
-operations and a block of it for others; busbw over algbw is a factor of the ranks; only some have a redop or a root.
+operations and one block of S for others. busbw over algbw depends on the ranks. Only some have a redop or a root.
 """
 
 import re
@@ -16,21 +15,21 @@ from busbw_analysis.data.readers.log import Aggregate
 
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 _NEVER_IN_PLACE: Final = frozenset({"all_to_all", "send_recv"})
-"""``alltoall.cu`` and ``sendrecv.cu`` report no errors in place: ``N/A`` stands there though errors are counted."""
+"""``alltoall.cu`` and ``sendrecv.cu`` print ``N/A`` errors in place, even if errors are counted out of place."""
 _MOST_RANKS: Final = 1024
 _HALF_A_DIGIT: Final = 0.0051e9
-"""B/s: rates are printed in GB/s with two digits after the point."""
+"""B/s: rates are printed in GB/s with two decimals."""
 
 
 class Fit(NamedTuple):
-    """An operation and a number of ranks that a table may be of; None: any number."""
+    """A possible operation and number of ranks of a table; ``ranks`` is None if several numbers are possible."""
 
     op: str
     ranks: int | None
 
 
 def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = None) -> tuple[Fit, ...]:
-    """What ``rows`` may be of, where ``op`` and ``ranks`` are known (None: not)."""
+    """All operations and ranks that ``rows`` may be of, given the known ``op`` and ``ranks`` (None: unknown)."""
     rated = [row for row in rows if row.algbw and row.busbw]
     if not rated:
         return ()
@@ -60,7 +59,7 @@ def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = N
 
 
 def _blocks(row: Aggregate) -> int | None:
-    """Of how many blocks of ``count`` elements S is; None where it is of no whole number of them."""
+    """How many blocks of ``count`` elements S contains; None unless it is a whole number."""
     block = (row.count or 0) * CASE_DTYPE_BYTES.get(row.dtype or "", 0)
     if not block or not row.size_bytes or row.size_bytes % block:
         return None
@@ -68,13 +67,13 @@ def _blocks(row: Aggregate) -> int | None:
 
 
 def _has_columns(op: str, row: Aggregate) -> bool:
-    """Whether a row of ``op`` has a redop and a root where this one has. Some versions print a redop for send_recv."""
+    """Whether ``row`` has a redop and a root exactly if ``op`` has. Some versions print a redop for send_recv."""
     reduces = op == "send_recv" or OPS[op].reduces == (row.redop is not None)
     return reduces and OPS[op].rooted == (row.root is not None)
 
 
 def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
-    """The one of ``among`` whose operation a word of the file's name is."""
+    """The fit in ``among`` whose operation is a word of the file ``name``; None unless there is exactly one."""
     plain = name.lower()
     words = {op_named(word) for parted in (r"[^a-z_]+|_perf", "[^a-z]+") for word in re.split(parted, plain)}
     found = [fit for fit in among if fit.op in words]

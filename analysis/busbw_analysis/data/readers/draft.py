@@ -1,4 +1,4 @@
-"""What a reader has understood so far, and the log that comes of it."""
+"""The state of a log while it is read; all readers fill a ``Draft`` and return its log."""
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,11 @@ _MAYBE: Final = re.compile(
     "rror|WARN|Invalid|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
 )
 _FATAL: Final = ("placeholder", "no-header", "truncated-row")
-"""Notes that say why there is no result."""
+"""Codes of notes that explain why there is no result."""
 _LEAST_RATE: Final = 0.1e9
 _RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
-_LASTING: Final = ("tool_version", "library_version", "driver_version")
+_LASTING: Final = ("tool_version", "library_version")
 _LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
-_DRIVER: Final = re.compile(r"cudaDriverVersion (\d+)")
 _RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
 _NUMBERS: Final = frozenset({"rank", "group", "pid", "device"})
 _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
@@ -41,7 +40,7 @@ _WORDS: Final[Mapping[str, Callable[[str | None], object]]] = {
 
 
 class Draft:
-    """A log while it is read: the present table's facts, its rows, and what was noticed."""
+    """A log while it is read: the facts and rows of the current table, finished tables, notes and the last error."""
 
     def __init__(self, tool: str, source: str) -> None:
         self.tool, self.source = tool, source
@@ -54,28 +53,26 @@ class Draft:
         self._notes: dict[str, tuple[LogNote, int]] = {}
         self.error: str | None = None
         self._quotes_tool = False
-        self._heard: int | None = None
+        self._error_line: int | None = None
 
     def note(self, code: str, line: int | None, text: str) -> None:
-        """Keep the first note of every code, and count the others."""
+        """Keep the first note of every code and count the others."""
         first, seen = self._notes.get(code, (LogNote(code=code, line=line, text=text), 0))
         self._notes[code] = first, seen + 1
 
-    def listen(self, lines: Iterable[str]) -> Iterator[Line]:
-        """The cleaned lines, after noticing what they say about versions, ranks and failures."""
+    def scan(self, lines: Iterable[str]) -> Iterator[Line]:
+        """Yield the cleaned lines, after recording the versions, ranks and errors that they contain."""
         for line in clean(lines):
-            self._hear(line)
+            self._scan_line(line)
             yield line
 
-    def _hear(self, line: Line) -> None:
-        """Notice what NCCL, a launcher or the tool says about versions, ranks and failures."""
+    def _scan_line(self, line: Line) -> None:
+        """Record versions, ranks and errors that NCCL, a launcher or the tool prints."""
         text = line.nccl or line.text
         if "CCL version" in text and (found := _LIBRARY.search(text)) is not None:
             self.facts["library_version"] = found[1] or found[2]
         elif line.nccl is not None and " nranks " in text and (found := _RANKS.search(text)) is not None:
             self.nranks.add(int(found[1]))
-        elif line.nccl is not None and "cudaDriver" in text and (found := _DRIVER.search(text)) is not None:
-            self.facts["driver_version"] = found[1]
         if line.nccl is not None and "NCCL INFO" in line.nccl:
             return
         if _MAYBE.search(text) is not None:
@@ -83,45 +80,45 @@ class Draft:
             if strong is not None:
                 self.fail(strong[0], line.number)
             elif _WEAK.match(text) is not None and not self._quotes_tool:
-                self.error, self._heard = text.strip()[:_QUOTED], line.number
+                self.error, self._error_line = text.strip()[:_QUOTED], line.number
 
     def objects(self, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The object of every line that starts one, with its number. Lists may be around them."""
+        """Yield line number and object of every line that starts a JSON object; objects may be in a list."""
         for at, line in enumerate(lines, 1):
             text = line.strip().lstrip("[").rstrip(",]").strip()
             try:
                 found = decoded(text, 0) if text.startswith("{") else None
             except (ValueError, RecursionError):
-                self.note("truncated-row", at, "a line that is no valid JSON is left out")
+                self.note("truncated-row", at, "a line without valid JSON is ignored")
                 continue
             if isinstance(found, dict):
                 yield at, found
 
-    def place(self, **said: object) -> None:
-        """Where a rank or a GPU is: the fields of its record as the log has them."""
+    def place(self, **fields: object) -> None:
+        """Add the place of a rank or a GPU, with the fields of ``Place`` as in the log."""
         known: dict[str, Any] = {
-            name: whole(value) if name in _NUMBERS else text(value) for name, value in said.items()
+            name: whole(value) if name in _NUMBERS else text(value) for name, value in fields.items()
         }
         self.places.append(Place(**known))
 
     def fail(self, error: str, line: int | None = None) -> None:
-        """The last error that the tool or NCCL gives, before those of others."""
-        self.error, self._quotes_tool, self._heard = error.strip()[:_QUOTED], True, line
+        """Record an error of the tool or NCCL, which takes precedence over errors of others."""
+        self.error, self._quotes_tool, self._error_line = error.strip()[:_QUOTED], True, line
 
-    def _went_on(self) -> None:
-        """What was heard last was no failure."""
-        self.note("warning", self._heard, f"{self.error}; the tool went on")
+    def _downgrade_error(self) -> None:
+        """Turn the last error into a warning."""
+        self.note("warning", self._error_line, f"{self.error}; the tool continued")
         self.error, self._quotes_tool = None, False
 
     def begin(self, line: int) -> None:
-        """A heading: what comes now belongs to a new table."""
+        """Start a new table at a heading."""
         self.end()
         self.line = line
 
     def add(self, line: int, **fields: object) -> None:
-        """A row: the fields of its record. Ranks, and the S of a size in blocks, are filled in at the end."""
+        """Add a row with fields of ``Aggregate``. ``end`` adds the ranks, and S for a size in blocks."""
         if all(fields.get(name) is None for name in _RESULTS):
-            self.note("not-a-number", line, "a row without a number for its time or rate is left out")
+            self.note("not-a-number", line, "a row without a number for its time or rate is ignored")
         else:
             self.rows.append(fields | {"line": line})
 
@@ -129,7 +126,7 @@ class Draft:
         self,
         line: int,
         tool_op: str | None,
-        said: Mapping[str, object],
+        words: Mapping[str, object],
         *,
         time_seconds: float | None,
         algbw: float | None,
@@ -138,14 +135,17 @@ class Draft:
         cpu_time: bool = False,
         **fields: object,
     ) -> None:
-        """The row of a collective whose rates are in GB/s; its size is one block for the ops in ``blocks``, else S.
+        """Add the row of a collective.
 
-        What the tool ``said`` of size, count, type, reduction, root and iterations is in its own words.
-        With ``cpu_time`` the tool's time is not that of the operation, which is S over a rate with two digits after the
-        point; below 0.1 GB/s it is unknown.
+        words: size, count, type, reduction, root and iterations as the tool prints them
+        time_seconds, algbw, busbw: in s and B/s
+        blocks: the ops whose size is one block; for all others it is S
+        cpu_time: the tool's time is only the time to start a call. The time of the operation is then S over algbw,
+            which is printed with two decimals; below 0.1 GB/s it is unknown.
+        fields: further fields of ``Aggregate``
         """
         if cpu_time:
-            why = "its cputime is what starting a call takes; times follow from algbw, from 0.1 GB/s on"
+            why = "cputime is only the time to start a call; times are computed from algbw if it is at least 0.1 GB/s"
             self.note("cpu-time", line, why)
             if algbw is not None and algbw >= _LEAST_RATE:
                 fields |= {"rate": algbw, "messages": 1}
@@ -154,20 +154,21 @@ class Draft:
             line,
             op=op,
             tool_op=tool_op,
-            tool_size_bytes=whole(said.get("size")),
+            tool_size_bytes=whole(words.get("size")),
             tool_size_is="block" if op in blocks else "S",
             time_seconds=time_seconds,
             algbw=algbw,
             busbw=busbw,
-            **{name: named(text(said.get(name))) for name, named in _WORDS.items()},
-            **({"bandwidth_unit": "GB/s"} | fields),
+            **{name: named(text(words.get(name))) for name, named in _WORDS.items()},
+            **fields,
         )
 
     def cells(
         self, line: Line, names: Sequence[str], words: Sequence[str], others: Iterable[str] = ()
     ) -> dict[str, str] | None:
-        """The words of a row below its headings; None: it is no row. Words of a row are numbers or in ``others``; a
-        comment may stand behind them.
+        """The ``words`` of a line by their headings ``names``; None if the line is not a row.
+
+        The words of a row are numbers or in ``others``; a comment may follow.
         """
         known = {"...", *others}
         stop = next((at for at, word in enumerate(words) if number(word) is None and word not in known), len(words))
@@ -176,14 +177,14 @@ class Draft:
             return None
         if stop == len(names):
             return dict(zip(names, words[:stop], strict=True))
-        self.note("truncated-row", line.number, "a row that does not fit its header is left out")
+        self.note("truncated-row", line.number, "a row that does not fit its header is ignored")
         return None
 
     def end(self, **facts: object) -> None:
-        """The present table is over. Its versions stay for the next one; its places, settings and rows do not."""
+        """Finish the current table. Versions are kept for the next table; places, settings and rows are not."""
         self.facts.update(facts)
         if self.rows and self.facts.get("complete") and (self.error or "").startswith("NCCL WARN"):
-            self._went_on()
+            self._downgrade_error()
         if self.rows:
             nranks = next(iter(self.nranks)) if len(self.nranks) == 1 else None
             ranks = self.facts.setdefault("ranks", nranks)
@@ -193,16 +194,16 @@ class Draft:
             self.rows, self.places, self.nranks = [], [], set()
 
     def log(self) -> ForeignLog:
-        """The whole log.
+        """Finish and return the log.
 
-        Raises LogError if there is no result in it: with the code ``job-failed`` and the last error, if it quotes one.
+        Raises LogError for a log without results; with code ``job-failed`` and the last error if it contains one.
         """
         self.end()
         if not self.tables:
             self._refuse()
         unfinished = any(table.complete is False for table in self.tables)
-        if self.error and self._heard and not unfinished and self._heard < self.tables[-1].rows[-1].line:
-            self._went_on()
+        if self.error and self._error_line and not unfinished and self._error_line < self.tables[-1].rows[-1].line:
+            self._downgrade_error()
         for note in disagreements(row for table in self.tables for row in table.rows):
             self.note(note.code, note.line, note.text)
         notes = tuple(
@@ -225,7 +226,7 @@ class Draft:
         if found:
             message = f"{self.source}:{found[0].line}: {found[0].text}"
             raise LogError(message, code=found[0].code)
-        message = f"{self.source}: a log of {self.tool} without any result"
+        message = f"{self.source}: a log of {self.tool} without results"
         raise LogError(message, code="no-results")
 
 

@@ -1,7 +1,7 @@
-"""What the Intel MPI benchmarks print: IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P.
+"""Reader of the Intel MPI benchmarks: IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P.
 
-Source: ``src_c/IMB_output.c`` of intel/mpi-benchmarks. Sizes of gathers, scatters and exchanges are blocks; the rate of
-Sendrecv counts two messages, that of Exchange four.
+Source: ``src_c/IMB_output.c`` of intel/mpi-benchmarks. Sizes of gathers, scatters and exchanges are one block. The
+rate of Sendrecv counts two messages, the rate of Exchange four.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import MPI_BLOCKS, mpi_op_named, number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import MPI_BLOCKS, mpi_op_named, number, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(
@@ -19,10 +19,6 @@ _VERSION: Final = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite)\s+([^,\n]*
 _BENCHMARK: Final = re.compile(r"\s*#\s*Benchmarking\s+(Multi-)?(\S+)")
 _PROCESSES: Final = re.compile(r"#\s*#processes = (\d{1,7})")
 _GROUPS: Final = re.compile(r"#\s*\( (\d{1,7}) groups of (\d{1,7}) processes")
-_SETTING: Final = re.compile(
-    r"#\s*(MPI_Datatype|MPI_Datatype for reductions|MPI_Op|MPI Version|Machine|System)\s+:\s+(.*\S)"
-)
-_COMMAND: Final = re.compile(r"#\s*(\S*IMB-\w+.*)")
 _TWO: Final = {"pingpong": ("ping_pong", 1), "pingping": ("pair_bidir", 1)}
 _MESSAGES: Final = {
     **_TWO,
@@ -36,22 +32,19 @@ _MESSAGES: Final = {
 }
 _MODE: Final = re.compile(r"#\s+MODE: (AGGREGATE|NON-AGGREGATE)")
 _TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
-_SPREAD: Final = {"t_min[usec]": "min", "t_max[usec]": "max"}
-_USED: Final = frozenset({*_TIMES, *_SPREAD, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
+_USED: Final = frozenset({*_TIMES, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """The tables of all benchmarks in the log."""
     draft = Draft("Intel MPI benchmarks", source)
-    parameters: dict[str, str] = {}
     names: list[str] = []
     test: dict[str, Any] = {}
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         words = line.text.split()
         if (found := _BENCHMARK.match(line.text)) is not None:
             draft.begin(line.number)
             test, names = _benchmark(found[2]), []
-            draft.facts |= {"parameters": parameters, "complete": None}
         elif (found := _PROCESSES.match(line.text)) is not None:
             draft.facts["ranks"] = int(found[1])
         elif (found := _GROUPS.match(line.text)) is not None:
@@ -62,19 +55,9 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             names = words
         elif (cells := draft.cells(line, names, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
-        else:
-            _around(draft, parameters, line.text)
+        elif (found := _VERSION.search(line.text)) is not None:
+            draft.facts["tool_version"] = found[1]
     return draft.log()
-
-
-def _around(draft: Draft, parameters: dict[str, str], text: str) -> None:
-    """The version, the settings and the command of what is neither heading nor row."""
-    if (found := _VERSION.search(text)) is not None:
-        draft.facts["tool_version"] = found[1]
-    elif (found := _SETTING.match(text)) is not None:
-        parameters[found[1]] = found[2]
-    elif (found := _COMMAND.match(text)) is not None:
-        parameters["command"] = found[1].strip()[:1000]
 
 
 def _benchmark(name: str) -> dict[str, Any]:
@@ -94,8 +77,7 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
     fields = dict(test)
     ranks = draft.facts.get("ranks")
     if fields["op"] in {"pair_uni", "pair_bidir"} and ranks is not None and rate is not None and time is None:
-        pairs = ranks // 2
-        fields |= {"pairs": pairs, "messages": fields["messages"] * pairs, "ranks": 2}
+        fields |= {"messages": fields["messages"] * (ranks // 2), "ranks": 2}
     defects = row.get("defects")
     draft.add(
         line,
@@ -105,13 +87,12 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
         rate=scaled(rate, _megabyte(draft.facts.get("tool_version"))),
         statistic="mean" if "t_avg[usec]" in row else "max",
         iterations=whole(row.get("#repetitions")),
-        spread=picked(row, _SPREAD, 1e-6),
         check=None if defects is None else "wrong" if defects else "verified",
         others=rest(row, _USED),
     )
 
 
 def _megabyte(version: str | None) -> float:
-    """Bytes of its Mbyte: 2^20 up to IMB 2018, 10^6 since."""
+    """Bytes per Mbyte: 2^20 up to IMB 2018, 10^6 since."""
     year = re.search(r"\b20(\d\d)\b", version or "")
     return 1e6 if version is None or (year is not None and int(year[1]) >= 19) else 2.0**20

@@ -1,8 +1,8 @@
-"""What NCCL's inspector plug-in writes: one JSON object for every collective of an application.
+"""Reader of NCCL's inspector plug-in, which writes one JSON object for every collective of an application.
 
-Source: ``plugins/profiler/inspector/README.md`` of NVIDIA/nccl. Up to format 4.0 every object has the communicator
-beside it, since 4.3 the last object that has one speaks for those after it. The sizes of all-gathers and
-reduce-scatters are one rank's.
+Source: ``plugins/profiler/inspector/README.md`` of NVIDIA/nccl. Up to format 4.0 every object contains its
+communicator. Since 4.3, an object without one belongs to the last communicator before it. Sizes of all-gathers and
+reduce-scatters are those of one rank.
 """
 
 import re
@@ -32,12 +32,11 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             draft.facts |= {
                 "ranks": whole(header.get("n_ranks")),
                 "tool_version": text(metadata.get("inspector_output_format_version")),
-                "parameters": {name: str(header[name]) for name in _HEADER if isinstance(header.get(name), str | int)},
             }
             draft.place(rank=header.get("rank"), pid=metadata.get("pid"), host=metadata.get("hostname"))
         dropped = whole(mapping(found.get("dump_stats")).get("coll_dropped_since_last_dump"))
         if dropped:
-            draft.note("dropped", number, f"{dropped} collectives were overwritten before they could be written")
+            draft.note("dropped", number, f"{dropped} collectives were overwritten before the plug-in wrote them")
         for key, prefix in _KINDS:
             if mapping(found.get(key)):
                 _add(draft, number, mapping(found.get(key)), prefix)

@@ -1,4 +1,4 @@
-"""JSON inside logs: a document behind other lines, or one object a line; every value is doubted."""
+"""JSON inside logs: a document after other lines, or one object per line. No value is trusted to have its type."""
 
 import json
 import re
@@ -16,12 +16,12 @@ _DECODER: Final = json.JSONDecoder()
 
 
 class Document(dict[str, Any]):
-    """The object of a document, and the text that it is in."""
+    """The object of a document, with the text that contains it."""
 
     text = ""
 
     def lines_of(self, key: str, count: int) -> list[int]:
-        """The line of every occurrence of a key; 1 for all where they are not ``count``."""
+        """The line of every occurrence of ``key``; 1 for all of them unless there are exactly ``count``."""
         found = [match.start() for match in re.finditer(rf'"{re.escape(key)}"\s*:', self.text)]
         if len(found) != count:
             return [1] * count
@@ -31,14 +31,14 @@ class Document(dict[str, Any]):
 
 def document(source: str, lines: Iterable[str]) -> Document:
     """The first object of a log. Raises LogError if it is cut off, damaged or too large."""
-    pieces, size = [], 0
-    for piece in lines:
-        size += len(piece)
+    parts, size = [], 0
+    for part in lines:
+        size += len(part)
         if size > MOST_BYTES:
             message = f"{source}: more than {MOST_BYTES >> 20} MiB of JSON"
             raise LogError(message, code="too-large")
-        pieces.append(piece)
-    text = "".join(pieces)
+        parts.append(part)
+    text = "".join(parts)
     starts = [match.start(1) for match in re.finditer(r"^[ \t]*([{\[])[ \t]*(?=[\"\]{}\n]|$)", text, re.MULTILINE)]
     failure: ValueError | RecursionError | None = None
     for start in starts[:_MOST_STARTS]:
@@ -54,12 +54,12 @@ def document(source: str, lines: Iterable[str]) -> Document:
     cut = isinstance(failure, json.JSONDecodeError) and failure.pos >= len(text.rstrip()) - 1
     cut = cut or "Unterminated" in str(failure)
     line = getattr(failure, "lineno", 1)
-    message = f"{source}:{line}: {'the JSON is cut off' if cut else 'no valid JSON'}"
+    message = f"{source}:{line}: the JSON is {'cut off' if cut else 'invalid'}"
     raise LogError(message, code="truncated" if cut else "damaged-json")
 
 
 def decoded(text: str, start: int) -> object:
-    """The value that begins at ``start``; infinity and NaN, which are no JSON, are null."""
+    """The value that begins at ``start``. Infinity and NaN, which JSON does not allow, become null."""
     try:
         return _DECODER.raw_decode(text, start)[0]
     except json.JSONDecodeError:
@@ -69,22 +69,22 @@ def decoded(text: str, start: int) -> object:
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """The value if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def items(value: object) -> list[Any]:
-    """The value if it is a list, else an empty one."""
+    """The value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def text(value: object) -> str | None:
-    """A word or number as text; None for anything else, and for nothing."""
+    """A string or number as text; None for other types and for empty text."""
     return str(value).strip()[:4096] or None if isinstance(value, str | int | float) else None
 
 
 def real(value: object) -> float | None:
-    """A finite number, which may be written as text."""
+    """A finite number, possibly given as text; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     if isinstance(value, int) and abs(value) > 1 << 1000:
@@ -93,6 +93,6 @@ def real(value: object) -> float | None:
 
 
 def reals(value: object, factor: float) -> tuple[float, ...]:
-    """The numbers of a list times a factor; empty unless all are some."""
-    found = [real(one) for one in items(value)]
-    return tuple(one * factor for one in found if one is not None) if None not in found else ()
+    """The numbers of a list times ``factor``; empty unless all items are numbers."""
+    found = [real(item) for item in items(value)]
+    return tuple(item * factor for item in found if item is not None) if None not in found else ()

@@ -1,4 +1,4 @@
-"""Lines of a log without what launchers, terminals and containers put around them, and the words in them."""
+"""Clean lines of logs, without the additions of launchers, terminals and containers; and parsing of their words."""
 
 import math
 import re
@@ -9,9 +9,9 @@ from busbw.ops import OPS
 from busbw.units import LARGEST_SIZE
 
 LONGEST_LINE: Final = 1 << 20
-"""Characters; longer ones arrive in pieces."""
+"""Maximum characters; longer lines arrive in parts."""
 _LONGEST_TEXT: Final = 1 << 13
-"""Characters of a line outside JSON; no table is so wide, and the time of some patterns grows with the square."""
+"""Maximum characters of a line outside JSON. No table is wider, and some patterns take quadratic time."""
 
 SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DECIMAL: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -21,7 +21,7 @@ RATES: Final = {
     for unit, bits in (("B", 1), ("b", 8))
     for prefix, factor in (_DECIMAL | _BINARY).items()
 }
-"""Units of a rate → bytes per second of one."""
+"""Unit of a rate → bytes per second."""
 
 _DTYPES: Final = {
     "float": "float32",
@@ -42,7 +42,7 @@ _REDOPS: Final = {"prod": "product", "none": None, "": None}
 _OPS: Final = {name.replace("_", ""): name for name in OPS} | {"bcast": "broadcast", "alltoallsingle": "all_to_all"}
 NCCL_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 MPI_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
-"""Operations whose sizes or counts are those of one block."""
+"""Operations whose size or count is that of one block, in NCCL's and in MPI's benchmarks."""
 _EVEN: Final = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallw"})
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
@@ -63,7 +63,7 @@ _PREFIX: Final = re.compile(
     r"|>\s(?=\s*[#\d]))"
 )
 _NCCL: Final = re.compile(
-    # A host that starts with a letter may follow the root of a row without a blank: "-1node7:12:34 [0] NCCL INFO".
+    # A host name that starts with a letter may follow the root of a row directly: "-1node7:12:34 [0] NCCL INFO".
     r"(?:(?:(?:^|(?<=\s))(?!-1)\S{0,255}?|[A-Za-z][\w.-]{0,63}):\d+:\d+(?: \[-?\d+\])?(?: \S{1,255})? |^\s*)"
     r"NCCL (?:INFO|WARN|TRACE|DEBUG|CALL)\b.*$"
 )
@@ -71,13 +71,19 @@ _HOST: Final = re.compile(r"(?:\S{0,255}:)?([^\s:]{1,255}):\d+:\d+\b")
 _MOST_HOSTS: Final = 1 << 12
 _SUFFIX: Final = re.compile(r"(?:perf(?:mpi)?|block|base)$")
 _QUOTED: Final = re.compile(r'\s*"([^"]*)(?:",?)?\s*')
-"""A line in a list of JSON, as Ansible shows what a command printed."""
+"""A line as item of a JSON list, which is how Ansible shows the output of a command."""
 _GLUED: Final = re.compile(r"(?<=\d)\[\d{1,7}\](?=\s|$)")
-"""The label of a rank before a later piece of a row: ``-1[0]     42.1``."""
+"""The label of a rank inside a row: ``-1[0]     42.1``."""
 
 
 class Line(NamedTuple):
-    """A line: its number from 1, its text without noise, the rank that a launcher put before it, what NCCL said."""
+    """A cleaned line of a log.
+
+    number: from 1
+    text: without colours, prefixes and NCCL messages
+    label: the rank that a launcher printed before it
+    nccl: the NCCL message in the line
+    """
 
     number: int
     text: str
@@ -86,7 +92,7 @@ class Line(NamedTuple):
 
 
 def clean(lines: Iterable[str]) -> Iterator[Line]:
-    """The lines of a log without colours, carriage returns, prefixes of launchers, and what NCCL wrote into them."""
+    """The lines of a log without colours, carriage returns and launcher prefixes, with NCCL's messages separated."""
     hosts: set[str] = set()
     for number, raw in enumerate(lines, 1):
         text = raw[:_LONGEST_TEXT].rstrip("\r\n")
@@ -109,21 +115,22 @@ def clean(lines: Iterable[str]) -> Iterator[Line]:
         yield Line(number, text.strip(), label, nccl)
 
 
-def _glued(before: str, said: str, hosts: set[str]) -> int:
-    """How many characters of what NCCL ``said`` are the end of a row: ``0node7:12:34`` of ``node7``, which has begun a
-    line before and is one of ``hosts``.
+def _glued(before: str, message: str, hosts: set[str]) -> int:
+    """How many characters at the start of an NCCL ``message`` are the end of a row, such as 1 in ``0node7:12:34``.
+
+    ``node7`` is recognised because it started an earlier line; ``hosts`` collects these names.
     """
-    host = _HOST.match(said)
+    host = _HOST.match(message)
     if host is None or host[1] in hosts:
         return 0
-    if len(before.split()) <= 1 and len(hosts) < _MOST_HOSTS:  # at most the label of a rank before it
+    if len(before.split()) <= 1 and len(hosts) < _MOST_HOSTS:  # nothing before it except the label of a rank
         hosts.add(host[1])
         return 0
     return min((len(host[1]) - len(known) for known in hosts if host[1].endswith(known)), default=0)
 
 
 def number(text: str) -> float | None:
-    """A finite number, or None: ``N/A``, ``nan`` and ``inf`` are none."""
+    """A finite number; None for anything else, such as ``N/A``, ``nan`` and ``inf``."""
     if _NUMBER.fullmatch(text) is None:
         return None
     value = float(text)
@@ -131,7 +138,7 @@ def number(text: str) -> float | None:
 
 
 def whole(text: object) -> int | None:
-    """A count or a number of bytes, which may be written as ``1e+07``; None for anything else."""
+    """A count or a number of bytes, also in the form ``1e+07``; None for anything else."""
     plain = str(text).strip()
     value = int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 20 else number(plain)
     if value is None or not 0 <= value <= LARGEST_SIZE or value != int(value):
@@ -140,28 +147,28 @@ def whole(text: object) -> int | None:
 
 
 def op_named(name: str) -> str | None:
-    """busbw's name of a collective; None: it has none like it."""
+    """busbw's name of a collective; None if busbw does not have it."""
     return _OPS.get(_SUFFIX.sub("", re.sub("[^a-z]", "", name.lower())))
 
 
 def mpi_op_named(name: str) -> str | None:
-    """As ``op_named`` where the tool gives all ranks blocks of one size, also to the calls that could have others."""
+    """``op_named`` for tools that use equal blocks even in calls for unequal ones, such as ``MPI_Allgatherv``."""
     plain = re.sub("[^a-z]", "", name.lower())
     return op_named(plain) or (op_named(plain[:-1]) if plain in _EVEN else None)
 
 
 def dtype_named(name: str | None) -> str | None:
-    """busbw's name of a type; the given one where it has none; None for ``none``, which our own export writes."""
+    """busbw's name of a type, else the given name; None for ``none``, which busbw's own export writes."""
     return None if name in {None, "", "none"} else _DTYPES.get(name.removeprefix("MPI_").lower(), name)
 
 
 def redop_named(name: str | None) -> str | None:
-    """busbw's name of a reduction; the given one where it has none."""
+    """busbw's name of a reduction, else the given name."""
     return None if name is None else _REDOPS.get(name, name)
 
 
 def numbered(headings: Iterable[str]) -> list[str]:
-    """The headings of a table, repeated ones with their place."""
+    """The headings of a table; repeated headings get their column number."""
     names: list[str] = []
     for name in headings:
         names.append(name if name not in names else f"{name} {len(names)}")
@@ -169,24 +176,19 @@ def numbered(headings: Iterable[str]) -> list[str]:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """The value in base units. Dividing by a million gives the nearest number, multiplying by its inverse does not."""
+    """The value in base units. Factors below 1 are divided by: only division gives the nearest float."""
     if value is None:
         return None
     return value * factor if factor >= 1 else value / round(1 / factor)
 
 
-def picked(row: Mapping[str, float | None], names: Mapping[str, str], factor: float) -> dict[str, float]:
-    """The columns that ``names`` has, by its names for them, in base units; those without a number are left out."""
-    return {name: value for at, name in names.items() if (value := scaled(row.get(at), factor)) is not None}
-
-
 def rest(row: Mapping[str, float | None], used: Container[str]) -> dict[str, float]:
-    """The other columns by their headings; those without a number are left out."""
+    """The columns that are not ``used``, by their headings; columns without a number are omitted."""
     return {name: value for name, value in row.items() if name not in used and value is not None}
 
 
 def verdict(wrong: float | str | None) -> dict[str, Any]:
-    """What a number of wrong elements says; anything else says that they were not counted."""
+    """The fields ``check`` and ``wrong_elements`` for a number of wrong elements; not checked if it is not a number."""
     count = number(str(wrong).strip())
     check = "not checked" if count is None else "wrong" if count else "verified"
     return {"check": check, "wrong_elements": None if count is None else whole(count)}

@@ -1,6 +1,7 @@
-"""What a log of another tool tells: the records that every reader yields.
+"""The records that all readers of logs return.
 
-Base units throughout: bytes, seconds, bytes per second. What a log does not tell is None or empty, never guessed.
+Base units throughout: bytes, seconds, bytes per second. Facts that a log does not contain are None or empty, never
+guessed.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,11 @@ import msgspec
 from busbw.runs.records import CheckState, LogNote
 
 SizeMeaning = Literal["S", "block"]
-"""What the size of a tool is: busbw's S, or the block of one rank or peer, of which S holds as many as there are
-ranks."""
+"""Meaning of a tool's size: busbw's S, or the block of one rank or peer; S is as many blocks as there are ranks."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank, or a GPU of a tool without ranks, was. ``name`` is the processor's, ``bus_id`` its PCI address."""
+    """Where a rank ran, or a GPU of a tool without ranks is. ``name`` and ``bus_id`` (PCI address) are the GPU's."""
 
     rank: int | None = None
     group: int | None = None
@@ -28,25 +28,26 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """One result: a number that the tool printed for one case, and what belongs to it.
+    """One result: the numbers that the tool printed for one case.
 
-    line: where it stands in the log, from 1
-    op, tool_op: operation in busbw's names (``busbw.ops``; None: busbw has none like it), and as the tool calls it
-    dtype, redop, root: None where the op has none, too; names in busbw's words where it has one
+    line: line number in the log, from 1
+    op, tool_op: the operation by busbw's name (``busbw.ops``; None: busbw does not have it) and by the tool's name
+    dtype, redop, root: busbw's names if it has them, else the tool's; None also if the op has none
     in_place: whether the result replaced the input
-    ranks: of one group
+    ranks: number of ranks in one group
     size_bytes: S as busbw defines it
-    tool_size_bytes, tool_size_is: the tool's own size, and what that is
-    time_seconds, rate: time of one call; bytes per second where the tool's own number is a rate
-    messages: how many S the rate counts in the time of one call, such as 2 for both directions of a pair
-    statistic: of the calls or samples, as the tool states it: mean, median, min, max, p99, sum, sample
-    spread: the same by other statistics, in seconds (B/s without a time): min, max, p50, stdev; ``cv`` is a fraction
-    algbw, busbw, bandwidth_unit: as the tool printed them, times the unit that it claims
-    check, wrong_elements: what the tool's verification said
-    pairs, window: pairs of ranks at once; messages in flight of each
-    source, target, part: the cell of a matrix by its labels, and which of several matrices
-    samples_seconds, process_samples_seconds: one per iteration; for every process, its own
-    others: the tool's other columns by their headings, in its own units
+    tool_size_bytes, tool_size_is: the tool's size and its meaning
+    count: the tool's number of elements
+    time_seconds: time of one call
+    rate: bytes per second, if the tool measures a rate
+    messages: how many S the rate counts per call, such as 2 for both directions of a pair
+    statistic: statistic of the time or rate: mean, median, min, max, p99, sum, sample
+    iterations: number of calls
+    algbw, busbw: printed bandwidths in B/s, by the unit that the tool claims
+    check, wrong_elements: result of the tool's verification
+    source, target, part: labels of a cell of a matrix, and which of several matrices
+    samples_seconds: one time per iteration
+    others: the tool's other columns by their headings, in the tool's units
     """
 
     line: int
@@ -66,32 +67,28 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | None = None
     statistic: str | None = None
     iterations: int | None = None
-    spread: Mapping[str, float] = {}
     algbw: float | None = None
     busbw: float | None = None
-    bandwidth_unit: str | None = None
     check: CheckState | None = None
     wrong_elements: int | None = None
-    pairs: int | None = None
-    window: int | None = None
     source: str | None = None
     target: str | None = None
     part: str | None = None
     samples_seconds: tuple[float, ...] = ()
-    process_samples_seconds: tuple[tuple[float, ...], ...] = ()
     others: Mapping[str, float | str] = {}
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """The results below one heading, and what the log says about how they were measured.
+    """The results below one heading, with the facts about their measurement.
 
-    line: of the heading
-    ranks: of one group; ``groups`` ran at the same time
+    line: line number of the heading
+    ranks, groups: number of ranks in one group, and number of concurrent groups
     places: the ranks that the log lists, in its order
-    library_version, driver_version: of NCCL, RCCL or MPI; of the GPU's driver
-    command, parameters: the command line, and settings by the tool's names for them
-    average_busbw, out_of_bounds: the tool's own summary: B/s, and results that its verification refused
-    complete: whether the tool said that it had ended (None: it never says so)
+    library_version: of NCCL, RCCL or MPI
+    command: the command line
+    copy_bytes: size of a copy that the tool states once for all results
+    out_of_bounds: number of results that failed the tool's verification, from its summary
+    complete: whether the log has the tool's final message (None: the tool prints none)
     """
 
     line: int
@@ -101,10 +98,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None = None
     places: tuple[Place, ...] = ()
     library_version: str | None = None
-    driver_version: str | None = None
     command: str | None = None
-    parameters: Mapping[str, str] = {}
-    average_busbw: float | None = None
+    copy_bytes: int | None = None
     out_of_bounds: int | None = None
     complete: bool | None = None
 
@@ -112,10 +107,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     """The log of another tool.
 
+    tool: name of the tool
     source: name of the file
-    recognised_by: the words by which the tool was recognised
-    tables: in the order of the log, none without rows
-    last_error: the last failure that the log quotes, NCCL's before others
+    tables: in the order of the log; every table has rows
+    notes: findings of the reader
+    last_error: the last error in the log; errors of the tool or NCCL take precedence
     """
 
     tool: str
@@ -123,7 +119,6 @@ class ForeignLog(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...]
     notes: tuple[LogNote, ...] = ()
     last_error: str | None = None
-    recognised_by: str = ""
 
     @property
     def rows(self) -> tuple[Aggregate, ...]:

@@ -1,7 +1,7 @@
-"""Rows whose values have names: a CSV with a header, and what rccl-tests writes with ``-Z json`` or ``-Z csv``.
+"""Reader of rows with named values: CSV with a header, and the output of rccl-tests ``-Z json`` and ``-Z csv``.
 
-docs/logs.md lists the names; a time or a rate has its unit in its name. The units of rccl-tests, which writes none,
-are microseconds and GB/s. Source: ``Reporter`` in ``src/common.cu`` of ROCm/rccl-tests.
+docs/logs.md lists the names; the heading of a time or rate contains its unit. rccl-tests writes no units; its times
+are microseconds and its rates GB/s. Source: ``Reporter`` in ``src/common.cu`` of ROCm/rccl-tests.
 """
 
 import csv
@@ -29,7 +29,6 @@ CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[
 JSON: Final = re.compile(rb'"busBw"\s*:')
 _LONGEST_HEADING: Final = 100
 _HEADING: Final = re.compile(r"(.+?)(?:\s*[(\[](.+)[)\]]|_(ns|us|ms|s|[KMGT]?i?[Bb]ps))?")
-_TIMES: Final = frozenset({"time", "min", "max", "p50", "p95", "p99", "stdev"})
 _BANDWIDTHS: Final = frozenset({"rate", "algbw", "busbw"})
 _WORDS: Final = (
     "op",
@@ -46,16 +45,16 @@ _WORDS: Final = (
     "check",
     "group",
 )
-_NAMES: Final = frozenset({*_TIMES, *_BANDWIDTHS, *_WORDS, "source", "target"})
+_NAMES: Final = frozenset({"time", *_BANDWIDTHS, *_WORDS, "source", "target"})
 _SIZES: Final = frozenset({"size", "size_bytes", "bytes"})
 _CHECK: Final = re.compile(r"verified|wrong|not checked")
 _PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
-"""A group of one rank, or of two."""
+"""A group of one or two ranks."""
 _TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The rows below the first line that names a size and a time or a rate."""
+    """The rows below every line that has a size column."""
     draft = Draft("csv", source)
     header: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -70,12 +69,12 @@ def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
         elif header and len(cells) == len(header):
             _add(draft, number, dict(zip(header, cells, strict=True)))
         elif header and any(cells) and not cells[0].startswith("#"):
-            draft.note("truncated-row", number, "a row with another number of cells than the header is left out")
+            draft.note("truncated-row", number, "a row whose number of cells differs from the header is ignored")
     return draft.log()
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The objects of rccl-tests, one a line, in a list or not."""
+    """The objects of rccl-tests, one per line, possibly in a list."""
     draft = Draft("rccl-tests", source)
     for number, row in draft.objects(lines):
         _add(draft, number, row)
@@ -84,7 +83,7 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
 
 @lru_cache(maxsize=1024)
 def _meaning(heading: str) -> tuple[str | None, str | None]:
-    """The name of a column and the unit in its heading."""
+    """The name of a column (None: unknown) and the unit in its heading."""
     heading = heading.strip()[:_LONGEST_HEADING]
     plain = heading.lower()
     found = None if plain in _OTHER_NAMES or plain in _NAMES else _HEADING.fullmatch(heading)
@@ -94,43 +93,42 @@ def _meaning(heading: str) -> tuple[str | None, str | None]:
 
 
 def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     others: dict[str, float | str] = {}
     rccl = draft.tool == "rccl-tests"
     for heading, value in row.items():
         name, unit = _meaning(str(heading))
-        if name in _TIMES | _BANDWIDTHS:
-            units, usual = (SECONDS, "us") if name in _TIMES else (RATES, "GB/s")
+        if name == "time" or name in _BANDWIDTHS:
+            units, usual = (SECONDS, "us") if name == "time" else (RATES, "GB/s")
             unit = unit or (usual if rccl else None)
             amount = real(value)
             if unit not in units:
-                draft.note("no-unit", line, f"the column {str(heading)[:80]!r} names no unit that busbw knows")
+                draft.note("no-unit", line, f"the heading {str(heading)[:80]!r} has no known unit")
                 name = None
             else:
-                said[name or ""] = scaled(amount, units[unit or ""])
+                values[name or ""] = scaled(amount, units[unit or ""])
         elif name is not None:
-            said[name] = text(value)
+            values[name] = text(value)
         if name is None and (kept := real(value) if real(value) is not None else text(value)) is not None:
             others[str(heading)] = kept
-    counts: dict[str, Any] = {"ranks": whole(said["ranks"])} if "ranks" in said else {}
-    counts |= verdict(said["wrong"]) if "wrong" in said else {}
-    if (check := _CHECK.match(said.get("check") or "")) is not None:
+    counts: dict[str, Any] = {"ranks": whole(values["ranks"])} if "ranks" in values else {}
+    counts |= verdict(values["wrong"]) if "wrong" in values else {}
+    if (check := _CHECK.match(values.get("check") or "")) is not None:
         counts.setdefault("check", check[0])
-    group = _PAIR.fullmatch(said.get("group") or "")
+    group = _PAIR.fullmatch(values.get("group") or "")
     source, target = (None, None) if group is None else group.groups()
     draft.collective(
         line,
-        said.get("op"),
-        said,
-        time_seconds=said.get("time"),
-        algbw=said.get("algbw"),
-        busbw=said.get("busbw"),
-        in_place=_TRUE.get(str(said.get("in_place")).lower()),
-        rate=said.get("rate"),
-        statistic="mean" if rccl else said.get("statistic"),
-        spread={name: said[name] for name in sorted(_TIMES - {"time"}) if said.get(name) is not None},
+        values.get("op"),
+        values,
+        time_seconds=values.get("time"),
+        algbw=values.get("algbw"),
+        busbw=values.get("busbw"),
+        in_place=_TRUE.get(str(values.get("in_place")).lower()),
+        rate=values.get("rate"),
+        statistic="mean" if rccl else values.get("statistic"),
         others=others,
-        source=said.get("source", source),
-        target=said.get("target", target),
+        source=values.get("source", source),
+        target=values.get("target", target),
         **counts,
     )

@@ -1,8 +1,7 @@
-"""The file that nccl-tests writes with ``-J``, versions 1 to 4.
+"""Reader of the file that nccl-tests writes with ``-J``, versions 1 to 4.
 
-Source: ``src/util.cu`` of NVIDIA/nccl-tests (``JSON_FILE_VERSION``). Truth values are text, the root is padded, NaN is
-text and infinity is no JSON; there is no name of the operation but in ``args``. The environment is not read: it may
-hold secrets.
+Source: ``src/util.cu`` of NVIDIA/nccl-tests (``JSON_FILE_VERSION``). Booleans and NaN are text, the root is padded, and
+infinity is invalid JSON. The operation is only in ``args``. The environment is not read: it may contain secrets.
 """
 
 import re
@@ -12,42 +11,38 @@ from typing import Any, Final
 from busbw.ops import limits
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
-from busbw_analysis.data.readers.lines import picked, scaled, verdict, whole
+from busbw_analysis.data.readers.lines import scaled, verdict, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb'"(?:out_of_place|average_bus_bandwidth|aggregated_iterations)"\s*:')
 _PLACES: Final = (("out_of_place", False), ("in_place", True))
 _DEVICE: Final = {"host": "hostname", "bus_id": "device_hex", "name": "device_info"}
-"""Names of a place → its own for them, where they differ."""
-_SPREAD: Final = {f"{name}_us": name for name in ("min", "max", "p50", "p95", "p99", "stdev")}
+"""Field of ``Place`` → key in the file, if they differ."""
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """The results. Raises LogError if the file is cut off or has none."""
     found = document(source, lines)
     draft = Draft("nccl-tests", source)
-    config, args = mapping(found.get("config")), [str(one) for one in items(found.get("args"))]
+    config, args = mapping(found.get("config")), [str(word) for word in items(found.get("args"))]
     _head(draft, found, config, args)
     tool_op = args[0].rpartition("/")[2].partition("_perf")[0] if args else None
-    results = [mapping(one) for one in items(found.get("results"))]
+    results = [mapping(result) for result in items(found.get("results"))]
     for row, line in zip(results, found.lines_of("size", len(results)), strict=True):
         for key, in_place in _PLACES:
             _add(draft, row, key, line=line, tool_op=tool_op, in_place=in_place)
-    errors = [one for one in map(text, items(found.get("errors"))) if one is not None]
+    errors = [error for error in map(text, items(found.get("errors"))) if error is not None]
     if errors:
         draft.fail(errors[-1])
-    average, bounds = mapping(found.get("average_bus_bandwidth")), mapping(found.get("out_of_bounds"))
-    wrong = whole(bounds.get("count"))
+    wrong = whole(mapping(found.get("out_of_bounds")).get("count"))
     if wrong:
         draft.note("wrong-results", None, f"the tool found {wrong} results out of bounds")
-    draft.end(
-        average_busbw=scaled(real(average.get("bandwidth")), 1e9), out_of_bounds=wrong, complete="end_time" in found
-    )
+    draft.end(out_of_bounds=wrong, complete="end_time" in found)
     return draft.log()
 
 
 def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]) -> None:
-    """Ranks and settings. A device is listed for every process up to version 3, however many it drives."""
+    """Record ranks and command. Up to version 3, one device is listed per process, however many it drives."""
     for device in map(mapping, items(config.get("devices"))):
         draft.place(**{name: device.get(_DEVICE.get(name, name)) for name in Place.__struct_fields__})
     known = [place.rank for place in draft.places if place.rank is not None]
@@ -63,8 +58,6 @@ def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]
         draft.facts["groups"] = groups if groups > 1 else None
     draft.facts["library_version"] = text(found.get("nccl_version"))
     draft.facts["command"] = " ".join(args)[:1000] or None
-    simple = {name: value for name, value in config.items() if isinstance(value, str | int | float)}
-    draft.facts["parameters"] = {name: str(value) for name, value in simple.items()}
 
 
 def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str | None, in_place: bool) -> None:
@@ -72,7 +65,6 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
     if not cell:
         return
     values = {name: real(value) for name, value in (row | cell | each).items() if not isinstance(value, list)}
-    processes = tuple(reals(one, 1e-6) for one in items(each.get("per_process_max_times_us")))
     labels: dict[str, float | str | None] = {
         f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()
     }
@@ -88,9 +80,7 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
         busbw=scaled(values.get("bus_bw"), 1e9),
         in_place=in_place,
         statistic="mean",
-        spread=picked(values, _SPREAD, 1e-6) | picked(values, {"cv_pct": "cv"}, 0.01),
         samples_seconds=reals(each.get("times_us"), 1e-6)[whole(each.get("skipped_iterations")) or 0 :],
-        process_samples_seconds=processes if all(processes) else (),
         others={name: value for name, value in labels.items() if value is not None},
         **verdict(values.get("nwrong")),
     )

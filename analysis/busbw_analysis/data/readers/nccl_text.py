@@ -1,7 +1,7 @@
-"""What nccl-tests and rccl-tests print, from their first 2.x to 2.20.
+"""Reader of the text output of nccl-tests and rccl-tests, from their first 2.x to 2.20.
 
 Sources: ``src/common.cu`` and ``src/util.cu`` (``writeResultHeader``, ``writeBenchmarkLineBody``) of NVIDIA/nccl-tests
-and ROCm/rccl-tests. A row is printed in pieces, and NCCL and the launcher write between and into them.
+and ROCm/rccl-tests. A row is printed in several parts; NCCL and the launcher print between and inside them.
 """
 
 import re
@@ -16,7 +16,6 @@ from busbw_analysis.data.readers.lines import (
     SECONDS,
     Line,
     number,
-    picked,
     rest,
     scaled,
     verdict,
@@ -32,8 +31,7 @@ _RANK: Final = re.compile(
     r"\bRank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)"
     r"\s+device\s+(?P<device>\d{1,9})(?:\s+\[(?P<bus_id>[^\]]*)\])?\s*(?P<name>.*)"
 )
-_SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ .*")
-_SETTING: Final = re.compile(r"([A-Za-z]+(?: [a-z]+)?):? (\S+)")
+_SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ ")
 _VERSION: Final = re.compile(r"\b[nr]ccl-tests:? [Vv]ersion (\S+)(?:.*library=(\d+))?")
 _STARTING: Final = re.compile(r"Collective test starting: (\S+)")
 _PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
@@ -41,18 +39,24 @@ _COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b.* -\w")
 _SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
 _NAMES: Final = {"type": "dtype", "bytes": "size", "N": "count", "op": "redop", "res": "error"}
 _OLD_TIME: Final = "ms"
-"""Of tables up to March 2019, which name no units."""
+"""Unit of times in tables up to March 2019, which print no units."""
 _TIMES: Final = frozenset({"time", "cputime"})
 _LAST: Final = frozenset({"timestamp", "#iters"})
 _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
-"""What stands where a document has left a number out."""
+"""Placeholders for numbers in documentation."""
 _PLACE: Final = re.compile(r"(?:out-of|in)-place")
-_SPREAD: Final = {"i_min": "min", "i_max": "max", "i_p99": "p99"}
-_USED: Final = frozenset({"time", "algbw", "busbw", "#wrong", "i_cv%", *_SPREAD})
+_USED: Final = frozenset({"time", "algbw", "busbw", "#wrong"})
 
 
 class Columns(NamedTuple):
-    """What a header says: the columns before the times, those of every group of times, and those after."""
+    """The columns of a table, from its header.
+
+    base: columns before the times
+    groups: columns of every group of times, such as out of place and in place
+    last: columns after the times
+    places: whether each group is in place (None: unknown)
+    time_unit: a key of ``SECONDS``
+    """
 
     base: tuple[str, ...]
     groups: tuple[tuple[str, ...], ...]
@@ -62,14 +66,14 @@ class Columns(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Words of a row; a time stamp has two."""
+        """Number of words in a row; a timestamp has two."""
         return len(self.base) + sum(map(len, self.groups)) + len(self.last) + ("timestamp" in self.last)
 
 
 def read(source: str, lines: Iterable[str]) -> ForeignLog:
-    """The log. Raises LogError if it has no results or is of several jobs at once."""
+    """Read a log. Raises LogError if it has no results or mixes several jobs."""
     reader = _Reader(source)
-    for line in reader.draft.listen(lines):
+    for line in reader.draft.scan(lines):
         reader.take(line)
     reader.close()
     return reader.draft.log()
@@ -89,7 +93,7 @@ class _Reader:
         self.time_unit, self.rate_unit = "us", "GB/s"
 
     def take(self, line: Line) -> None:
-        """One line: a row, a piece of one, a heading, or noise."""
+        """Process one line: a row, a part of a row, a heading, or anything else."""
         text = line.text.lstrip("# \t")
         words = text.split()
         if not words or (line.text.lstrip()[:1] != "#" and self._row(line, words)):
@@ -102,13 +106,13 @@ class _Reader:
         elif (head := _columns(words, self.place_order)) is not None:
             self._head(line, head)
         else:
-            self._say(line, text)
+            self._other(line, text)
 
     def _row(self, line: Line, words: list[str]) -> bool:
-        """Whether it was a row or a piece of one."""
+        """Process a line that may be a row or a part of one; return whether it was."""
         if self.columns is None:
             if len(words) > 8 and whole(words[0]) is not None and whole(words[1]) is not None and words[2].isalpha():
-                self.draft.note("no-header", line.number, "rows without the header that names their columns")
+                self.draft.note("no-header", line.number, "rows without a header that names their columns")
                 return True
             return False
         if whole(words[0]) is not None and len(words) > 2 and _is_count(words[1]) and words[2][:1].isalpha():
@@ -117,7 +121,7 @@ class _Reader:
         elif self.part and all(number(word) is not None or word in {"N/A", "inf", "nan", "-nan"} for word in words):
             self.part = [*self.part, *words]
         elif words[0] == "...":
-            self.draft.note("shortened", line.number, "somebody left out rows")
+            self.draft.note("shortened", line.number, "rows were removed from the log")
             return True
         else:
             return False
@@ -126,7 +130,7 @@ class _Reader:
         if blank:
             self.part.insert(self.columns.base.index("redop"), "")
         if missing < 0:
-            self.draft.note("extra-words", line.number, "a row with more words than its header has columns is left out")
+            self.draft.note("extra-words", line.number, "a row with more words than its header has columns is ignored")
             self.part = []
         elif missing == 0 or blank:
             self.labels |= {line.label} - {None}
@@ -137,15 +141,15 @@ class _Reader:
         return True
 
     def cut(self) -> None:
-        """The row that is not complete stays so."""
+        """Discard an incomplete row."""
         if self.part:
-            self.draft.note("truncated-row", self.part_line, "a row is cut off and left out")
+            self.draft.note("truncated-row", self.part_line, "a row that is cut off is ignored")
             self.part = []
 
     def _add(self, columns: Columns, words: list[str], line: int) -> None:
         case = tuple(words[: len(columns.base)])
         if self.doubled and case in self.cases:
-            self._interleaved(line, "every row comes twice below two headers")
+            self._interleaved(line, "every row appears twice below two headers")
         self.cases.add(case)
         base = dict(zip(columns.base, words, strict=False))
         at = len(columns.base)
@@ -156,22 +160,20 @@ class _Reader:
             cells = dict(zip(group, words[at : at + len(group)], strict=True))
             at += len(group)
             if any(map(_PLACEHOLDER.fullmatch, cells.values())):
-                self.draft.note("placeholder", line, "placeholders stand where a number should be")
+                self.draft.note("placeholder", line, "a row has placeholders instead of numbers")
                 continue
             times = {name: number(cell) for name, cell in cells.items()}
-            second, rate = SECONDS[self.time_unit], RATES[self.rate_unit]
+            rate = RATES[self.rate_unit]
             self.draft.collective(
                 line,
                 self.op_hint,
                 base,
-                time_seconds=scaled(times.get("time"), second),
+                time_seconds=scaled(times.get("time"), SECONDS[self.time_unit]),
                 algbw=scaled(times.get("algbw"), rate),
                 cpu_time="cputime" in cells,
                 busbw=scaled(times.get("busbw"), rate),
-                bandwidth_unit=self.rate_unit,
                 in_place=place,
                 statistic="mean",
-                spread=picked(times, _SPREAD, second) | picked(times, {"i_cv%": "cv"}, 0.01),
                 others=rest(times, _USED),
                 **(verdict(cells["#wrong"]) if "#wrong" in cells else {}),
             )
@@ -200,7 +202,7 @@ class _Reader:
         self.draft.place(**found.groupdict())
 
     def _title(self, line: Line) -> None:
-        """Something of a new job's heading."""
+        """Process a line that belongs to the heading of a job."""
         self.cut()
         if self.draft.rows:
             self.close()
@@ -208,13 +210,11 @@ class _Reader:
             self.titled = True
             self.draft.line = line.number
 
-    def _say(self, line: Line, text: str) -> None:
-        """What is neither row nor header."""
-        if (found := _SETTINGS.search(text)) is not None or text.startswith("Using devices"):
+    def _other(self, line: Line, text: str) -> None:
+        """Process a line that is neither row nor header."""
+        if _SETTINGS.search(text) is not None or text.startswith("Using devices"):
             self._title(line)
             self.draft.places.clear()
-            if found is not None:
-                self.draft.facts["parameters"] = dict(_SETTING.findall(found[0]))
         elif (found := _STARTING.search(text)) is not None:
             self._title(line)
             self.op_hint = found[1].partition("_perf")[0]
@@ -231,7 +231,7 @@ class _Reader:
             self._command(text)
 
     def _command(self, text: str) -> None:
-        """A line that names one program, perhaps with its arguments."""
+        """Process a line that names one program, possibly with its arguments."""
         if len(names := set(_PERF.findall(text))) == 1:
             if self.draft.rows:
                 self.close()
@@ -246,13 +246,12 @@ class _Reader:
             self.draft.facts["out_of_bounds"] = int(value)
             if value:
                 program = "the tool" if self.op_hint is None else f"{self.op_hint}_perf"
-                self.draft.note("wrong-results", line.number, f"{program} found {value:.0f} results out of bounds")
-        elif value is not None:
-            self.draft.facts["average_busbw"] = value * RATES[self.rate_unit]
+                self.draft.note("wrong-results", line.number, f"{program} reported {value:.0f} results out of bounds")
+
         self.done, self.columns = True, None
 
     def close(self) -> None:
-        """The table is over."""
+        """Finish the current table."""
         self.cut()
         if self.draft.rows and not self.done:
             self.draft.note("unfinished", self.draft.rows[-1]["line"], "a table ends without the tool's summary")
@@ -261,7 +260,7 @@ class _Reader:
         self.columns, self.op_hint, self.titled, self.done = None, None, False, False
 
     def _ranks(self) -> None:
-        """The ranks of a group: those that are listed, and those whose lines somebody left out."""
+        """Record the ranks of a group: those listed, and those whose lines were removed from the log."""
         places = self.draft.places
         if not places or not self.draft.rows:
             return
@@ -276,17 +275,17 @@ class _Reader:
         self.draft.facts["ranks"] = ranks
 
     def _interleaved(self, line: int, why: str) -> None:
-        message = f"{self.draft.source}:{line}: {why}: the outputs of several jobs, or of ranks without MPI, are mixed"
+        message = f"{self.draft.source}:{line}: {why}: output of several jobs, or of ranks without MPI, is mixed"
         raise LogError(message, code="interleaved-logs")
 
 
 def _is_count(word: str) -> bool:
-    """Whether it stands where elements are counted: ``N/A`` is what our own export writes where none are known."""
+    """Whether ``word`` can be a number of elements; busbw's own export writes ``N/A`` for an unknown number."""
     return word == "N/A" or whole(word) is not None
 
 
 def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
-    """The columns of a header line; None: it is none."""
+    """The columns of a header line; None for any other line."""
     names = [_NAMES.get(word, word) for word in words]
     if names[:2] != ["size", "count"] or not any(name in _TIMES for name in names):
         return None

@@ -1,7 +1,7 @@
-"""What nixlbench prints.
+"""Reader of nixlbench.
 
 Source: ``printStatsHeader`` and ``printStats`` in ``benchmark/nixlbench/src/utils/utils.cpp`` of ai-dynamo/nixl.
-Its size is one block of a batch, its latency that of a block.
+Size and latency are those of one block of a batch.
 """
 
 import re
@@ -17,7 +17,7 @@ _SETTING: Final = re.compile(r"\s*([A-Z][\w /]*?) \(--(\w+)=.*?\)\s*:\s*(\S.*?)\
 _RATES: Final = {"B/W (GB/Sec)": 1e9, "B/W (GiB/Sec)": 2.0**30, "B/W (MiB/Sec)": 2.0**20}
 _TIME: Final = "Avg Lat. (us)"
 _NETWORKS: Final = frozenset({"UCX", "UCX_MO", "LIBFABRIC", "GPUNETIO", "Mooncake", "UCCL"})
-"""Back ends that move data from one process to another; the others write files."""
+"""Backends that move data between processes; the others write files."""
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -25,10 +25,9 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("nixlbench", source)
     names: list[str] = []
     settings: dict[str, str] = {}
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         if "Block Size (B)" in line.text:
             draft.begin(line.number)
-            draft.facts["parameters"] = settings
             names = numbered(re.split(r"\s{2,}", line.text.strip()))
         elif (found := _SETTING.match(line.text)) is not None:
             settings = settings | {found[2]: found[3]}

@@ -1,16 +1,16 @@
-"""What nvbandwidth prints, as text and as JSON (``-j``), 0.1 to 0.10.
+"""Reader of nvbandwidth's output, text and JSON (``-j``), 0.1 to 0.10.
 
-Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth. A matrix has one copy, or
-one latency, in every cell; the arrow in its description says which way the data go.
+Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth. Every cell of a matrix is
+one copy or one latency; the arrow in the description is the direction of the data.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
-from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scaled
 from busbw_analysis.data.readers.log import ForeignLog
 
 TEXT: Final = re.compile(
@@ -29,20 +29,18 @@ _DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")
 _ARROW: Final = re.compile(r"\s*(<->|->|<-)\s*")
 _END: Final = re.compile(r"(\w+)\((row|column)\)")
 _PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
-_SUMMARY: Final = re.compile(r"(SUM|MIN|MAX|AVG|AVERAGE|MEDIAN|COEFFICIENT_OF_VARIATION) (\w+) (\S+)")
-_SPREAD: Final = {"MIN": "min", "MAX": "max", "AVG": "mean", "AVERAGE": "mean", "MEDIAN": "p50"}
-_EXTREMES: Final = {"min": "min", "max": "max", "average": "mean"}
 _PLACE: Final = re.compile(
     r"(?:Process\s+(?P<rank>\d+)\s+\((?P<host>.*?)\): d|D)evice (?P<device>\d+): (?P<name>.*?)"
     r"\s*(?:\((?P<bus_id>[0-9a-fA-F:.]+)\))?$"
 )
 _LISTED: Final = re.compile(r"(?P<device>\d+): (?P<name>.*?) \((?P<bus_id>[0-9a-fA-F:.]+)\)(?:: \((?P<host>.*)\))?")
-_FACT: Final = re.compile(r"(nvbandwidth Version|CUDA Runtime Version|Driver Version|Buffer Size|MPI version): (.*\S)")
+_VERSION: Final = re.compile(r"nvbandwidth Version: (.*\S)")
+_BUFFER: Final = re.compile(r"Buffer Size: (\d{1,6})\s*$")
 _STATUS: Final = re.compile(r"(Waived|WAIVED|Waiving|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
 
 
 class _Matrix:
-    """Where the rows of a matrix go: its test, its description, and the labels of its columns."""
+    """Converts the cells of a matrix to rows of a draft, given its test, its description and its column labels."""
 
     def __init__(self, test: str | None, description: str, unit: str) -> None:
         self.test, self.unit, self.factor = test, unit, (RATES | SECONDS)[unit]
@@ -53,7 +51,7 @@ class _Matrix:
         self.op = next((op for sign, op in _OPS if test is not None and sign.match(test)), None)
 
     def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
-        """One row of it; a cell that is no number has no result."""
+        """Add one row of cells; cells without a number are ignored."""
         for column, cell in zip(self.columns, cells, strict=True):
             if (value := real(cell)) is None:
                 continue
@@ -61,20 +59,12 @@ class _Matrix:
             if self.ends[1:2] == ["<-"]:
                 source, target = target, source
             both = self.op == "peer_copy_both" and self.part == "Total"
-            self._result(draft, line, value, messages=2 if both else 1, source=source, target=target)
-
-    def sum(self, draft: Draft, line: int, name: str | None, total: float, spread: Mapping[str, float]) -> None:
-        """The sum of its cells, with the extremes of them."""
-        extremes = {key: value * self.factor for key, value in spread.items()}
-        self._result(draft, line, total, tool_op=name, statistic="sum", spread=extremes)
-
-    def _result(self, draft: Draft, line: int, value: float, messages: int | None = None, **fields: object) -> None:
-        number = (
-            {"time_seconds": scaled(value, self.factor)}
-            if self.unit in SECONDS
-            else {"rate": value * self.factor, "messages": messages}
-        )
-        draft.add(line, **({"op": self.op, "tool_op": self.test, "part": self.part} | number | fields))
+            result: dict[str, object] = (
+                {"time_seconds": scaled(value, self.factor)}
+                if self.unit in SECONDS
+                else {"rate": value * self.factor, "messages": 2 if both else 1}
+            )
+            draft.add(line, op=self.op, tool_op=self.test, part=self.part, source=source, target=target, **result)
 
     def _label(self, end: str, row: str, column: str) -> str:
         found = _END.search(end)
@@ -82,18 +72,16 @@ class _Matrix:
 
 
 def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The matrices of all tests, and their sums."""
+    """Read the matrices of all tests."""
     draft = Draft("nvbandwidth", source)
     matrix: _Matrix | None = None
     test = None
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         words = line.text.split()
         if not words:
             continue
         if (found := _RUNNING.search(line.text)) is not None:
             test, matrix = found[1], None
-        elif (found := _SUMMARY.match(line.text.strip())) is not None:
-            _summary(draft, line, found, matrix)
         elif (found := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
             matrix = _Matrix(test, found[1], found[2])
         elif matrix is not None and not matrix.columns:
@@ -106,33 +94,19 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
             if len(words) == len(matrix.columns) + 1:
                 matrix.add(draft, line.number, words[0], words[1:])
             else:
-                draft.note("truncated-row", line.number, "a row of a matrix is cut off and left out")
+                draft.note("truncated-row", line.number, "a row of a matrix that is cut off is ignored")
         else:
-            _say(draft, line, test if matrix is None else None)
+            _other(draft, line, test if matrix is None else None)
     return draft.log()
 
 
-def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | None) -> None:
-    value = number(found[3])
-    matrix = matrix or _Matrix(found[2], "", "GB/s")
-    if value is None:
-        draft.note("not-a-number", line.number, f"the {found[1]} of {found[2]} is not a number")
-    elif found[1] == "SUM":
-        matrix.sum(draft, line.number, found[2], value, {})
-    elif draft.rows and draft.rows[-1].get("statistic") == "sum":
-        name = _SPREAD.get(found[1], "cv")
-        draft.rows[-1]["spread"] |= {name: value * (1.0 if name == "cv" else matrix.factor)}
-
-
-def _say(draft: Draft, line: Line, test: str | None) -> None:
-    if (found := _FACT.search(line.text)) is not None:
-        name = {"nvbandwidth Version": "tool_version", "Driver Version": "driver_version"}.get(found[1])
-        if name == "tool_version" and draft.rows:
+def _other(draft: Draft, line: Line, test: str | None) -> None:
+    if (found := _VERSION.search(line.text)) is not None:
+        if draft.rows:
             draft.begin(line.number)
-        if name is not None:
-            draft.facts[name] = found[2]
-        else:
-            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {found[1]: found[2]}
+        draft.facts["tool_version"] = found[1]
+    elif (found := _BUFFER.search(line.text)) is not None:
+        draft.facts["copy_bytes"] = int(found[1]) << 20
     elif (found := _PLACE.match(line.text)) is not None:
         draft.place(**found.groupdict())
     elif (found := _STATUS.match(line.text)) is not None:
@@ -141,32 +115,26 @@ def _say(draft: Draft, line: Line, test: str | None) -> None:
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The same from the JSON, which has sums and extremes without rounding."""
+    """Read the JSON output."""
     found = document(source, lines)
-    said = mapping(found.get("nvbandwidth"))
+    output = mapping(found.get("nvbandwidth"))
     draft = Draft("nvbandwidth", source)
-    for listed in items(said.get("GPU Device list")):
+    for listed in items(output.get("GPU Device list")):
         if (device := _LISTED.match(str(listed))) is not None:
             draft.place(**device.groupdict())
-    draft.facts["tool_version"] = text(said.get("version")) or text(said.get("git_version"))
-    draft.facts["driver_version"] = text(said.get("Driver Version"))
-    simple = {name: text(said.get(name)) for name in ("CUDA Runtime Version", "bufferSize", "testSamples", "useMean")}
-    draft.facts["parameters"] = {name: value for name, value in simple.items() if value is not None}
-    if (error := text(said.get("error"))) is not None:
+    draft.facts["tool_version"] = text(output.get("version")) or text(output.get("git_version"))
+    if (error := text(output.get("error"))) is not None:
         draft.fail(error)
-    tests = [mapping(one) for one in items(said.get("testcases"))]
-    for one, line in zip(tests, found.lines_of("name", len(tests)), strict=True):
-        name, status = text(one.get("name")), text(one.get("status")) or "without a status"
-        description = _DESCRIPTION.fullmatch(str(one.get("bandwidth_description")).strip())
-        if description is None or not items(one.get("bandwidth_matrix")):
+    tests = [mapping(test) for test in items(output.get("testcases"))]
+    for test, line in zip(tests, found.lines_of("name", len(tests)), strict=True):
+        name, status = text(test.get("name")), text(test.get("status")) or "without a status"
+        description = _DESCRIPTION.fullmatch(str(test.get("bandwidth_description")).strip())
+        if description is None or not items(test.get("bandwidth_matrix")):
             code = "waived" if status == "Waived" else "failed-test"
-            draft.note(code, line, f"{name}: {status} {text(one.get('error')) or ''}".strip())
+            draft.note(code, line, f"{name}: {status} {text(test.get('error')) or ''}".strip())
             continue
         matrix = _Matrix(name, description[1], description[2])
-        for row, cells in enumerate(items(one.get("bandwidth_matrix"))):
+        for row, cells in enumerate(items(test.get("bandwidth_matrix"))):
             matrix.columns = [str(at) for at in range(len(items(cells)))]
             matrix.add(draft, line, str(row), items(cells))
-        if (total := real(one.get("sum"))) is not None:
-            extremes = {name: real(one.get(key)) for key, name in _EXTREMES.items()}
-            matrix.sum(draft, line, name, total, rest(extremes, ()))
     return draft.log()

@@ -1,7 +1,8 @@
-"""What the OSU micro-benchmarks print, 2.x to 7.x: point-to-point, collectives, non-blocking with overlap.
+"""Reader of the OSU micro-benchmarks, 2.x to 7.x: point-to-point, collectives, non-blocking with overlap.
 
 Source: ``c/util/osu_util_mpi.c`` (``print_only_header``, ``print_stats``) and the benchmarks beside it. Sizes of
-collectives are those of one rank or peer; their number of ranks is nowhere but in the command line or in what MPI says.
+collectives are those of one rank or peer. OSU does not print the number of ranks; it is taken from the command line or
+from MPI's own output.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import MPI_BLOCKS, dtype_named, mpi_op_named, number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import MPI_BLOCKS, dtype_named, mpi_op_named, number, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
@@ -23,16 +24,13 @@ _HEADING: Final = re.compile(
     r"|Overlap ?\(%\)|Size \([Bb]\w*\)|P\d+(?:\.\d+)? Tail (?:Lat|BW) ?\([^)]*\)|Transmit Size|\S+"
 )
 _HEAD: Final = re.compile(r"\s*#?\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
-_PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: (\w+) \]")
-_SETTING: Final = re.compile(r"\s*#\s*(Datatype|Window creation|Synchronization|MPI Datatype): (.*?)\.?\s*$")
-_BUFFERS: Final = re.compile(r"Send Buffer on .*")
+_PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: \w+ \]")
+_DATATYPE: Final = re.compile(r"\s*#\s*(?:MPI )?Datatype: (.*?)\.?\s*$")
 _STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+\{")
 _LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
 _TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
 _RATES: Final = ("Bandwidth(MB/s)", "MB/s")
-_SPREAD: Final = {f"{end} {what}(us)": end.lower() for what in ("Latency", "Comm.", "Lat") for end in ("Min", "Max")}
-_USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES, *_SPREAD})
-_TAIL: Final = re.compile(r"(P\d+(?:\.\d+)?) Tail (?:Lat|BW)\((?:us|MB/s)\)")
+_USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES})
 _TWO: Final = (
     (re.compile(r"(?:multi-?|multi-threaded |multi-process |partitioned )? ?latency(?: persistent)?"), "ping_pong", 1),
     (re.compile(r"(?:bandwidth(?: persistent)?|multiple bandwidth / message rate)"), "pair_uni", 1),
@@ -40,7 +38,7 @@ _TWO: Final = (
     (re.compile(r"_?(?:put|get)(?:-\w+)?(?: latency| bandwidth)?"), "pair_uni", 1),
     (re.compile(r"_?(?:put|get)(?:-\w+)? bi-directional bandwidth"), "pair_bidir", 2),
 )
-"""Benchmarks of pairs, one-sided ones too → busbw's op, and how often the rate of one pair counts S."""
+"""Benchmarks of pairs, including one-sided ones → busbw's op, and how often the rate of one pair counts S."""
 _CHECKS: Final = {"Pass": "verified", "Fail": "wrong", "N/A": "not checked", "-": "not checked"}
 
 
@@ -49,7 +47,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("OSU micro-benchmarks", source)
     test: dict[str, Any] = {}
     names: list[str] = []
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         if (found := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
             draft.facts["tool_version"] = found[2] or draft.facts.get("tool_version")
@@ -57,17 +55,12 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         elif not test:
             _around(draft, line.text)
         elif (found := _PAIRS.search(line.text)) is not None:
-            test |= {"pairs": int(found[1]), "messages": int(found[1]), "window": whole(found[2])}
-        elif (found := _SETTING.match(line.text)) is not None:
-            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {found[1]: found[2]}
-            test["dtype"] = dtype_named(found[2]) if "Datatype" in found[1] else test.get("dtype")
-        elif (found := _BUFFERS.search(line.text)) is not None:
-            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {"buffers": found[0].strip()}
+            test["messages"] = int(found[1])
+        elif (found := _DATATYPE.match(line.text)) is not None:
+            test["dtype"] = dtype_named(found[1])
         elif _HEAD.match(line.text) is not None:
             if draft.rows:
-                draft.note(
-                    "repeated-header", line.number, "a header without a title: the outputs of two jobs are mixed"
-                )
+                draft.note("repeated-header", line.number, "a header without a title: output of two jobs is mixed")
             names = [_column(name) for name in _HEADING.findall(line.text.strip().lstrip("# "))]
         elif (cells := draft.cells(line, names, line.text.split(), _CHECKS)) is not None:
             _add(draft, line.number, test, cells)
@@ -77,12 +70,12 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
 
 
 def _column(heading: str) -> str:
-    """A heading as the tables above have it."""
+    """A heading in the spelling of the tables above."""
     return "Size" if heading.startswith("Size") else heading.removeprefix("Bi-").replace(" (", "(")
 
 
 def _benchmark(title: str) -> dict[str, Any]:
-    """What the title of a benchmark says about all of its rows."""
+    """The fields that the title of a benchmark sets for all its rows."""
     name = _KIND.sub("", title).lower()
     for pattern, op, messages in _TWO:
         if pattern.fullmatch(name) is not None:
@@ -94,7 +87,7 @@ def _benchmark(title: str) -> dict[str, Any]:
 
 
 def _around(draft: Draft, text: str) -> None:
-    """Ranks and the command, where a launcher or MPI prints them."""
+    """Record ranks and command from lines of a launcher or MPI."""
     if (found := _STARTUP.search(text)) is not None:
         draft.place(rank=found[1], pid=found[2], host=found[3])
         draft.facts["ranks"] = max(int(found[1]) + 1, draft.facts.get("ranks") or 0)
@@ -105,7 +98,6 @@ def _around(draft: Draft, text: str) -> None:
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> None:
     values = {name: number(word) for name, word in row.items()}
     rate = next((values[name] for name in _RATES if name in row), None)
-    tails = {name: found[1].lower() for name in row if (found := _TAIL.fullmatch(name)) is not None}
     draft.add(
         line,
         **{name: value for name, value in test.items() if name != "messages" or rate is not None},
@@ -114,7 +106,6 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> 
         rate=scaled(rate, 1e6),
         statistic="mean",
         iterations=whole(row.get("Iterations")),
-        spread=picked(values, _SPREAD | tails, 1e-6 if rate is None else 1e6),
         check=_CHECKS.get(row.get("Validation", "")),
-        others=rest(values, {*_USED, *tails}),
+        others=rest(values, _USED),
     )

@@ -1,7 +1,7 @@
-"""What PARAM's communication benchmarks print.
+"""Reader of PARAM's communication benchmarks.
 
 Source: ``printPreamble`` and ``reportBenchTimeColl`` in ``train/comms/pt/comms.py`` of facebookresearch/param.
-Percentiles and extremes are over ranks, of each rank's mean; the size is S.
+Percentiles and extremes are over the means of the ranks; the size is S.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import number, numbered, picked, rest, scaled
+from busbw_analysis.data.readers.lines import number, numbered, rest, scaled
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"COMMS-RES\b")
@@ -17,8 +17,7 @@ _HEAD: Final = re.compile(r"\s*COMMS-RES(?:-QUANT)?\s+(.*\bsize \(B\).*)")
 _ROW: Final = re.compile(r"\s*COMMS-RES-(QUANT-)?([a-z0-9_]+)-([a-z0-9]+)(\S*)\s+(.*)")
 _WORLD: Final = re.compile(r"'world_size': (\d{1,7})")
 _HEADING: Final = re.compile(r"[\w-]+ \(B\)|P95 Latency\(us\): Quant|\S+")
-_SPREAD: Final = {"p75": "p75", "p95": "p95", "Min": "min", "Max": "max"}
-_USED: Final = frozenset({"AlgBW(GB/s)", "BusBW(GB/s)", "nElementsPerRank", "total-size (B)", "size (B)", *_SPREAD})
+_USED: Final = frozenset({"AlgBW(GB/s)", "BusBW(GB/s)", "nElementsPerRank", "total-size (B)", "size (B)"})
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -26,7 +25,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("PARAM comms", source)
     names: list[str] = []
     ranks = None
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         if (found := _WORLD.search(line.text)) is not None:
             ranks = int(found[1])
         elif (found := _HEAD.match(line.text)) is not None:
@@ -48,7 +47,6 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 algbw=scaled(row.get("AlgBW(GB/s)"), 1e9),
                 busbw=scaled(row.get("BusBW(GB/s)"), 1e9),
                 statistic="median" if found[1] is None else "p95",
-                spread=picked(row, _SPREAD, 1e-6),
                 others=rest(row, {median, *_USED}),
             )
     return draft.log()

@@ -1,7 +1,7 @@
-"""What the perftest programs print: ib_write_bw, ib_read_lat and the like; and what they write with ``--out_json``.
+"""Reader of the perftest programs (ib_write_bw, ib_read_lat …): their text output and ``--out_json``.
 
-Source: ``src/perftest_parameters.h`` (``RESULT_FMT…``) of linux-rdma/perftest. ``MB/sec`` of older versions
-is 2^20 B/s, as ``MiB/sec`` of newer ones. Reads and atomics take a whole round trip, writes and sends half of one.
+Source: ``src/perftest_parameters.h`` (``RESULT_FMT…``) of linux-rdma/perftest. ``MB/sec`` in older versions and
+``MiB/sec`` in newer ones are 2^20 B/s. The latency of reads and atomics is a full round trip, of writes and sends half.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, mapping, real, text
-from busbw_analysis.data.readers.lines import number, picked, rest, scaled, whole
+from busbw_analysis.data.readers.lines import number, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"#bytes +#iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
@@ -18,18 +18,9 @@ _TITLE: Final = re.compile(
     r"\s*((?:RDMA_Write|RDMA_Read|Send|Atomic|Raw Ethernet|Write)[\w ,_-]*?(?:BW|Latency) Test)\s*$"
 )
 _HEADING: Final = re.compile(r"#\w+|tps average|(?:[\w.%]{1,20} )?[\w.]{1,20}\[[^\]]{1,20}\]")
-_SETTING: Final = re.compile(r"([A-Z][\w*.() -]{0,40}?)\s{0,40}:\s+(\S+(?: \S+)?)")
 JSON: Final = re.compile(rb'"MsgSize"\s*:')
 _RATES: Final = {"MB/sec": 2.0**20, "MiB/sec": 2.0**20, "Gb/sec": 1e9 / 8, "GB/sec": 1e9}
-_BANDWIDTH: Final = re.compile(rf"BW (average|peak)\[({'|'.join(_RATES)})\]")
-_SPREAD: Final = {
-    "t_min[usec]": "min",
-    "t_max[usec]": "max",
-    "t_typical[usec]": "p50",
-    "t_stdev[usec]": "stdev",
-    "99% percentile[usec]": "p99",
-    "99.9% percentile[usec]": "p99.9",
-}
+_BANDWIDTH: Final = re.compile(rf"BW average\[({'|'.join(_RATES)})\]")
 _JSON_NAMES: Final = {
     "MsgSize": "#bytes",
     "n_iterations": "#iterations",
@@ -40,7 +31,7 @@ _JSON_NAMES: Final = {
 }
 _UNIT_FITS: Final = 0.02
 _UNTITLED: Final[dict[str, Any]] = {"ranks": 2, "tool_size_is": "S"}
-_USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]", *_SPREAD})
+_USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]"})
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
@@ -48,7 +39,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
     draft = Draft("perftest", source)
     test = dict(_UNTITLED)
     names: list[str] = []
-    for line in draft.listen(lines):
+    for line in draft.scan(lines):
         words = line.text.split()
         if (found := _TITLE.match(line.text)) is not None:
             draft.begin(line.number)
@@ -58,24 +49,19 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 draft.begin(line.number)
                 test = dict(_UNTITLED)
             elif names:
-                draft.note("repeated-header", line.number, "two ends print into one log; their rows may repeat")
+                draft.note("repeated-header", line.number, "client and server print to one log; rows may repeat")
             names = _HEADING.findall(line.text)
         elif (cells := draft.cells(line, names, words)) is not None:
             _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
-        elif not names or not draft.rows:
-            found_settings = {name.strip(): value for name, value in _SETTING.findall(line.text)[:4]}
-            if found_settings and "address" not in line.text and len(draft.facts.get("parameters", {})) < 50:
-                draft.facts["parameters"] = draft.facts.get("parameters", {}) | found_settings
     return draft.log()
 
 
 def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
-    """The one result of ``--out_json``. The unit of its rate is that which fits size and rate of messages."""
+    """Read the single result of ``--out_json``. The unit of its rate is deduced from size and message rate."""
     found = document(source, lines)
-    said, cells = mapping(found.get("test_info")), mapping(found.get("results"))
+    cells = mapping(found.get("results"))
     draft = Draft("perftest", source)
-    draft.facts["parameters"] = {name: str(value) for name, value in said.items() if isinstance(value, str | int)}
-    title = text(said.get("test"))
+    title = text(mapping(found.get("test_info")).get("test"))
     test = dict(_UNTITLED) if title is None else _benchmark(title.replace("_", " ").replace("RDMA ", "RDMA_"))
     row = {heading: real(cells.get(name)) for name, heading in _JSON_NAMES.items() if name in cells}
     size, average, peak = (real(cells.get(name)) for name in ("MsgSize", "BW_average", "BW_peak"))
@@ -89,24 +75,20 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
 
 def _benchmark(title: str) -> dict[str, Any]:
     both, latency = "Bidirectional" in title, "Latency" in title
-    there_and_back = None if "Atomic" in title else "pair_uni" if "Read" in title else "ping_pong"
-    op = there_and_back if latency else "pair_bidir" if both else "pair_uni"
+    latency_op = None if "Atomic" in title else "pair_uni" if "Read" in title else "ping_pong"
+    op = latency_op if latency else "pair_bidir" if both else "pair_uni"
     fields = _UNTITLED | {"tool_op": title, "op": op}
     return fields if latency else fields | {"messages": 2 if both else 1}
 
 
 def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
-    spread, used = picked(row, _SPREAD, 1e-6), set(_USED)
-    rate = None
+    used, rate = set(_USED), None
     for heading, value in row.items():
         if (found := _BANDWIDTH.fullmatch(heading)) is not None and value is not None:
             used.add(heading)
-            if found[1] == "average":
-                rate = value * _RATES[found[2]]
-            elif value:
-                spread["max"] = value * _RATES[found[2]]
-            if found[2] == "MB/sec":
-                draft.note("binary-unit", line, "its MB/sec is 2^20 B/s")
+            rate = value * _RATES[found[1]]
+            if found[1] == "MB/sec":
+                draft.note("binary-unit", line, "the tool's MB/sec is 2^20 B/s")
     time = row.get("t_avg[usec]", row.get("t_typical[usec]"))
     draft.add(
         line,
@@ -116,6 +98,5 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | N
         rate=rate,
         statistic="mean" if rate is not None or "t_avg[usec]" in row else "median",
         iterations=whole(row.get("#iterations")),
-        spread=spread,
         others=rest(row, used),
     )

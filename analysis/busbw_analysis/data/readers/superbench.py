@@ -1,8 +1,8 @@
-"""What SuperBench writes into ``results-summary.jsonl``: one object for every node.
+"""Reader of SuperBench's ``results-summary.jsonl``, which has one object for every node.
 
-Its names of collectives are ``nccl-bw…/allreduce_8192_busbw:0``, and ``allreduce_0_1:8192_busbw:0`` where groups of
-nodes ran, one after the other (0) and at once (1). Times are microseconds, bandwidths GB/s as nccl-tests prints them.
-Source: ``cuda_nccl_bw_performance.py`` of microsoft/superbenchmark.
+Collectives are named ``nccl-bw…/allreduce_8192_busbw:0``, or ``allreduce_0_1:8192_busbw:0`` for groups of nodes: the
+first number counts groups that ran one after the other, the second concurrent groups. Times are microseconds,
+bandwidths GB/s as in nccl-tests. Source: ``cuda_nccl_bw_performance.py`` of microsoft/superbenchmark.
 """
 
 import re
@@ -33,11 +33,15 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
             amount = real(value)
             if amount is None:
                 continue
-            if (said := _COLLECTIVE.fullmatch(name)) is not None:
-                rows.setdefault((said[1], said[2], said[4], said[6] or "", said[3] or ""), {})[said[5]] = amount
-            elif (said := _COPY.fullmatch(name)) is not None:
-                others = {"benchmark": said[1], "rank": said[3] or ""}
-                draft.add(number, op=_COPIES[said[2]], tool_op=said[2], rate=amount * 1e9, messages=1, others=others)
+            if (values := _COLLECTIVE.fullmatch(name)) is not None:
+                rows.setdefault((values[1], values[2], values[4], values[6] or "", values[3] or ""), {})[values[5]] = (
+                    amount
+                )
+            elif (values := _COPY.fullmatch(name)) is not None:
+                others = {"benchmark": values[1], "rank": values[3] or ""}
+                draft.add(
+                    number, op=_COPIES[values[2]], tool_op=values[2], rate=amount * 1e9, messages=1, others=others
+                )
         for (benchmark, op, size, rank, group), cells in rows.items():
             draft.collective(
                 number,
