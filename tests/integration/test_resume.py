@@ -102,7 +102,7 @@ def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_
     started.rows(atleast=2)
     refused = _resume(commands)
     assert refused.code == 1, refused.told
-    assert "is still going on, or is being resumed by somebody else" in refused.err
+    assert "is still being measured, or is being resumed by another process" in refused.err
     started.process.kill()
     started.wait()
     assert commands.nobody_left(within_seconds=20)

@@ -158,9 +158,9 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--groups", "0,9", "--ranks", "4", "--dry-run"], ["[9]", "0 to 3"]),
         (
             ["run", "--op", "all_reduce", "--threads", "2"],
-            ["--threads: it would change nothing for all_reduce", "_copy"],
+            ["--threads: has no effect on all_reduce", "_copy"],
         ),
-        (["run", "--suite", "quick", "--path", "/x"], ["--path: it would change nothing for all_reduce", "storage_"]),
+        (["run", "--suite", "quick", "--path", "/x"], ["--path: has no effect on all_reduce", "storage_"]),
         (["run", "--op", "ping_pong", "--algorithm", "all"], ["--algorithm: it would change nothing", "all_reduce"]),
         (["list", "everything"], ["'everything'", "ops", "runs"]),
         (["lits"], ["lits"]),

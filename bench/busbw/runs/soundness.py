@@ -1,7 +1,7 @@
-"""What a run says that cannot be: numbers out of range, vectors that do not fit together, a row that is there twice.
+"""Consistency checks of a run: numbers out of range, vectors that do not fit together, duplicate rows.
 
-The types of ``records`` say what a field is; here stands what fields have to be together, so that nobody who judges a
-run meets a number that contradicts another one. The first flaw is told, in words.
+The types of ``records`` define single fields; this module checks fields against each other, so that no later code
+meets contradictory numbers. Only the first flaw is reported.
 """
 
 import math
@@ -33,18 +33,18 @@ from busbw.runs.records import (
 
 _MOST = 2**31 - 1
 LONGEST_NS = 10**18
-"""31 years; sums of some samples still fit into 64 bits."""
+"""31 years; sums of several samples still fit into 64 bits."""
 _MOST_BYTES = 2**60
 _MOST_FLOP = 10**30
 _MOST_LAUNCHES = 100_000
 
 
 class Unsound(Exception):
-    """A group of ranks cannot be as it stands; the message says why."""
+    """A group of ranks is inconsistent; the message says why."""
 
 
 class Rows:
-    """The rows of ``run`` as they are read, one after another: each may be there once."""
+    """Checks the rows of ``run`` in order, including that each occurs only once."""
 
     def __init__(self, run: Run) -> None:
         self._cases = frozenset(run.cases)
@@ -53,7 +53,7 @@ class Rows:
         self._launches: dict[int, int] = {}
 
     def flaws(self, row: Row, line: int) -> Iterator[str]:
-        """What is wrong with ``row``, which is line ``line``, but for its groups."""
+        """Flaws of ``row``, line ``line``, except those of its groups."""
         if isinstance(row, Ended):
             yield from _time("ended", row.ended)
         elif isinstance(row, LaunchStarted):
@@ -63,7 +63,7 @@ class Rows:
                 yield f"launch {row.launch} began in line {before} already"
         elif isinstance(row, Measurement | Imported | Skipped | Failed):
             if row.case not in self._cases:
-                yield f"its case ({row.case.op}, {row.case.size_bytes} B) is none of those in run.json"
+                yield f"its case ({row.case.op}, {row.case.size_bytes} B) is not one of the cases in run.json"
             if not isinstance(row, Skipped):
                 yield from _out_of(0, _MOST, launch=row.launch, block=row.block)
             if isinstance(row, Measurement | Imported):
@@ -74,20 +74,20 @@ class Rows:
 
 
 def flaws_of_run(run: Run) -> Iterator[str]:
-    """What is wrong with ``run.json``."""
+    """Flaws of ``run.json``."""
     yield from _time("started", run.started)
     if not run.hosts:
-        yield "hosts is empty; a run has a host for every rank"
+        yield "hosts is empty; want the host of every rank"
     for case in run.cases:
         known = OPS.get(case.op)
         yield from _out_of(int(known is not None and known.sized), _MOST_BYTES, size_bytes=case.size_bytes)
         if case.ranks > len(run.hosts) or case.nodes > len(run.hosts):
-            yield f"a case has {case.ranks} ranks on {case.nodes} hosts, and hosts names {len(run.hosts)} ranks"
+            yield f"a case has {case.ranks} ranks on {case.nodes} hosts, but hosts has only {len(run.hosts)} ranks"
         if case.root is not None and not 0 <= case.root < case.ranks:
-            yield f"a case has root {case.root} of {case.ranks} ranks"
+            yield f"a case has root {case.root}, but only {case.ranks} ranks"
         yield from _of_settings(case)
     if len(set(run.cases)) != len(run.cases):
-        yield "cases has a case twice"
+        yield "cases has the same case twice"
     yield from flaws_of_plan(run.plan, len(run.cases))
     for host, facts in run.environments.items():
         if (flaw := flaw_of_facts(facts)) is not None:
@@ -103,7 +103,7 @@ def _of_settings(case: Case) -> Iterator[str]:
         yield from _out_of(1, limits.MOST_DEPTH, depth=case.access.depth)
         yield from _out_of(1, _MOST_BYTES, block_bytes=case.access.block_bytes)
     if case.imbalance is not None and not 0 <= case.imbalance < math.inf:
-        yield f"imbalance is {case.imbalance}; want a finite number from 0 on"
+        yield f"imbalance is {case.imbalance}; want a finite number of at least 0"
     if case.workload is not None:
         yield from _of_workload(case.workload, case.ranks)
 
@@ -111,7 +111,7 @@ def _of_settings(case: Case) -> Iterator[str]:
 def _of_workload(one: Workload, ranks: int) -> Iterator[str]:
     degrees = {name: getattr(one, name) for name in ("dp", "tp", "pp", "cp")}
     if min(degrees.values()) < 1 or math.prod(degrees.values()) != ranks:
-        yield f"workload divides {ranks} ranks by {degrees}; want degrees whose product they are"
+        yield f"a workload divides {ranks} ranks by {degrees}; want degrees whose product is {ranks}"
         return
     for name in ("ep", "shard"):
         if (number := getattr(one, name)) < 1 or one.dp % number:
@@ -131,8 +131,8 @@ def _of_workload(one: Workload, ranks: int) -> Iterator[str]:
 
 
 def flaws_of_plan(plan: Mapping[str, JSON], cases: int) -> Iterator[str]:
-    """What is wrong with the ``plan`` as it was carried out, of a run that has so many ``cases``, in what says how
-    much of it there is to be. Older ones may lack it.
+    """Flaws in those fields of the executed ``plan`` that determine the size of a run with ``cases`` cases. Older
+    plans may lack them.
     """
     timing = plan.get("timing")
     if not isinstance(timing, dict | None):
@@ -179,69 +179,69 @@ def _of_measurement(row: Measurement) -> Iterator[str]:
 
 def _of_step(step: StepParts, ranks: int) -> Iterator[str]:
     if not len(step.step_ns) == len(step.compute_ns) == len(step.communication_ns) > 0:
-        yield "step_ns, compute_ns and communication_ns want one time for each try of a step, and one try or more"
+        yield "step_ns, compute_ns and communication_ns must have one time per try, and at least one try"
     yield from _times(step, "step_ns", least=1)
     yield from _times(step, "compute_ns", "communication_ns")
     yield from _out_of(1, _MOST, steps=step.steps)
     if step.gaps and (len(step.gaps) != step.steps + 1 or not step.gaps[0] > 0):
-        yield f"gaps are {len(step.gaps)} from {step.gaps[0]:g} on; want one above 0, and one behind each of the steps"
+        yield f"gaps has {len(step.gaps)} entries from {step.gaps[0]:g} on; want one above 0, then one per step"
     yield from _out_of(1, _MOST_BYTES, parameters=step.parameters, tokens=step.tokens)
     yield from _out_of(0, _MOST_FLOP, flop=step.flop, dropped=step.dropped)
     for sent in step.sent:
         yield from _out_of(1, ranks, **{"group of calls": sent.group})
         yield from _out_of(0, _MOST_BYTES, size_bytes=sent.size_bytes, calls=sent.calls)
         if not set(sent.ranks) <= set(range(ranks)):
-            yield f"calls of {sent.op!r:.40} are of the ranks {sent.ranks!s:.60}; there are {ranks}"
+            yield f"calls of {sent.op!r:.40} name the ranks {sent.ranks!s:.60}; there are {ranks}"
     yield from _of_step_ranks(step, ranks)
 
 
 def _of_step_ranks(step: StepParts, ranks: int) -> Iterator[str]:
-    """Of what each rank did by itself."""
+    """Flaws of the rows about single ranks."""
     for name, told in (("timeline", step.timeline), ("memory", step.memory)):
         of = [row.rank for row in told]
         if len(set(of)) != len(of) or not set(of) <= set(range(ranks)):
-            yield f"{name} is of the ranks {of!s:.60}; want different ones of the {ranks} there are"
+            yield f"{name} is of the ranks {of!s:.60}; want different ranks out of {ranks}"
     for one in step.memory:
         yield from _out_of(0, _MOST_BYTES, weights_bytes=one.weights_bytes, gradients_bytes=one.gradients_bytes)
         yield from _out_of(one.weights_bytes, _MOST_BYTES, peak_bytes=one.peak_bytes)
     for row in step.timeline:
         if any(not 0 <= begin <= end <= LONGEST_NS for _, begin, end in row.spans):
-            yield f"timeline of rank {row.rank} has a span that ends before it begins, or is out of range"
+            yield f"timeline of rank {row.rank} has a span that ends before it begins or is out of range"
 
 
 def _of_imported(row: Imported) -> Iterator[str]:
     ranks = frozenset(row.ranks)
     if not ranks or len(ranks) != len(row.ranks) or min(ranks) < 0 or max(ranks) >= row.case.ranks:
-        yield f"its ranks are {row.ranks!s:.60}; want different ones of the {row.case.ranks} there are"
+        yield f"its ranks are {row.ranks!s:.60}; want different ranks out of {row.case.ranks}"
         return
     for time_ns in (row.time_ns, *row.samples_ns):
         if not 0 < time_ns <= LONGEST_NS:
             yield f"time_ns or one of samples_ns is {time_ns:g}; want a time above 0 and up to 10^18 ns"
     if row.samples_ns and not math.isclose(row.time_ns, median(row.samples_ns), rel_tol=1e-9):
-        yield f"time_ns is {row.time_ns:g}, and the median of samples_ns {median(row.samples_ns):g}"
+        yield f"time_ns is {row.time_ns:g}, but the median of samples_ns is {median(row.samples_ns):g}"
     yield from _out_of(1, _MOST, line=row.line)
     yield from _out_of(0, _MOST_BYTES, calls=row.calls or 0, wrong_elements=row.check.wrong_elements)
     yield from of_factors(row.bus_factor, row.wire_bytes, 1.0, row.case.op, len(ranks))
 
 
 def sound_groups(groups: Iterable[GroupSamples], case: Case) -> Iterator[GroupSamples]:
-    """The ``groups`` of a block, one by one. Raises Unsound with the first flaw."""
+    """The ``groups`` of a block, one by one. Raises Unsound for the first flaw."""
     seen: set[tuple[int, ...]] = set()
     for group in groups:
         if group.ranks in seen:
-            raise Unsound("groups has a group of ranks twice")
+            raise Unsound("groups has the same ranks twice")
         seen.add(group.ranks)
         for flaw in _of_group(group, case):
             raise Unsound(flaw)
         yield group
     if not seen:
-        raise Unsound("groups is empty; want one entry for every group of ranks")
+        raise Unsound("groups is empty; want one entry per group of ranks")
 
 
 def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
     ranks, samples = frozenset(group.ranks), len(group.slowest_ns)
     if not ranks or len(ranks) != len(group.ranks) or min(ranks) < 0 or max(ranks) >= case.ranks:
-        yield f"a group has the ranks {group.ranks!s:.60}; want different ones of the {case.ranks} there are"
+        yield f"a group has the ranks {group.ranks!s:.60}; want different ranks out of {case.ranks}"
         return
     if not samples:
         yield "a group has no samples"
@@ -255,30 +255,30 @@ def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
             yield f"{name} names a rank that is not in the group"
     for name in ("disturbed", "missed"):
         if not numbers_samples(getattr(group, name), samples):
-            yield f"{name} does not number samples of the group"
+            yield f"{name} is not an ascending list of sample numbers"
     if group.overlap is not None:
         yield from _times(group.overlap, *group.overlap.__struct_fields__)
     yield from _of_ranks(group)
 
 
 def numbers_samples(numbers: Sequence[int], samples: int) -> bool:
-    """Whether ``numbers`` are those of some of so many ``samples``, ascending."""
+    """Whether ``numbers`` are distinct, ascending sample numbers below ``samples``."""
     return list(numbers) == sorted(set(numbers)) and set(numbers) <= set(range(samples))
 
 
 def of_factors(found: float | None, wire_bytes: float, moved_factor: float, op: str, ranks: int) -> Iterator[str]:
-    """What is wrong with the three numbers of ``op`` on a group of so many ``ranks``."""
+    """Flaws of the three numbers of ``op`` on a group of ``ranks`` ranks."""
     wanted = bus_factor(op, ranks)
     if (found is None) != (wanted is None) or not math.isclose(found or 0, wanted or 0, rel_tol=1e-9):
-        yield f"bus_factor is {found}; {op} over {ranks} ranks has {wanted}"
+        yield f"bus_factor is {found}, but {op} over {ranks} ranks has {wanted}"
     if not 0 <= wire_bytes <= float(_MOST_BYTES) or not 0 < moved_factor <= float(_MOST):
-        yield f"wire_bytes is {wire_bytes:g} and moved_factor {moved_factor:g}; want ≥ 0 and > 0"
+        yield f"wire_bytes is {wire_bytes:g}, moved_factor {moved_factor:g}; want ≥ 0 and > 0"
 
 
 def _of_ranks(group: GroupSamples) -> Iterator[str]:
-    """Of what every rank saw by itself: the slowest and the fastest of the group have to be among it."""
+    """Flaws of the ranks' own data, which must agree with the slowest and fastest of the group."""
     if tuple(rank.rank for rank in group.per_rank) != group.ranks:
-        yield "per_rank is not of the ranks of the group, in their order"
+        yield "per_rank does not list the ranks of the group in their order"
         return
     lowest, highest = _quantiles(group.fastest_ns), _quantiles(group.slowest_ns)
     for rank in group.per_rank:
@@ -286,7 +286,7 @@ def _of_ranks(group: GroupSamples) -> Iterator[str]:
             yield f"quantiles_ns of rank {rank.rank} are not {len(QUANTILES)} ascending numbers"
             return
         for low, quantile, high in zip(lowest, rank.quantiles_ns, highest, strict=True):
-            if not low - 1 <= quantile <= high + 1:  # they are rounded
+            if not low - 1 <= quantile <= high + 1:  # quantiles are rounded
                 yield f"quantiles_ns of rank {rank.rank} contradict fastest_ns and slowest_ns"
                 return
         for name in ("samples_ns", "entries_ns"):
@@ -298,20 +298,20 @@ def _of_ranks(group: GroupSamples) -> Iterator[str]:
 
 
 def _of_kept_samples(group: GroupSamples) -> Iterator[str]:
-    """Of blocks that were small enough to keep the samples of every rank."""
+    """Flaws of blocks small enough that the samples of every rank were kept."""
     kept = [rank.samples_ns for rank in group.per_rank if rank.samples_ns is not None]
     if len(kept) == len(group.per_rank):
         if tuple(map(max, *kept, kept[0])) != group.slowest_ns:
-            yield "slowest_ns is not the longest of samples_ns over the ranks"
+            yield "slowest_ns is not the maximum of samples_ns over the ranks"
         if tuple(map(min, *kept, kept[0])) != group.fastest_ns:
-            yield "fastest_ns is not the shortest of samples_ns over the ranks"
+            yield "fastest_ns is not the minimum of samples_ns over the ranks"
         place = {rank: number for number, rank in enumerate(group.ranks)}
         if any(kept[place[late]][number] != group.fastest_ns[number] for number, late in enumerate(group.late_rank)):
-            yield "late_rank is not the rank that holds fastest_ns"
+            yield "late_rank is not the rank with fastest_ns"
 
 
 def _quantiles(values: Sequence[int]) -> list[float]:
-    """At ``QUANTILES``, between two samples in proportion, as they are taken of a rank."""
+    """Quantiles at ``QUANTILES``, linearly interpolated, as for single ranks."""
     ordered = sorted(values)
     places = [share * (len(ordered) - 1) for share in QUANTILES]
     return [
@@ -321,13 +321,13 @@ def _quantiles(values: Sequence[int]) -> list[float]:
 
 
 def _times(of: Record, *names: str, least: int = 0) -> Iterator[str]:
-    """Of fields that are times, or vectors of them; None where there is none."""
+    """Flaws of fields that are times, vectors of times, or None."""
     for name in names:
         told = getattr(of, name)
         if isinstance(told, int):
             yield from _out_of(least, LONGEST_NS, **{name: told})
         elif told and not least <= min(told) <= max(told) <= LONGEST_NS:
-            yield f"{name} has a number out of range: from {min(told)} to {max(told)}; allowed are {least} to 10^18 ns"
+            yield f"{name} has a number out of range: from {min(told)} to {max(told)}; want {least} to 10^18 ns"
 
 
 def _time(name: str, text: str) -> Iterator[str]:
@@ -336,7 +336,7 @@ def _time(name: str, text: str) -> Iterator[str]:
     except ValueError:
         known = False
     if not known:
-        yield f"{name} is {text!r:.40}; want a time as 2026-01-02T03:04:05.000Z"
+        yield f"{name} is {text!r:.40}; want a time such as 2026-01-02T03:04:05.000Z"
 
 
 def _out_of(least: int, most: int, **numbers: int) -> Iterator[str]:
