@@ -69,7 +69,7 @@ cases = st.builds(
     | st.builds(
         Workload,
         model=words,
-        scale=finite,
+        scale=st.floats(1e-6, 1.0),
         **dict.fromkeys(("dp", "tp", "pp", "micro_batches", "interleave"), st.integers(1, 100)),
         wait_ns=st.none() | st.integers(1, 10**9),
     ),

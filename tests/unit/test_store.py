@@ -222,7 +222,7 @@ def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, d
     [
         (
             b"NaN",
-            "NaN is not a number; .* times are whole ns above 0",
+            "NaN is not a number; .* times whole ns above 0",
         ),
         (b"-Infinity", "-Infinity is not a number"),
         (

@@ -5,14 +5,14 @@ Block size, depth and cache bypass change the result, so they are part of the ca
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.base import Op, Shape, own
 from busbw.ops.limits import MOST_DEPTH
-from busbw.units import parse_size
+from busbw.units import LARGEST_SIZE, parse_size
 
 Way = Literal["direct", "dropped", "memory"]
 """How the page cache is bypassed: O_DIRECT, dropping a file's pages before reading, or not at all because the file
@@ -26,8 +26,8 @@ GRAIN_BYTES = 4096
 class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a file is accessed: sequentially, in blocks, with ``depth`` blocks in flight."""
 
-    block_bytes: int
-    depth: int
+    block_bytes: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
+    depth: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEPTH)]
     way: Way
 
 

@@ -5,16 +5,19 @@ A step has no size S: it makes several collectives of several sizes, which a mea
 """
 
 import re
-from typing import Final, get_args
+from typing import Annotated, Final, get_args
 
 import msgspec
 
 from busbw.errors import UsageError
+from busbw.ops import limits
 from busbw.ops.base import Op, Split, nothing
 from busbw.ops.exchanges import STEPS
 from busbw.units import format_time
 
 LARGEST_WAIT_NS: Final = 600 * 10**9
+
+_WaitNs = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_WAIT_NS)]
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -34,20 +37,20 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """
 
     model: str
-    scale: float
+    scale: Annotated[float, msgspec.Meta(ge=limits.LEAST_SCALE, le=1)]
     dp: int
     tp: int
     pp: int
-    micro_batches: int
-    interleave: int
-    wait_ns: int | None = None
+    micro_batches: Annotated[int, msgspec.Meta(ge=1, le=limits.MOST_MICRO_BATCHES)]
+    interleave: Annotated[int, msgspec.Meta(ge=1, le=limits.MOST_RANKS)]
+    wait_ns: _WaitNs | None = None
     cp: int = 1
     ep: int = 1
     shard: int = 1
-    expert_imbalance: float = 1.0
-    capacity: float | None = None
+    expert_imbalance: Annotated[float, msgspec.Meta(ge=1, le=limits.MOST_RANKS)] = 1.0
+    capacity: Annotated[float, msgspec.Meta(ge=1, le=limits.MOST_RANKS)] | None = None
     slow_rank: int | None = None
-    slow_ns: int | None = None
+    slow_ns: _WaitNs | None = None
     exchange: str | None = None
 
 

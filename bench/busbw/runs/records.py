@@ -18,11 +18,14 @@ SCHEMA history (``upgrades.UPGRADES`` upgrades older runs one step at a time):
 
 import math
 from collections.abc import Callable, Container, Sequence
-from typing import Any, Literal, TypeAlias
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from busbw.errors import refuse_unknown
+from busbw.ops import limits
+from busbw.ops.numa_nodes import MOST_NODES
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload, workload_in_words
 from busbw.units import format_size
@@ -73,23 +76,39 @@ DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 
 CASE_DTYPE_BYTES = DTYPE_BYTES | {"uint32": 4, "uint64": 8, "float8_e4m3": 1, "float8_e5m2": 1}
 """Types of a case, including those of other tools' logs that busbw does not measure."""
 REDOPS = ("sum", "avg", "min", "max", "product")
+LONGEST_NS = 10**18
+"""31 years; sums of several samples still fit into 64 bits."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+Ns = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_NS)]
+_DurationNs = Annotated[int, msgspec.Meta(le=LONGEST_NS)]  # the least is checked below, with advice
+_PrintedNs = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_NS)]
+"""Ranges are checked when a record is read; ``soundness`` checks fields against each other."""
+
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """Quantiles that are stored for every rank."""
 
 
-def _require_finite(record: "Record", *fields: str) -> None:
-    """Raise ValueError for NaN or infinity in ``fields`` (numbers or vectors of numbers): msgspec would write null, and
-    the row could not be read again.
-    """
-    for name in fields:
-        value = getattr(record, name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and not math.isfinite(number):
-                raise ValueError(f"{name} is {number}; want a finite number")
-
-
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all stored records: immutable, compared by value, unknown fields refused."""
+
+
+@cache
+def _float_fields(record: type[Record]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(record) if "float" in str(field.type))
+
+
+class FiniteRecord(Record, frozen=True, kw_only=True):
+    """A record that refuses NaN and infinity: msgspec would write null, and the row could not be read again."""
+
+    def __post_init__(self) -> None:
+        for name in _float_fields(type(self)):
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if number is not None and not math.isfinite(number):
+                    raise ValueError(f"{name} is {number}; want a finite number")
 
 
 class Case(Record, frozen=True, kw_only=True):
@@ -131,12 +150,12 @@ class Case(Record, frozen=True, kw_only=True):
     in_place: bool = False
     root: int | None = None
     algorithm: str | None = None
-    threads: int | None = None
-    numa_node: int | None = None
+    threads: Annotated[int, msgspec.Meta(ge=1, le=limits.MOST_THREADS)] | None = None
+    numa_node: Annotated[int, msgspec.Meta(ge=0, lt=MOST_NODES)] | None = None
     access: Access | None = None
     pairs: Pairs | None = None
     pinning: Pinning | None = None
-    imbalance: float | None = None
+    imbalance: Annotated[float, msgspec.Meta(ge=0)] | None = None
     traffic: str | None = None
     workload: Workload | None = None
     tool_op: str | None = None
@@ -221,7 +240,7 @@ class RankSamples(Record, frozen=True, kw_only=True):
     rank: int
     quantiles_ns: tuple[int, ...]
     samples_ns: tuple[int, ...] | None
-    entries_ns: tuple[int, ...] | None = None
+    entries_ns: tuple[Ns, ...] | None = None
 
 
 class OverlapSamples(Record, frozen=True, kw_only=True):
@@ -236,16 +255,16 @@ class OverlapSamples(Record, frozen=True, kw_only=True):
         times are by the host's clock
     """
 
-    pure_ns: tuple[int, ...]
-    post_ns: tuple[int, ...]
-    compute_ns: tuple[int, ...]
-    wait_ns: tuple[int, ...]
-    exposed_ns: tuple[int, ...]
-    compute_alone_ns: int
-    host_post_ns: tuple[int, ...] | None = None
+    pure_ns: tuple[Ns, ...]
+    post_ns: tuple[Ns, ...]
+    compute_ns: tuple[Ns, ...]
+    wait_ns: tuple[Ns, ...]
+    exposed_ns: tuple[Ns, ...]
+    compute_alone_ns: Ns
+    host_post_ns: tuple[Ns, ...] | None = None
 
 
-class GroupSamples(Record, frozen=True, kw_only=True):
+class GroupSamples(FiniteRecord, frozen=True, kw_only=True):
     """Samples of one block for one group of ranks that ran the op together. All vectors have the same length.
 
     ranks: the group; for pair ops (source, destination)
@@ -269,17 +288,17 @@ class GroupSamples(Record, frozen=True, kw_only=True):
     bus_factor: float | None
     wire_bytes: float
     moved_factor: float = 1.0
-    slowest_ns: tuple[int, ...]
-    fastest_ns: tuple[int, ...]
+    slowest_ns: tuple[_DurationNs, ...]
+    fastest_ns: tuple[_DurationNs, ...]
     late_rank: tuple[int, ...]
     last_rank: tuple[int, ...] | None = None
-    arrival_skew_ns: tuple[int, ...] | None
-    exit_span_ns: tuple[int, ...] | None
-    exit_skew_ns: tuple[int, ...] | None = None
+    arrival_skew_ns: tuple[Ns, ...] | None
+    exit_span_ns: tuple[Annotated[int, msgspec.Meta(ge=-LONGEST_NS, le=LONGEST_NS)], ...] | None
+    exit_skew_ns: tuple[Ns, ...] | None = None
     disturbed: tuple[int, ...] = ()
     missed: tuple[int, ...] = ()
     timed_by: TimedBy = "host"
-    beside_ns: tuple[int, ...] | None = None
+    beside_ns: tuple[Ns, ...] | None = None
     overlap: OverlapSamples | None = None
     per_rank: tuple[RankSamples, ...]
 
@@ -296,14 +315,14 @@ class GroupSamples(Record, frozen=True, kw_only=True):
                     f"{name} has a sample of {min(durations)} ns, but durations must be positive: the clock is faulty "
                     "(run busbw selftest) or the file was edited"
                 )
-        _require_finite(self, "bus_factor", "wire_bytes", "moved_factor")
+        super().__post_init__()
 
 
 class Check(Record, frozen=True, kw_only=True):
     """Result of the data check; ``reason``: why data were not checked."""
 
     state: CheckState
-    wrong_elements: int = 0
+    wrong_elements: Count = 0
     reason: str | None = None
 
 
@@ -312,7 +331,7 @@ def least_good(reasons: Sequence[StopReason]) -> StopReason:
     return max(reasons, key=("converged", "cap_samples", "cap_time").index)
 
 
-class RankClock(Record, frozen=True, kw_only=True):
+class RankClock(FiniteRecord, frozen=True, kw_only=True):
     """Clock of one rank relative to rank 0, from an exchange of time stamps.
 
     offset_ns: rank 0's clock minus this clock
@@ -321,17 +340,14 @@ class RankClock(Record, frozen=True, kw_only=True):
     drift_ppm: rate of rank 0's clock relative to this clock, in millionths; None: not observed for long enough
     """
 
-    rank: int
+    rank: Natural
     offset_ns: int
-    error_ns: int
-    rtt_ns: int
+    error_ns: Ns
+    rtt_ns: Ns
     drift_ppm: float | None = None
 
-    def __post_init__(self) -> None:
-        _require_finite(self, "drift_ppm")
 
-
-class GpuConditions(Record, frozen=True, kw_only=True):
+class GpuConditions(FiniteRecord, frozen=True, kw_only=True):
     """One GPU before and after a block: clock in MHz (None: unknown), and reasons for throttling."""
 
     index: int
@@ -340,7 +356,7 @@ class GpuConditions(Record, frozen=True, kw_only=True):
     throttled: tuple[str, ...] = ()
 
 
-class HostConditions(Record, frozen=True, kw_only=True):
+class HostConditions(FiniteRecord, frozen=True, kw_only=True):
     """State of a host during one block; None: not available.
 
     load_before, load_after: load average over the last minute
@@ -362,12 +378,8 @@ class HostConditions(Record, frozen=True, kw_only=True):
     mhz_after: float | None = None
     gpus: tuple[GpuConditions, ...] = ()
 
-    def __post_init__(self) -> None:
-        shares = ("busy_share", "foreign_share", "steal_share")
-        _require_finite(self, "load_before", "load_after", *shares, "mhz_before", "mhz_after")
 
-
-class CrossCheck(Record, frozen=True, kw_only=True):
+class CrossCheck(FiniteRecord, frozen=True, kw_only=True):
     """Result of another tool for the same case, stored apart from busbw's samples.
 
     tool, version, settings: the tool and how it was run
@@ -381,9 +393,6 @@ class CrossCheck(Record, frozen=True, kw_only=True):
     bytes_per_second: tuple[float, ...] = ()
     error: str | None = None
 
-    def __post_init__(self) -> None:
-        _require_finite(self, "bytes_per_second")
-
 
 class Sent(Record, frozen=True, kw_only=True):
     """Identical calls of one collective in a step.
@@ -396,9 +405,9 @@ class Sent(Record, frozen=True, kw_only=True):
     """
 
     op: str
-    group: int
-    size_bytes: int
-    calls: int
+    group: Positive
+    size_bytes: Count
+    calls: Count
     ranks: tuple[int, ...]
 
 
@@ -408,7 +417,7 @@ class RankTimeline(Record, frozen=True, kw_only=True):
     """
 
     rank: int
-    spans: tuple[tuple[str, int, int], ...]
+    spans: tuple[tuple[str, Ns, Ns], ...]
 
 
 class RankMemory(Record, frozen=True, kw_only=True):
@@ -420,12 +429,12 @@ class RankMemory(Record, frozen=True, kw_only=True):
     """
 
     rank: int
-    peak_bytes: int
-    weights_bytes: int
-    gradients_bytes: int
+    peak_bytes: Count
+    weights_bytes: Count
+    gradients_bytes: Count
 
 
-class StepParts(Record, frozen=True, kw_only=True):
+class StepParts(FiniteRecord, frozen=True, kw_only=True):
     """Breakdown of a training step, measured after the samples of its block. Vectors have one entry per try, in ns of
     the slowest rank.
 
@@ -443,21 +452,18 @@ class StepParts(Record, frozen=True, kw_only=True):
     gaps: loss minus its minimum, before the first of these steps and after each; empty if the minimum is unknown
     """
 
-    step_ns: tuple[int, ...]
-    compute_ns: tuple[int, ...]
-    communication_ns: tuple[int, ...]
+    step_ns: tuple[Annotated[int, msgspec.Meta(ge=1, le=LONGEST_NS)], ...]
+    compute_ns: tuple[Ns, ...]
+    communication_ns: tuple[Ns, ...]
     sent: tuple[Sent, ...]
     memory: tuple[RankMemory, ...] = ()
     timeline: tuple[RankTimeline, ...] = ()
-    parameters: int
+    parameters: Annotated[int, msgspec.Meta(ge=1, le=2**60)]
     flop: int
-    tokens: int
-    dropped: int = 0
-    steps: int = 1
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=2**60)]
+    dropped: Count = 0
+    steps: Positive = 1
     gaps: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        _require_finite(self, "gaps")
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
@@ -480,18 +486,18 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     """
 
     case: Case
-    launch: int
-    block: int
-    calls: int
-    first_call_ns: int
-    warmup_calls: int
+    launch: Natural
+    block: Natural
+    calls: Positive
+    first_call_ns: Ns
+    warmup_calls: Natural
     stop_reason: StopReason
     check: Check
     started: str
-    elapsed_ns: int
-    buffer_sets: int = 1
+    elapsed_ns: Ns
+    buffer_sets: Positive = 1
     loop: LoopKind = "python"
-    clock_error_ns: int | None = None
+    clock_error_ns: Ns | None = None
     clocks: tuple[RankClock, ...] | None = None
     conditions: tuple[HostConditions, ...] = ()
     cross_check: CrossCheck | None = None
@@ -499,7 +505,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     groups: tuple[GroupSamples, ...]
 
 
-class Imported(Record, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
+class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
     """One number that another tool printed for a case on one group of ranks.
 
     launch, block: number of the table in the log, and of the row among the table's rows for this case
@@ -513,20 +519,17 @@ class Imported(Record, frozen=True, kw_only=True, tag="imported", tag_field="kin
     """
 
     case: Case
-    launch: int
-    block: int
+    launch: Natural
+    block: Natural
     ranks: tuple[int, ...]
-    time_ns: float
+    time_ns: _PrintedNs
     statistic: str | None
-    calls: int | None
+    calls: Count | None
     bus_factor: float | None
     wire_bytes: float
     check: Check
-    line: int
-    samples_ns: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        _require_finite(self, "time_ns", "bus_factor", "wire_bytes")
+    line: Positive
+    samples_ns: tuple[_PrintedNs, ...] = ()
 
 
 class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"):
@@ -540,8 +543,8 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
     """A block that was tried but gave no trustworthy result, with the error message and its cause."""
 
     case: Case
-    launch: int
-    block: int
+    launch: Natural
+    block: Natural
     error: str
     cause: FailureCause = "unknown"
 
@@ -553,7 +556,7 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
         return self.cause in TRANSIENT
 
 
-class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="kind"):
+class LaunchStarted(FiniteRecord, frozen=True, kw_only=True, tag="launch", tag_field="kind"):
     """Start of a launch, in fresh processes. Costs per rank are medians; they are stored but never subtracted.
 
     order_seed: seed of the order of the blocks
@@ -567,23 +570,20 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     resumes: launch whose missing blocks this one measures
     """
 
-    launch: int
+    launch: Natural
     started: str
     order_seed: int
     hosts: tuple[str, ...]
     pids: tuple[int, ...]
-    timer_ns: tuple[int, ...]
+    timer_ns: tuple[Ns, ...]
     shared_clock: bool
     load_average: float
-    empty_call_ns: tuple[int, ...] = ()
-    empty_loop_ns: tuple[int, ...] = ()
-    compiled_call_ns: tuple[int, ...] = ()
-    compiled_loop_ns: tuple[int, ...] = ()
+    empty_call_ns: tuple[Ns, ...] = ()
+    empty_loop_ns: tuple[Ns, ...] = ()
+    compiled_call_ns: tuple[Ns, ...] = ()
+    compiled_loop_ns: tuple[Ns, ...] = ()
     clocks: tuple[RankClock, ...] = ()
     resumes: int | None = None
-
-    def __post_init__(self) -> None:
-        _require_finite(self, "load_average")
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
