@@ -40,17 +40,13 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """Decoded part of a ``run.json`` of any schema; its environments, which are skipped, make up most of the file."""
+    """Decoded part of a ``run.json``; its environments, which are skipped, make up most of the file."""
 
     schema: int
     machine: str
     plan: dict[str, JSON]
     cases: tuple[Case, ...]
     hosts: tuple[str, ...]
-
-
-class _OldHead(_Head, frozen=True):
-    cases: list[JSON]  # type: ignore[assignment]  # they are upgraded first
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -66,7 +62,6 @@ class _Row(msgspec.Struct, frozen=True):
 
 _SCHEMA_OF = msgspec.json.Decoder(_Schema)
 _HEAD = msgspec.json.Decoder(_Head)
-_OLD_HEAD = msgspec.json.Decoder(_OldHead)
 _ROW = msgspec.json.Decoder(_Row)
 _CASE = msgspec.json.Decoder(Case)
 _END = msgspec.json.Decoder(Ended)
@@ -119,10 +114,9 @@ def outline(folder: Path) -> Outline:
 def _head(content: bytes) -> tuple[_Head, int]:
     """The head in the current schema, and the schema of the file."""
     schema = _SCHEMA_OF.decode(content).schema
-    if not 1 <= schema < SCHEMA:
-        return _HEAD.decode(content), schema
-    old = msgspec.structs.asdict(_OLD_HEAD.decode(content))
-    return msgspec.convert(upgrades.run_as_now(old, schema), _Head), schema
+    if 1 <= schema < SCHEMA:
+        return msgspec.convert(upgrades.run_as_now(msgspec.json.decode(content), schema), _Head), schema
+    return _HEAD.decode(content), schema
 
 
 class _Seen:
@@ -138,11 +132,7 @@ class _Seen:
 
     def take_all(self, path: Path) -> None:
         """Read all rows of ``path``. Raises like ``store.decoded_lines``, and DamagedRun for a wrong count."""
-
-        def damaged(number: int, _: bytes, error: Exception) -> DamagedRun:
-            return DamagedRun(f"{path}, line {number}: {error}")
-
-        rows = sum(row is not None for _, _, row in store.decoded_lines(path, self._take, damaged))
+        rows = sum(row is not None for _, _, row in store.decoded_lines(path, self._take))
         if self.end is not None and self.end.rows not in {None, rows - 1}:
             raise DamagedRun(f"{path}, line {rows}: the run ended with {self.end.rows} rows, but has {rows - 1}")
 

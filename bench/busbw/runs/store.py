@@ -211,15 +211,15 @@ class Appender:
 
     def require_whole(self) -> None:
         """Raise StoreError if the file was removed, replaced or truncated by someone else."""
-        mine = os.fstat(self._file)
+        opened = os.fstat(self._file)
         try:
-            there = self._path.stat()
+            current = self._path.stat()
         except OSError:
-            there = None
-        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            current = None
+        if current is None or (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino):
             raise _lost(self._path, 0, self._end)
-        if mine.st_size != self._end:
-            raise _lost(self._path, mine.st_size, self._end)
+        if opened.st_size != self._end:
+            raise _lost(self._path, opened.st_size, self._end)
 
     def _summed_up(self) -> tuple[int, str]:
         """Number of rows in the file, and the checksum of their bytes."""
@@ -294,18 +294,15 @@ def _read_samples(path: Path, run: Run, schema: int, keep: Keep | None) -> Store
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
 
-    def damaged(number: int, line: bytes, error: Exception) -> DamagedRun:
-        return _damaged(path, number, _damage(line, error))
-
     decode = partial(_decode_row, schema=schema, one_by_one=keep is not None)
-    for number, line, decoded in decoded_lines(path, decode, damaged):
+    for number, line, decoded in decoded_lines(path, decode):
         if decoded is None:
             warnings.append(f"{path}: the last line is incomplete and was dropped; it was for {_case_of(line)}")
             break
         row, groups = decoded
         try:
             flaw = next(sound.flaws(row, number), None) or _flaw_of_end(row, number - 1, checksum.hexdigest)
-            if flaw is None and isinstance(row, Measurement):
+            if flaw is None and isinstance(row, Measurement) and groups is not None:
                 row = _kept(row, groups, keep)
         except soundness.Unsound as error:
             flaw = str(error)
@@ -319,14 +316,11 @@ def _read_samples(path: Path, run: Run, schema: int, keep: Keep | None) -> Store
     return StoredRun(path=path.parent, run=run, rows=tuple(rows), warnings=tuple(warnings))
 
 
-def decoded_lines(
-    path: Path, decode: Callable[[bytes], _Decoded], damaged: Callable[[int, bytes, Exception], DamagedRun]
-) -> Iterator[tuple[int, bytes, _Decoded | None]]:
+def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[tuple[int, bytes, _Decoded | None]]:
     """The lines of ``SAMPLES_FILE`` or ``PACKED_FILE``, each as (number, line, decoded); decoded is None for an
     incomplete last line.
 
-    Raises FileNotFoundError, StoreError, DamagedRun for a broken archive, and the exception that ``damaged`` returns
-    for any other line that cannot be decoded.
+    Raises FileNotFoundError, StoreError, and DamagedRun for a broken archive or any other line that cannot be decoded.
     """
     bad: tuple[bytes, Exception] | None = None
     number = 0
@@ -334,7 +328,7 @@ def decoded_lines(
         with files.lines(path, packed=path.name == PACKED_FILE) as lines:
             for line in lines:
                 if bad is not None:
-                    raise damaged(number, *bad) from bad[1]
+                    raise _damaged(path, number, _damage(*bad)) from bad[1]
                 number += 1
                 if not line.endswith(b"\n"):
                     yield number, line, None
@@ -461,23 +455,23 @@ _WIDE_DECODER: msgspec.json.Decoder[_Wide | Imported | Skipped | Failed | Launch
 _GROUP_DECODER = msgspec.json.Decoder(GroupSamples)
 
 
+@dataclass(frozen=True, slots=True)
 class Groups:
     """The groups of a block, each checked when it is read; raises Unsound for the first flaw.
 
     ``raw``: the groups as JSON if the row is long, else empty; users of ``raw`` must check the groups themselves.
     """
 
-    def __init__(self, case: Case | None, groups: Iterable[GroupSamples], raw: Sequence[msgspec.Raw] = ()) -> None:
-        self.raw = raw
-        self._case = case
-        self._groups = groups
+    case: Case
+    groups: Iterable[GroupSamples]
+    raw: Sequence[msgspec.Raw] = ()
 
     def __iter__(self) -> Iterator[GroupSamples]:
-        return iter(()) if self._case is None else soundness.sound_groups(self._groups, self._case)
+        return soundness.sound_groups(self.groups, self.case)
 
 
-def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups]:
-    """A row, and the groups of a block; ``one_by_one``: groups of a long row are decoded lazily."""
+def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups | None]:
+    """A row, and its groups if it is a block; ``one_by_one``: groups of a long row are decoded lazily."""
     line = upgrades.row_as_now(line, schema)
     if one_by_one and len(line) > _WIDE_BYTES:
         wide = _WIDE_DECODER.decode(line)
@@ -485,9 +479,9 @@ def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Gro
             fields = {name: getattr(wide, name) for name in Measurement.__struct_fields__ if name != "groups"}
             groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups), wide.groups)
             return Measurement(**fields, groups=()), groups
-        return wide, Groups(None, ())
+        return wide, None
     row = _ROW_DECODER.decode(line)
-    return row, Groups(row.case, row.groups) if isinstance(row, Measurement) else Groups(None, ())
+    return row, Groups(row.case, row.groups) if isinstance(row, Measurement) else None
 
 
 def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
