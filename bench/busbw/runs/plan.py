@@ -1,6 +1,5 @@
 """Plans: what to measure, from a TOML file, a shipped suite or options."""
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,7 +73,6 @@ class Timing(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, most in _MOST_TIMING.items():
             refuse_beyond(name, getattr(self, name), 0, most)
-        refuse_beyond("timeout_seconds", self.timeout_seconds, -math.inf, math.inf)
         if not 0 < self.timeout_seconds <= limits.LONGEST_TIMEOUT_SECONDS:
             raise UsageError(
                 f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; use a number above 0 and up to "
@@ -199,11 +197,11 @@ class Plan(Record, frozen=True, kw_only=True):
             raise UsageError("key 'sweep': want at least one; given none")
         # Checked over the whole plan: a suite may mix sweeps of ops with and without algorithms.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
-        theirs = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
-        nobodys = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in theirs}
-        if nobodys:
+        available = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
+        unavailable = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in available}
+        if unavailable:
             raise UsageError(
-                f"key 'algorithms': {', '.join(nobodys)} is not an algorithm of {', '.join(ops)}; "
+                f"key 'algorithms': {', '.join(unavailable)} is not an algorithm of {', '.join(ops)}; "
                 "busbw list algorithms shows those of each op"
             )
 
@@ -237,11 +235,11 @@ def _require(given: Sequence[object]) -> None:
 
 
 def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
-    strangers = [name for name in given if name not in allowed]
-    if strangers or not given:
+    unknown = [name for name in given if name not in allowed]
+    if unknown or not given:
         names = [f"{allowed[0]} to {allowed[-1]}"] if isinstance(allowed, range) else [*map(str, allowed)]
-        found = f"{what} {', '.join(map(repr, strangers))} is unknown" if strangers else f"the list of {what}s is empty"
-        likely = nearest(str(strangers[0]), map(str, allowed)) if strangers else None
+        found = f"{what} {', '.join(map(repr, unknown))} is unknown" if unknown else f"the list of {what}s is empty"
+        likely = nearest(str(unknown[0]), map(str, allowed)) if unknown else None
         raise UsageError(f"{found}; {what_is_known(names, likely)}")
 
 
@@ -408,10 +406,10 @@ def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
     """Raise UsageError for a setting that no op of the plan has: ignoring it silently would mislead. A setting that
     equals the default is accepted.
     """
-    usual = {field.name: field.default for field in msgspec.structs.fields(Sweep)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Sweep)}
     ops = tuple(name for name in OPS if any(name in sweep.ops for sweep in plan.sweep))
     for key, takes in _TAKEN_BY.items():
-        if key not in given or given[key] == usual.get(key):
+        if key not in given or given[key] == defaults.get(key):
             continue
         takers = [name for name, op in OPS.items() if takes(op) and (given[key] != "both" or len(op.in_place) > 1)]
         if not set(takers) & set(ops):
