@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import os
 from pathlib import Path
 from typing import Self
 
@@ -25,13 +24,13 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         path = folder / SAMPLES_FILE
         with files.explained("open", path):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = path.open("ab")
         self.sure = True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD:
-                os.close(self._file)
+                self._file.close()
                 raise StoreError(
                     f"run {folder.name} is still being measured, or is being resumed by another process; "
                     "wait until that process ends"
@@ -46,6 +45,4 @@ class RunLock:
 
     def close(self) -> None:
         """Release the lock; a second call does nothing."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()

@@ -79,8 +79,8 @@ def gpus_by_address() -> dict[str, Gpu]:
         # A GPU that is lost or hidden from this process must not hide others.
         with suppress(library.NVMLError):
             handle = library.nvmlDeviceGetHandleByIndex(index)
-            address = _as_the_kernel(_plain(library.nvmlDeviceGetPciInfo(handle).busId))
-            found[address] = Gpu(index, _plain(library.nvmlDeviceGetName(handle)), _nvlink(library, handle))
+            address = _as_the_kernel(library.nvmlDeviceGetPciInfo(handle).busId)
+            found[address] = Gpu(index, library.nvmlDeviceGetName(handle), _nvlink(library, handle))
     return found
 
 
@@ -115,8 +115,7 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
             if int(library.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)) == library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched += 1
             else:
-                remote = library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
-                ends[_as_the_kernel(_plain(remote.busId))] += 1
+                ends[_as_the_kernel(library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)] += 1
         except (library.NVMLError, AttributeError):
             untold += 1
     up_links = switched + untold + ends.total()
@@ -130,11 +129,6 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
         "peers": dict(sorted(ends.items())),
         "untold": untold,
     }
-
-
-def _plain(text: str | bytes) -> str:
-    """nvidia-ml-py returns bytes or text, depending on its version."""
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 def _as_the_kernel(address: str) -> str:
