@@ -39,8 +39,8 @@ _of_powers_of_two = partial(Algorithm, fit=is_power_of_two, takes="a power of tw
 _of_even_ranks = partial(Algorithm, fit=lambda ranks: ranks % 2 == 0, takes="an even number of ranks")
 
 
-def _scattering(gathering: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    return lambda *ranks: exchanges.mirrored(gathering(*ranks))
+def _reversed(all_gather: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    return lambda *ranks: exchanges.mirrored(all_gather(*ranks))
 
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
@@ -66,8 +66,8 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         ),
         "reduce-scatter-all-gather": Algorithm(
             "PAT reduce-scatter, then PAT all-gather",
-            lambda ranks: all_reduce.in_two_parts(
-                exchanges.mirrored(exchanges.gathering_trees(ranks)), exchanges.gathering_trees(ranks)
+            lambda ranks: all_reduce.reduce_scatter_all_gather(
+                exchanges.mirrored(exchanges.all_gather_pat(ranks)), exchanges.all_gather_pat(ranks)
             ),
         ),
         "parameter-server": Algorithm("all send to rank 0, which sends the sum back", all_reduce.parameter_server),
@@ -79,45 +79,47 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         ),
     },
     "all_gather": {
-        "ring": Algorithm("every block goes around once", exchanges.gathering_ring),
-        "bruck": Algorithm("sends everything to ranks at doubling distance", exchanges.gathering_bruck),
+        "ring": Algorithm("every block goes around once", exchanges.all_gather_ring),
+        "bruck": Algorithm("sends everything to ranks at doubling distance", exchanges.all_gather_bruck),
         "recursive-doubling": _of_powers_of_two(
-            "exchanges everything with partners at doubling distance", exchanges.gathering_recursive_doubling
+            "exchanges everything with partners at doubling distance", exchanges.all_gather_recursive_doubling
         ),
-        "neighbour-exchange": _of_even_ranks("two blocks to each neighbour in turn", exchanges.gathering_neighbours),
-        "pairwise": Algorithm("one partner per round", exchanges.gathering_pairwise),
-        "pat": Algorithm("one binomial tree per block, farthest ranks first", exchanges.gathering_trees),
-        "direct": Algorithm("every block to all ranks at once", exchanges.gathering_direct),
+        "neighbour-exchange": _of_even_ranks(
+            "two blocks to each neighbour in turn", exchanges.all_gather_neighbour_exchange
+        ),
+        "pairwise": Algorithm("one partner per round", exchanges.all_gather_pairwise),
+        "pat": Algorithm("one binomial tree per block, farthest ranks first", exchanges.all_gather_pat),
+        "direct": Algorithm("every block to all ranks at once", exchanges.all_gather_direct),
         "hierarchical": _in_levels(
             "rings between hosts, then rings within hosts",
-            exchanges.gathering_in_two_levels,
+            exchanges.all_gather_two_level,
         ),
     },
     "reduce_scatter": {
-        "ring": Algorithm("every partial sum goes around once", exchanges.scattering_ring),
+        "ring": Algorithm("every partial sum goes around once", exchanges.reduce_scatter_ring),
         "recursive-halving": Algorithm(
             "exchanges halves with partners at halving distance",
-            exchanges.scattering_recursive_halving,
+            exchanges.reduce_scatter_recursive_halving,
         ),
-        "pairwise": Algorithm("one partner per round", exchanges.scattering_pairwise),
-        "bruck": Algorithm("Bruck's all-gather in reverse", _scattering(exchanges.gathering_bruck)),
+        "pairwise": Algorithm("one partner per round", exchanges.reduce_scatter_pairwise),
+        "bruck": Algorithm("Bruck's all-gather in reverse", _reversed(exchanges.all_gather_bruck)),
         "neighbour-exchange": _of_even_ranks(
-            "the neighbour-exchange all-gather in reverse", _scattering(exchanges.gathering_neighbours)
+            "the neighbour-exchange all-gather in reverse", _reversed(exchanges.all_gather_neighbour_exchange)
         ),
-        "pat": Algorithm("one binomial tree per block, nearest ranks first", _scattering(exchanges.gathering_trees)),
-        "direct": Algorithm("every block to its rank at once", _scattering(exchanges.gathering_direct)),
+        "pat": Algorithm("one binomial tree per block, nearest ranks first", _reversed(exchanges.all_gather_pat)),
+        "direct": Algorithm("every block to its rank at once", _reversed(exchanges.all_gather_direct)),
         "hierarchical": _in_levels(
             "rings within hosts, then rings between hosts",
-            _scattering(exchanges.gathering_in_two_levels),
+            _reversed(exchanges.all_gather_two_level),
         ),
     },
     "all_to_all": {
-        "pairwise": Algorithm("one partner per round", exchanges.exchange_pairwise),
-        "spread": Algorithm("all messages at once", exchanges.exchange_spread),
-        "bruck": Algorithm("blocks travel by the bits of their distance", exchanges.exchange_bruck),
+        "pairwise": Algorithm("one partner per round", exchanges.all_to_all_pairwise),
+        "spread": Algorithm("all messages at once", exchanges.all_to_all_spread),
+        "bruck": Algorithm("blocks travel by the bits of their distance", exchanges.all_to_all_bruck),
         "two-level": _in_levels(
             "within hosts first, then one message per pair of hosts and rank",
-            exchanges.exchange_in_two_levels,
+            exchanges.all_to_all_two_level,
         ),
     },
     "broadcast": {
@@ -130,7 +132,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         ),
         "hierarchical": _in_levels(
             "scatter on the first host, trees between hosts, rings within hosts",
-            rooted.broadcast_in_two_levels,
+            rooted.broadcast_two_level,
         ),
     },
     "reduce": {

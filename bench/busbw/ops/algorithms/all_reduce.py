@@ -44,7 +44,7 @@ def double_tree(ranks: int, segments: int = SEGMENTS) -> Schedule:
     return _of(ranks, 2 * segments, up(both, segments), down(both, segments))
 
 
-def in_two_parts(first: Schedule, second: Schedule) -> Schedule:
+def reduce_scatter_all_gather(first: Schedule, second: Schedule) -> Schedule:
     """A reduce-scatter that leaves block r in slot r of rank r, followed by an all-gather that starts there."""
     return _of(first.ranks, first.blocks, first.rounds, second.rounds)
 

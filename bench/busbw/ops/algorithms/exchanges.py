@@ -10,23 +10,23 @@ from busbw.ops.algorithms.rings import around_every_host, hosts_of
 # --- all-gather --------------------------------------------------------------------------------------------------
 
 
-def gathering_ring(ranks: int) -> Schedule:
+def all_gather_ring(ranks: int) -> Schedule:
     """Every block goes around once (Chan et al. 2007)."""
-    return _gathered(ranks, around_every_host(ranks, ranks))
+    return _all_gather(ranks, around_every_host(ranks, ranks))
 
 
-def gathering_recursive_doubling(ranks: int) -> Schedule:
+def all_gather_recursive_doubling(ranks: int) -> Schedule:
     """Exchange everything with partners at doubling distance; needs a power of two of ranks (Thakur et al. 2005)."""
-    return _gathered(ranks, doubling(ranks))
+    return _all_gather(ranks, doubling(ranks))
 
 
-def gathering_pairwise(ranks: int) -> Schedule:
+def all_gather_pairwise(ranks: int) -> Schedule:
     """Every block goes directly to each other rank, one rank per round."""
     rounds = every_turn(ranks, range(1, ranks), lambda rank, far: same(rank, (rank + far) % ranks, (rank,)))
-    return _gathered(ranks, rounds)
+    return _all_gather(ranks, rounds)
 
 
-def gathering_neighbours(ranks: int) -> Schedule:
+def all_gather_neighbour_exchange(ranks: int) -> Schedule:
     """Alternate between both neighbours, two blocks at a time; needs an even number of ranks (Chen et al. 2005)."""
 
     def neighbour(rank: int, turn: int) -> int:
@@ -39,10 +39,10 @@ def gathering_neighbours(ranks: int) -> Schedule:
             yield tuple(same(rank, neighbour(rank, turn), sent[rank]) for rank in range(ranks))
             sent = [sent[neighbour(rank, turn)] for rank in range(ranks)]
 
-    return _gathered(ranks, rounds())
+    return _all_gather(ranks, rounds())
 
 
-def gathering_bruck(ranks: int) -> Schedule:
+def all_gather_bruck(ranks: int) -> Schedule:
     """Send everything to the rank at doubling distance below; any number of ranks (Bruck et al. 1997)."""
     steps = distances(ranks)
     sent = {step: tuple(range(min(step, ranks - step))) for step in steps}
@@ -56,12 +56,12 @@ def gathering_bruck(ranks: int) -> Schedule:
     return Schedule(ranks, ranks, begins, joined(every_turn(ranks, steps, onward)), ends)
 
 
-def gathering_direct(ranks: int) -> Schedule:
+def all_gather_direct(ranks: int) -> Schedule:
     """Every block to all ranks at once."""
-    return _gathered(ranks, [tuple(same(rank, to, (rank,)) for rank, to in permutations(range(ranks), 2))])
+    return _all_gather(ranks, [tuple(same(rank, to, (rank,)) for rank, to in permutations(range(ranks), 2))])
 
 
-def gathering_trees(ranks: int) -> Schedule:
+def all_gather_pat(ranks: int) -> Schedule:
     """One binomial tree per block, farthest ranks first; blocks with the same destination in a round form one message.
     Most bytes go to near ranks, whereas Bruck's algorithm sends most bytes far. Any number of ranks (PAT with buffers
     for all blocks: Jeaugey 2025).
@@ -72,10 +72,10 @@ def gathering_trees(ranks: int) -> Schedule:
         offsets = range(0, ranks - step, 2 * step)
         return same(rank, (rank + step) % ranks, tuple((rank - offset) % ranks for offset in offsets))
 
-    return _gathered(ranks, every_turn(ranks, reversed(distances(ranks)), onward))
+    return _all_gather(ranks, every_turn(ranks, reversed(distances(ranks)), onward))
 
 
-def gathering_in_two_levels(ranks: int, on_host: int) -> Schedule:
+def all_gather_two_level(ranks: int, on_host: int) -> Schedule:
     """Rings between ranks with the same local rank, then a ring within every host; there a message carries all blocks
     that a rank received from other hosts. Raises ValueError unless ``on_host`` divides ``ranks``.
     """
@@ -85,22 +85,22 @@ def gathering_in_two_levels(ranks: int, on_host: int) -> Schedule:
 
     between = every_turn(ranks, range(hosts_of(ranks, on_host) - 1), across)
     inside = around_every_host(ranks, on_host, lambda place: tuple(range(place, ranks, on_host)))
-    return _gathered(ranks, between, inside)
+    return _all_gather(ranks, between, inside)
 
 
-def _gathered(ranks: int, *parts: Iterable[Round]) -> Schedule:
+def _all_gather(ranks: int, *parts: Iterable[Round]) -> Schedule:
     return Schedule(ranks, ranks, own_blocks(ranks), joined(*parts), vectors(ranks, ranks))
 
 
 # --- reduce-scatter ----------------------------------------------------------------------------------------------
 
 
-def scattering_ring(ranks: int) -> Schedule:
+def reduce_scatter_ring(ranks: int) -> Schedule:
     """Every partial sum goes around once (Chan et al. 2007)."""
-    return _scattered(ranks, around_every_host(ranks, ranks, lambda place: ((place - 1) % ranks,), adds=True))
+    return _reduce_scatter(ranks, around_every_host(ranks, ranks, lambda place: ((place - 1) % ranks,), adds=True))
 
 
-def scattering_recursive_halving(ranks: int) -> Schedule:
+def reduce_scatter_recursive_halving(ranks: int) -> Schedule:
     """Exchange halves with partners at halving distance. Ranks beyond a power of two: in the first pairs, the even
     rank sends all of its input to the odd rank, which adds up for both and returns the block (Thakur et al. 2005).
     """
@@ -119,17 +119,17 @@ def scattering_recursive_halving(ranks: int) -> Schedule:
     before = tuple(same(giving, taking, tuple(range(ranks)), adds=True) for giving, taking in pairs)
     halves = every_turn(middle, reversed(distances(middle)), half)
     after = tuple(same(taking, giving, (giving,)) for giving, taking in pairs)
-    return _scattered(ranks, [before], halves, [after])
+    return _reduce_scatter(ranks, [before], halves, [after])
 
 
-def scattering_pairwise(ranks: int) -> Schedule:
+def reduce_scatter_pairwise(ranks: int) -> Schedule:
     """The block of each other rank goes directly to it, one rank per round (Thakur et al. 2005)."""
 
     def straight(rank: int, far: int) -> Transfer:
         to = (rank + far) % ranks
         return same(rank, to, (to,), adds=True)
 
-    return _scattered(ranks, every_turn(ranks, range(1, ranks), straight))
+    return _reduce_scatter(ranks, every_turn(ranks, range(1, ranks), straight))
 
 
 def mirrored(gathering: Schedule) -> Schedule:
@@ -146,24 +146,24 @@ def mirrored(gathering: Schedule) -> Schedule:
     return Schedule(ranks, ranks, begins, joined(rounds), tuple((slots.index(0),) for slots in gathering.begins))
 
 
-def _scattered(ranks: int, *parts: Iterable[Round]) -> Schedule:
+def _reduce_scatter(ranks: int, *parts: Iterable[Round]) -> Schedule:
     return Schedule(ranks, ranks, vectors(ranks, ranks), joined(*parts), tuple((rank,) for rank in range(ranks)))
 
 
 # --- all-to-all --------------------------------------------------------------------------------------------------
 
 
-def exchange_pairwise(ranks: int) -> Schedule:
+def all_to_all_pairwise(ranks: int) -> Schedule:
     """One partner per round."""
-    return _exchanged(ranks, (_crossed(ranks, [distance]) for distance in range(1, ranks)))
+    return _all_to_all(ranks, (_pairs_at(ranks, [distance]) for distance in range(1, ranks)))
 
 
-def exchange_spread(ranks: int) -> Schedule:
+def all_to_all_spread(ranks: int) -> Schedule:
     """All messages at once."""
-    return _exchanged(ranks, [_crossed(ranks, range(1, ranks))])
+    return _all_to_all(ranks, [_pairs_at(ranks, range(1, ranks))])
 
 
-def _crossed(ranks: int, distances: Iterable[int]) -> Round:
+def _pairs_at(ranks: int, distances: Iterable[int]) -> Round:
     return tuple(
         Transfer(rank, (rank + distance) % ranks, ((rank + distance) % ranks,), (ranks + rank,))
         for rank in range(ranks)
@@ -171,7 +171,7 @@ def _crossed(ranks: int, distances: Iterable[int]) -> Round:
     )
 
 
-def _exchanged(ranks: int, *parts: Iterable[Round], before: int = 1) -> Schedule:
+def _all_to_all(ranks: int, *parts: Iterable[Round], before: int = 1) -> Schedule:
     """Received blocks get their own slots, after ``before`` × ``ranks`` others, the first of which hold the input; a
     rank's own block stays in place.
     """
@@ -181,7 +181,7 @@ def _exchanged(ranks: int, *parts: Iterable[Round], before: int = 1) -> Schedule
     return Schedule(ranks, ranks, begins, joined(*parts), ends)
 
 
-def exchange_bruck(ranks: int) -> Schedule:
+def all_to_all_bruck(ranks: int) -> Schedule:
     """Blocks travel by the bits of their distance: fewer messages, more bytes (Bruck et al. 1997)."""
     moving = {step: tuple(slot for slot in range(ranks) if slot & step) for step in distances(ranks)}
     rounds = every_turn(ranks, moving, lambda rank, step: same(rank, (rank + step) % ranks, moving[step]))
@@ -190,7 +190,7 @@ def exchange_bruck(ranks: int) -> Schedule:
     return Schedule(ranks, ranks, begins, joined(rounds), ends)
 
 
-def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
+def all_to_all_two_level(ranks: int, on_host: int) -> Schedule:
     """Within a host, each rank gives its neighbours the blocks for ranks with their local rank on any host; then
     ranks with the same local rank exchange their hosts' blocks in one message per pair. Raises ValueError unless
     ``on_host`` divides ``ranks``.
@@ -218,4 +218,4 @@ def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
         return Transfer(rank, there * on_host + place, sent, received)
 
     inside = every_turn(ranks, range(1, on_host), on_a_host)
-    return _exchanged(ranks, inside, every_turn(ranks, range(1, hosts), between_hosts), before=2)
+    return _all_to_all(ranks, inside, every_turn(ranks, range(1, hosts), between_hosts), before=2)

@@ -41,7 +41,7 @@ def broadcast_double_tree(ranks: int) -> Schedule:
     return _broadcast(ranks, 2 * SEGMENTS, down(trees, SEGMENTS))
 
 
-def broadcast_in_two_levels(ranks: int, on_host: int) -> Schedule:
+def broadcast_two_level(ranks: int, on_host: int) -> Schedule:
     """A binomial scatter on the first host, binomial trees between ranks with the same local rank, and a ring
     all-gather on every host, so that each NIC of a host carries its share. Raises ValueError unless ``on_host``
     divides ``ranks``.
