@@ -251,7 +251,10 @@ def test_a_wrong_row_is_refused_with_file_line_row_and_key(text: str, said: str)
 
 def test_a_link_that_no_row_has_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, GPU + 'link = "NVLink 99"\nlinks = 4\n')
-    with pytest.raises(UsageError, match=r"mine\.toml: gpu 'Fast 9000', key 'link': no row of kind nvlink or xgmi is named 'NVLink 99'.*NVLink 1"):
+    with pytest.raises(
+        UsageError,
+        match=r"mine\.toml: gpu 'Fast 9000', key 'link': no row of kind nvlink or xgmi is named 'NVLink 99'.*NVLink 1",
+    ):
         catalogue(path, {})
 
 

@@ -47,11 +47,11 @@ def split_world(spec: str, ranks: int) -> Round:
         )
     groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
     named = [rank for group in groups for rank in group]
-    strangers = sorted({rank for rank in named if rank >= ranks})
+    unknown = sorted({rank for rank in named if rank >= ranks})
     twice = sorted(rank for rank, times in Counter(named).items() if times > 1)
-    if strangers or twice:
-        wrong = f"{(strangers or twice)[:_SHOWN]}{' and more' if len(strangers or twice) > _SHOWN else ''}"
-        problem = f"ranks {wrong} do not exist" if strangers else f"ranks {wrong} are listed twice"
+    if unknown or twice:
+        wrong = f"{(unknown or twice)[:_SHOWN]}{' and more' if len(unknown or twice) > _SHOWN else ''}"
+        problem = f"ranks {wrong} do not exist" if unknown else f"ranks {wrong} are listed twice"
         raise UsageError(f"groups {_short(spec)}: {problem}; use ranks 0 to {ranks - 1}, each once")
     return groups
 
@@ -80,14 +80,14 @@ def pair_rounds(members: Ranks, *, together: bool) -> tuple[Round, ...]:
     ``together``: round-robin tournament (circle method): pairs of a round are disjoint and run concurrently; n − 1
     rounds for even n, n for odd n, each in both directions. Otherwise one pair per round.
     """
-    seats: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
+    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
     rounds: list[Round] = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
-        pairs = tuple((one, two) for one, two in meetings if one is not None and two is not None)
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        pairings = zip(circle[:half], reversed(circle[half:]), strict=True)
+        pairs = tuple((one, two) for one, two in pairings if one is not None and two is not None)
         rounds += [pairs, tuple((two, one) for one, two in pairs)]
-        seats = [seats[0], seats[-1], *seats[1:-1]]
+        circle = [circle[0], circle[-1], *circle[1:-1]]
     if together:
         return tuple(rounds)
     return tuple((pair,) for pairs in rounds for pair in pairs)

@@ -232,8 +232,8 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
 
     Raises UsageError if none of them does, and for a slow rank that does not exist.
     """
-    usual = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
-    asked = (usual,) if sweep.replicas is None else sweep.replicas
+    default = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
+    asked = (default,) if sweep.replicas is None else sweep.replicas
     dividing = [replicas for replicas in asked if ranks % replicas == 0]
     if not dividing:
         raise UsageError(f"key 'replicas': {', '.join(map(str, asked))} does not divide {ranks} ranks; use a divisor")

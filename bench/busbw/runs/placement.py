@@ -39,18 +39,18 @@ def rank_placements(hosts: Sequence[str], environments: Mapping[str, Mapping[str
 
 
 def _placement(rank: int, host: str, environment: Mapping[str, JSON]) -> RankPlacement:
-    told: Mapping[str, JSON] = next((one for one in environment.get("ranks") or () if one.get("rank") == rank), {})
-    listed, nodes = told.get("cores"), told.get("numa_nodes")
+    facts: Mapping[str, JSON] = next((one for one in environment.get("ranks") or () if one.get("rank") == rank), {})
+    listed, nodes = facts.get("cores"), facts.get("numa_nodes")
     cores = None if listed is None else numbers_in(listed)
     switches = (environment.get("node") or {}).get("switches")
     return RankPlacement(
         rank=rank,
         host=host,
-        local_rank=told.get("local_rank"),
+        local_rank=facts.get("local_rank"),
         cores=None if cores is None else frozenset(cores),
         numa_nodes=None if nodes is None else tuple(nodes),
-        gpu=told.get("gpu"),
-        gpu_address=told.get("gpu_address"),
+        gpu=facts.get("gpu"),
+        gpu_address=facts.get("gpu_address"),
         switches=None if switches is None else tuple(switches),
     )
 
@@ -60,8 +60,8 @@ def variables_of(environment: Mapping[str, JSON]) -> dict[str, str]:
     their order on the host, because the same ranks may have other numbers in another run.
     """
     found: dict[str, str] = dict(environment.get("variables") or {})
-    for place, told in enumerate(environment.get("ranks") or ()):
-        own = told.get("variables") or {}
+    for place, rank in enumerate(environment.get("ranks") or ()):
+        own = rank.get("variables") or {}
         found |= {f"{name} of rank {place} of its host": value for name, value in own.items()}
     return found
 
@@ -179,10 +179,10 @@ def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[st
     """Warning if a Slurm job has tasks that these ranks, started by ``launcher``, do not use: a batch script runs once,
     on the first node. Ranks started on purpose within a step of one task are recognised by the step's variables.
     """
-    told = variables_of(environments.get(hosts[0], {}))
-    if launcher != "local" or "SLURM_STEP_NODELIST" in told:
+    variables = variables_of(environments.get(hosts[0], {}))
+    if launcher != "local" or "SLURM_STEP_NODELIST" in variables:
         return None
-    tasks, nodes = (_number(told, name) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
+    tasks, nodes = (_number(variables, name) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
     if max(tasks, nodes) == 1 or (nodes == 1 and tasks == len(hosts)):
         return None
     asked = f"{max(tasks, nodes)} tasks" if nodes == 1 else f"{max(tasks, nodes)} tasks on {nodes} nodes"
@@ -190,9 +190,9 @@ def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[st
     return f"this Slurm job has {asked}, but this run has {ranks}; use srun busbw run to start one rank per task"
 
 
-def _number(told: Mapping[str, str], name: str) -> int:
+def _number(variables: Mapping[str, str], name: str) -> int:
     """The integer in a Slurm variable; 1 if there is none."""
-    value = told.get(name, "")
+    value = variables.get(name, "")
     return int(value) if value.isdigit() else 1
 
 

@@ -57,18 +57,18 @@ def progress_of(stored: StoredRun | Outline) -> Progress:
     """The progress of a run. If its plan (of an older busbw) lacks the number of blocks or launches, the run is assumed
     to have all of them.
     """
-    told = outline_of(stored) if isinstance(stored, StoredRun) else stored
-    timing = told.plan.get("timing") or {}
-    blocks = timing.get("blocks") or 1 + max((block for _, _, block in told.blocks), default=0)
+    run = outline_of(stored) if isinstance(stored, StoredRun) else stored
+    timing = run.plan.get("timing") or {}
+    blocks = timing.get("blocks") or 1 + max((block for _, _, block in run.blocks), default=0)
     origin: dict[int, int] = {}
-    for launch, resumes in told.launches.items():
+    for launch, resumes in run.launches.items():
         origin[launch] = launch if resumes is None else origin.get(resumes, resumes)
     there: dict[int, set[CaseBlock]] = {launch: set() for launch in sorted(set(origin.values()))}
-    for launch, case, block in told.blocks:
+    for launch, case, block in run.blocks:
         there.setdefault(origin.get(launch, launch), set()).add((case, block))
     return Progress(
-        planned=told.plan.get("launches") or len(there),
-        whole=frozenset((case, block) for case in told.cases if case not in told.out for block in range(blocks)),
+        planned=run.plan.get("launches") or len(there),
+        whole=frozenset((case, block) for case in run.cases if case not in run.out for block in range(blocks)),
         there={launch: frozenset(found) for launch, found in there.items()},
         origin=origin,
     )

@@ -224,7 +224,7 @@ def _refuse_other_facts(
         differences.append(f"cases: {len(run.cases)} then, {len(cases)} now, or other cases")
     placements = rank_placements(run.hosts, run.environments), rank_placements(hosts, facts)
     for host in dict.fromkeys(hosts):
-        then, now = _told(run.environments.get(host, {})), _told(facts.get(host, {}))
+        then, now = _comparable_facts(run.environments.get(host, {})), _comparable_facts(facts.get(host, {}))
         for path in _SAME_FACTS:
             if not then[path] and path != "virtualization":
                 del then[path], now[path]
@@ -247,7 +247,7 @@ def _refuse(run: Run, differences: Sequence[str]) -> None:
         )
 
 
-def _told(facts: Mapping[str, JSON]) -> dict[str, JSON]:
+def _comparable_facts(facts: Mapping[str, JSON]) -> dict[str, JSON]:
     found = {path: fact(facts, path) for path in _SAME_FACTS}
     return found | {
         name: value for name, value in variables_of(facts).items() if name.partition(" ")[0].startswith(SAME_VARIABLES)

@@ -135,8 +135,8 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
         if strange := [one for one in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", one)]:
             refuse("pci", strange, "vendor:device in lower case, such as 10de:2335")
         _check_rate(self, "memory_bytes_per_second", _PLAUSIBLE_MEMORY)
-        if strangers := sorted(set(self.flops) - set(DTYPES)):
-            refuse("flops", ", ".join(strangers), f"the data types {', '.join(DTYPES)}")
+        if unknown := sorted(set(self.flops) - set(DTYPES)):
+            refuse("flops", ", ".join(unknown), f"the data types {', '.join(DTYPES)}")
         for dtype, value in self.flops.items():
             _believe(f"flops.{dtype}", value, _PLAUSIBLE_FLOPS, "FLOP/s")
         if (self.link is None) != (self.links is None):

@@ -129,10 +129,10 @@ def row_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Gpu | None:
 def no_row(gpu: Mapping[str, JSON], rows: Catalogue) -> str:
     """Why no row describes a GPU."""
     name, identity = gpu.get("name"), gpu.get("id")
-    said = f"{name!r}" if name else f"the GPU with PCI identity {identity}" if identity else "a GPU of unknown kind"
+    label = f"{name!r}" if name else f"the GPU with PCI identity {identity}" if identity else "a GPU of unknown kind"
     alike = [row.name for row in rows.identified(identity)] if gpu.get("index") is None else []
     either = f", which could be {' or '.join(alike)}" if len(alike) > 1 else ""
-    return f"no row for {said}{either}; add one to your peaks file"
+    return f"no row for {label}{either}; add one to your peaks file"
 
 
 def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None = None) -> HardwarePeak | str:
@@ -160,13 +160,13 @@ def _all_links(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | 
 
 
 def _nvlinks_up(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
-    told = gpu.get("nvlink")
+    nvlink = gpu.get("nvlink")
     row = row_of(gpu, rows)
-    if told is None:
+    if nvlink is None:
         if row is not None and row.link is not None and row.link.startswith("xGMI"):
             return f"{row.name} has {row.links} links of {row.link}; busbw does not read yet which are up"
         return "NVML reports no NVLink"
-    generation = told.get("generation")
+    generation = nvlink.get("generation")
     # The driver takes precedence: installed links count, not those of the datasheet.
     name = f"NVLink {generation}" if generation else (row.link if row is not None and row.link else None)
     if name is None:
@@ -185,13 +185,13 @@ def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int 
     """Number of active NVLinks of a GPU; with ``peers`` (addresses), only those that lead to a switch or to a peer.
     None: NVML reports none. If the ends of links are unknown, all links count.
     """
-    told = gpu.get("nvlink")
-    if told is None:
+    nvlink = gpu.get("nvlink")
+    if nvlink is None:
         return None
-    if peers is None or told.get("untold"):
-        return int(told.get("up") or 0)
-    reached = told.get("peers") or {}
-    return int(told.get("switch") or 0) + sum(int(reached.get(peer) or 0) for peer in peers)
+    if peers is None or nvlink.get("untold"):
+        return int(nvlink.get("up") or 0)
+    reached = nvlink.get("peers") or {}
+    return int(nvlink.get("switch") or 0) + sum(int(reached.get(peer) or 0) for peer in peers)
 
 
 def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
@@ -226,10 +226,10 @@ def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
 
 def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The memory of the host over all sockets, reads plus writes."""
-    told = facts.get("memory_modules")
-    if told is None:
+    modules = facts.get("memory_modules")
+    if modules is None:
         return "its modules were not recorded"
-    kind, speed, channels = told.get("kind"), told.get("megatransfers"), told.get("channels")
+    kind, speed, channels = modules.get("kind"), modules.get("megatransfers"), modules.get("channels")
     missing = [what for what, value in (("kind", kind), ("speed", speed), ("channels", channels)) if not value]
     if missing:
         return f"unknown for its modules: {', '.join(missing)}"

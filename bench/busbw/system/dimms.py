@@ -114,7 +114,7 @@ def _module(body: bytes, strings: list[bytes]) -> _Module | None:
     )
 
 
-def _edac_kind(told: str | None) -> str | None:
+def _edac_kind(text: str | None) -> str | None:
     """``Registered-DDR5`` → ``DDR5``."""
-    found = re.search(r"(LP)?DDR\d", told or "")
+    found = re.search(r"(LP)?DDR\d", text or "")
     return found[0] if found else None

@@ -120,9 +120,9 @@ def _left_in_control_groups() -> Iterator[int]:
         root, *names = _MEMORY_GROUPS_1 if controllers else _MEMORY_GROUPS_2
         own = Path(root) / path.strip("/")
         for folder in (own, *own.parents):
-            limit, used, told = (text_of(str(folder / name)) or "" for name in (*names[:2], "memory.stat"))
+            limit, used, statistics = (text_of(str(folder / name)) or "" for name in (*names[:2], "memory.stat"))
             if limit.isdigit() and used.isdigit():
-                unused = re.search(rf"^{names[2]} (\d+)$", told, re.MULTILINE)
+                unused = re.search(rf"^{names[2]} (\d+)$", statistics, re.MULTILINE)
                 yield max(0, int(limit) - int(used) + (int(unused[1]) if unused else 0))
             if folder == Path(root):
                 break
@@ -160,8 +160,8 @@ def nics() -> list[JSON]:
     for name, facts in sorted(psutil.net_if_stats().items()):
         folder = Path("/sys/class/net") / name
         # The kernel reports 0 or -1 if a link has no own speed (loopback, most virtual interfaces).
-        told = facts.speed > 0 and not speed_is_made_up(folder)
-        speed = facts.speed * 1_000_000 / 8 if told else None
+        is_real = facts.speed > 0 and not speed_is_made_up(folder)
+        speed = facts.speed * 1_000_000 / 8 if is_real else None
         kind = "physical" if (folder / "device").exists() else "virtual"
         found.append(
             {

@@ -139,8 +139,8 @@ def _place(device: Path) -> _Place | None:
     if not path or not _ADDRESS.fullmatch(path[-1]):
         return None
     folder = Path(*steps[: steps.index(path[-1]) + 1])
-    told = text_of(folder / "numa_node")
-    return _Place(path, int(told) if told is not None and told.isdigit() else None, folder)
+    node = text_of(folder / "numa_node")
+    return _Place(path, int(node) if node is not None and node.isdigit() else None, folder)
 
 
 def _listed(folder: Path) -> Iterable[Path]:

@@ -23,13 +23,13 @@ def rank_facts(local_rank: int, gpu: int | None, node: int | None = None) -> dic
     numa_nodes: NUMA nodes of these cores
     gpu: number of the GPU it drives
     """
-    mine = allowed_cores()
+    allowed = allowed_cores()
     nodes = numa_nodes()
-    within = [int(number) for number, cores in nodes.items() if set(mine) & set(numbers_in(cores) or ())]
+    within = [int(number) for number, cores in nodes.items() if set(allowed) & set(numbers_in(cores) or ())]
     return {
         "local_rank": local_rank,
         "node": node,
-        "cores": number_list(mine),
+        "cores": number_list(allowed),
         "binds_threads": binds_threads(),
         "numa_nodes": within if nodes else None,
         "gpu": gpu,
@@ -48,10 +48,10 @@ def binds_threads() -> bool:
     """Whether threads of this process may choose their core."""
     if not hasattr(os, "sched_setaffinity"):
         return False
-    mine = os.sched_getaffinity(0)
+    allowed = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, {min(mine)})
-        os.sched_setaffinity(0, mine)
+        os.sched_setaffinity(0, {min(allowed)})
+        os.sched_setaffinity(0, allowed)
     except OSError:
         return False
     return True
@@ -59,8 +59,8 @@ def binds_threads() -> bool:
 
 def numa_nodes(folder: Path = _NUMA) -> dict[str, str]:
     """Cores of every NUMA node of this host, in the kernel's format (``0-31,64-95``); empty if unknown."""
-    told = {path.parent.name.removeprefix("node"): text_of(path) for path in folder.glob("node*/cpulist")}
-    return {number: told[number] or "" for number in sorted(told, key=int) if told[number] is not None}
+    cores = {path.parent.name.removeprefix("node"): text_of(path) for path in folder.glob("node*/cpulist")}
+    return {number: cores[number] or "" for number in sorted(cores, key=int) if cores[number] is not None}
 
 
 def of_hosts(hosts: Sequence[str], facts: Sequence[Mapping[str, JSON]]) -> dict[str, dict[str, JSON]]:
@@ -86,17 +86,16 @@ def of_hosts(hosts: Sequence[str], facts: Sequence[Mapping[str, JSON]]) -> dict[
                 {
                     "rank": rank,
                     **(facts[rank].get("rank") or {}),
-                    "variables": {name: value for name, value in mine.items() if name not in alike},
+                    "variables": {name: value for name, value in own.items() if name not in alike},
                 }
-                for rank, mine in zip(ranks, variables, strict=True)
+                for rank, own in zip(ranks, variables, strict=True)
             ],
         }
     return found
 
 
 def _variables(fact: Mapping[str, JSON]) -> dict[str, str]:
-    found = fact.get("variables")
-    return dict(found) if isinstance(found, Mapping) else {}
+    return fact.get("variables") or {}
 
 
 def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, str]) -> dict[str, JSON] | None:

@@ -94,8 +94,8 @@ def _mount(folder: Path) -> dict[str, JSON]:
 
 
 def _space(folder: Path) -> dict[str, JSON]:
-    told = os.statvfs(folder)
-    free, total = told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize
+    stats = os.statvfs(folder)
+    free, total = stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize
     return {"free_bytes": free, "total_bytes": total, "number": folder.stat().st_dev}
 
 
@@ -126,12 +126,12 @@ def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
 def _tools() -> dict[str, JSON]:
     """Versions of other tools that measure storage; None if not installed."""
     try:
-        told = subprocess.run(
+        version = subprocess.run(
             [shutil.which("fio") or "fio", "--version"], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return {"fio": None}
-    return {"fio": told.stdout.strip().removeprefix("fio-")}
+    return {"fio": version.stdout.strip().removeprefix("fio-")}
 
 
 def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
@@ -139,8 +139,8 @@ def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
 
     Problems of other hosts are found only once their ranks run: ``obstacle``.
     """
-    told = _storage(storage_facts(path))
-    reason = told["error"] or _no_room(told, socket.gethostname(), ranks, size_bytes)
+    storage = _storage(storage_facts(path))
+    reason = storage["error"] or _no_room(storage, socket.gethostname(), ranks, size_bytes)
     if reason is not None:
         raise UsageError(f"--path: files cannot be created: {reason}")
 
@@ -150,7 +150,7 @@ def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
 
 def way_of_all(facts: Sequence[_Facts]) -> Way:
     """How all ranks bypass the page cache, from the facts of each: the worst way of any rank."""
-    known = [cast("Way", told["way"]) for told in map(_storage, facts) if told.get("way") in _WAYS]
+    known = [cast("Way", storage["way"]) for storage in map(_storage, facts) if storage.get("way") in _WAYS]
     return max(known, key=_WAYS.index, default="direct")
 
 
@@ -161,7 +161,7 @@ def obstacle(case: Case, facts: Sequence[_Facts]) -> str | None:
     """
     if not OPS[case.op].stores:
         return None
-    errors = [(fact, str(told["error"])) for fact in facts if (told := _storage(fact)).get("error")]
+    errors = [(fact, str(storage["error"])) for fact in facts if (storage := _storage(fact)).get("error")]
     if errors:
         hosts = sorted({str(fact.get("host")) for fact, _ in errors})
         others = f"; a similar problem on {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
@@ -170,22 +170,22 @@ def obstacle(case: Case, facts: Sequence[_Facts]) -> str | None:
     for fact in facts:
         by_system.setdefault(_system(fact), []).append(fact)
     for ranks in by_system.values():
-        told = min(map(_storage, ranks), key=lambda one: int(one["free_bytes"]))
-        reason = _no_room(told, ranks[0].get("host"), len(ranks), case.size_bytes)
+        storage = min(map(_storage, ranks), key=lambda one: int(one["free_bytes"]))
+        reason = _no_room(storage, ranks[0].get("host"), len(ranks), case.size_bytes)
         if reason is not None:
             return reason
     return None
 
 
-def _no_room(told: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | None:
+def _no_room(storage: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | None:
     """Why a file system has no room for ``ranks`` files of ``size_bytes``; a margin is left for other users."""
-    free = int(told["free_bytes"])
+    free = int(storage["free_bytes"])
     bare = ranks * size_bytes
     needed = bare + max(round(_MARGIN * bare), _LEAST_MARGIN_BYTES)
     if needed <= free:
         return None
     return (
-        f"too little space: {told['path']} on {host} ({told['device']}) has {about_size(free)} free, "
+        f"too little space: {storage['path']} on {host} ({storage['device']}) has {about_size(free)} free, "
         f"but {about_size(needed)} are needed ({ranks} ranks × {format_size(size_bytes)} and a "
         "margin); free some space, or use smaller --sizes, fewer --ranks or another --path"
     )
@@ -197,8 +197,8 @@ def cautions(facts: Mapping[str, _Facts]) -> tuple[str, ...]:
         "memory": "data written and read there never leave memory",
         "dropped": "files are dropped from the page cache before they are read",
     }
-    told = [one for one in map(_storage, facts.values()) if one.get("way") in of_a_way]
-    return tuple(dict.fromkeys(f"{one['path']}: {one['no_direct']}; {of_a_way[one['way']]}" for one in told))
+    cached = [one for one in map(_storage, facts.values()) if one.get("way") in of_a_way]
+    return tuple(dict.fromkeys(f"{one['path']}: {one['no_direct']}; {of_a_way[one['way']]}" for one in cached))
 
 
 def _storage(fact: _Facts) -> _Facts:
@@ -208,7 +208,7 @@ def _storage(fact: _Facts) -> _Facts:
 
 def _system(fact: _Facts) -> tuple[object, ...]:
     """Identifies the file system of a rank."""
-    told = _storage(fact)
-    if told.get("type") in _OF_ALL_HOSTS or ":" in str(told.get("device")):
-        return (told.get("type"), told.get("device"))
-    return (fact.get("boot_id"), fact.get("host"), told.get("number"))
+    storage = _storage(fact)
+    if storage.get("type") in _OF_ALL_HOSTS or ":" in str(storage.get("device")):
+        return (storage.get("type"), storage.get("device"))
+    return (fact.get("boot_id"), fact.get("host"), storage.get("number"))
