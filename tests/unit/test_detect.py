@@ -71,7 +71,7 @@ class Recorded(ModuleType):
         return 2 if self.ends(handle)[link] == "switch" else 0
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: str, link: int) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(busId=self.ends(handle)[link].encode())
+        return SimpleNamespace(busId=self.ends(handle)[link])
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_an_h200_with_its_card(facts_of: Facts, rows: Catalogue) -> None:
     assert nominal(seen, "PCIe") == pytest.approx(63.0e9, rel=1e-3)
     assert nominal(seen, "NIC") == 50e9
     assert at(seen, "HBM").why == "memory of H200 SXM (HBM3e, 141 GB)"
-    assert at(seen, "NVLink").why == "18 × NVLink 4 (25 GB/s a link)"
+    assert at(seen, "NVLink").why == "18 × NVLink 4 (25 GB/s per link)"
     assert at(seen, "NIC").why == "400G Ethernet", "RoCE: the layer is Ethernet, whatever the kernel calls the rate"
     assert at(seen, "PCIe").why == "PCIe 5 x16 as trained"
     assert seen.findings == ()
@@ -222,7 +222,7 @@ def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) ->
 
     seen = picture(facts_of("nvme-two-lanes", change=narrow), rows)
     assert [finding.rpartition("; ")[2] for finding in seen.findings] == [
-        "its slot has no more lanes; try another slot",
+        "try another slot",
         "its slot supports no more",
     ]
     assert seen.resting == ()

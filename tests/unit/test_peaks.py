@@ -540,7 +540,7 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
     assert found.practical_busbw == pytest.approx(18 * link.practical_bytes_per_second)
     assert not found.measured
     for said in (
-        "18 × NVLink 4 (25 GB/s a link) of GPU 0, 450 GB/s in one direction, nominal",
+        "18 × NVLink 4 (25 GB/s per link) of GPU 0, 450 GB/s in one direction, nominal",
         f"nominal (source: {link.source}), 392 GB/s in practice (source: {link.practical_source}), ",
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
@@ -554,7 +554,7 @@ def test_the_gpu_with_the_fewest_links_is_the_peak() -> None:
     found = on_gpus("all_reduce", [gpu(0), gpu(1, up=16, switch=16, down=2)])
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(400e9)
-    assert "16 × NVLink 4 (25 GB/s a link) of GPU 1" in found.denominator
+    assert "16 × NVLink 4 (25 GB/s per link) of GPU 1" in found.denominator
 
 
 def test_without_a_switch_only_links_to_the_group_count() -> None:

@@ -47,7 +47,7 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         ("launches = 'two'\n" + GOOD_SWEEP, 1, ["'launches'", "int", "str"]),
         ("[timing]\nblocks = 1\nblox = 2\n" + GOOD_SWEEP, 3, ["'blox'", "blocks", "max_seconds"]),
         ("[timing]\nblocks = 'many'\n" + GOOD_SWEEP, 2, ["'blocks'", "int", "str"]),
-        ("[timing]\nblocks = 1\n\nmax_seconds = inf\n" + GOOD_SWEEP, 4, ["'max_seconds'", "finite"]),
+        ("[timing]\nblocks = 1\n\nmax_seconds = inf\n" + GOOD_SWEEP, 4, ["'max_seconds'", "given inf"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsises = '8'\n", 7, ["'sises'", "sizes", "in_place"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nroot = 'first'\n", 7, ["'root'", "int", "str"]),
         (

@@ -74,7 +74,7 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(("path", "said"), [("nowhere", "does not exist; make it there"), ("file", "is a file")])
+@pytest.mark.parametrize(("path", "said"), [("nowhere", "does not exist; create it, or use"), ("file", "is a file")])
 def test_a_dry_run_refuses_a_path_as_the_run_would(path: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = CliRunner().invoke(main, ["run", "--suite", "storage", "--dry-run", "--path", str(tmp_path / path)])

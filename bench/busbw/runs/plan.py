@@ -34,15 +34,14 @@ _EVERY_ALGORITHM = tuple(
 )
 
 
-_MOST_TIMING: dict[str, float] = {
-    "blocks": limits.MOST_BLOCKS,
-    "precision": 1,
-    **dict.fromkeys(("min_samples", "least_samples", "max_samples"), limits.MOST_SAMPLES),
-    **dict.fromkeys(("warmup_calls", "warmup_calls_cap"), limits.MOST_SAMPLES),
-    **dict.fromkeys(("min_seconds", "max_seconds"), limits.LONGEST_SECONDS),
-    **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), limits.LONGEST_SECONDS),
+_TIMING_RANGES: dict[str, tuple[float, float]] = {
+    "blocks": (1, limits.MOST_BLOCKS),
+    **dict.fromkeys(("least_samples", "warmup_calls"), (1, limits.MOST_SAMPLES)),
+    **dict.fromkeys(("min_samples", "max_samples", "warmup_calls_cap"), (0, limits.MOST_SAMPLES)),
+    **dict.fromkeys(("min_seconds", "max_seconds"), (0, limits.LONGEST_SECONDS)),
+    **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), (0, limits.LONGEST_SECONDS)),
 }
-"""Field of the protocol → its maximum; the minimum is 0."""
+"""Field of the protocol → its minimum and maximum."""
 
 
 class Timing(Record, frozen=True, kw_only=True):
@@ -71,17 +70,15 @@ class Timing(Record, frozen=True, kw_only=True):
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for name, most in _MOST_TIMING.items():
-            refuse_beyond(name, getattr(self, name), 0, most)
+        for name, (least, most) in _TIMING_RANGES.items():
+            refuse_beyond(name, getattr(self, name), least, most)
         if not 0 < self.timeout_seconds <= limits.LONGEST_TIMEOUT_SECONDS:
             raise UsageError(
                 f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; use a number above 0 and up to "
                 f"{limits.LONGEST_TIMEOUT_SECONDS}"
             )
-        if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
-            raise UsageError(
-                "blocks, least_samples and warmup_calls must be at least 1, warmup_calls_cap at least warmup_calls"
-            )
+        if self.warmup_calls > self.warmup_calls_cap:
+            raise UsageError(f"want warmup_calls ({self.warmup_calls}) ≤ warmup_calls_cap ({self.warmup_calls_cap})")
         if not self.least_samples <= self.min_samples <= self.max_samples:
             raise UsageError("want least_samples ≤ min_samples ≤ max_samples")
         if not 0 < self.precision < 1:
