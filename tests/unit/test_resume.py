@@ -354,7 +354,7 @@ def test_a_claim_lasts_as_long_as_a_process_of_its_holder(tmp_path: Path) -> Non
     child = multiprocessing.get_context("fork").Process(target=going_on.wait, args=(60,), daemon=True)
     child.start()
     lock.close()
-    with pytest.raises(StoreError, match="still going on"):
+    with pytest.raises(StoreError, match="still being measured"):
         RunLock(folder)
     child.kill()
     child.join()

@@ -113,7 +113,7 @@ def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_subm
             ("storage", *WORLD),
             "--path: storage_write, storage_read, checkpoint_save need a folder for their files",
         ),
-        (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save make files"),
+        (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save need a folder"),
         (("quick", *WORLD, "--path", "/x"), "--path: has no effect on all_reduce"),
         (("--resume", "latest", "--path", "/x"), "give --resume without a plan, --backend and --path"),
     ],
