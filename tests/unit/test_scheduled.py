@@ -172,8 +172,8 @@ def test_in_place_as_well(op: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (case_of("all_gather", "recursive-doubling", 6, 12), "needs a power of two of ranks; the group has 6"),
-        (case_of("all_gather", "neighbour-exchange", 5, 10), "needs an even number of ranks; the group has 5"),
+        (case_of("all_gather", "recursive-doubling", 6, 12), "takes a power of two of ranks; the group has 6"),
+        (case_of("all_gather", "neighbour-exchange", 5, 10), "takes an even number of ranks; the group has 5"),
         (case_of("all_gather", "tree", 4, 8), "all_gather has no algorithm 'tree'; it has ring, bruck"),
         (case_of("all_reduce", "ring", 4, 8, redop="avg"), "over send/recv there is no avg, only sum, product"),
         (case_of("all_reduce", "ring", 4, 8, mode="overlap"), "several steps in a row"),

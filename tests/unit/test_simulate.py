@@ -497,11 +497,11 @@ class TestCommand:
         arguments = ("--op", "all_gather", "--size", "1MiB", "--ranks", "6", "--network", "flat:rate=1GB/s")
         done = busbw(*arguments)
         assert done.exit_code == 0
-        assert "left out: recursive-doubling: it needs a power of two of ranks" in done.stderr
+        assert "left out: recursive-doubling: it takes a power of two of ranks" in done.stderr
         assert "recursive-doubling" not in done.stdout
         named = busbw(*arguments, "--algorithm", "ring,recursive-doubling")
         assert named.exit_code == 2
-        assert "recursive-doubling: it needs a power of two of ranks; the group has 6" in named.stderr
+        assert "recursive-doubling: it takes a power of two of ranks; the group has 6" in named.stderr
 
     def test_a_shared_host_has_all_ranks(self) -> None:
         done = busbw(

@@ -27,7 +27,7 @@ class Algorithm:
 
     def refuse(self, ranks: int) -> str | None:
         """Why this algorithm cannot run on that many ranks; None if it can."""
-        return None if self.fit(ranks) else f"it needs {self.takes}; the group has {ranks}"
+        return None if self.fit(ranks) else f"it takes {self.takes}; the group has {ranks}"
 
     def on(self, ranks: int, hosts: int) -> Schedule:
         """The schedule for ``ranks`` ranks on ``hosts`` hosts, equally many on each."""
