@@ -84,7 +84,7 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         ("launches = 1\nsweep = 3\n", 2, ["'sweep'", "[[sweep]]"]),
         ("launches = 1\n[sweep]\nops = ['barrier']\n", 2, ["'sweep'", "[[sweep]]"]),
         ("launches = 0\n" + GOOD_SWEEP, 1, ["launches"]),
-        ("[timing]\nblocks = 0\n" + GOOD_SWEEP, 1, ["blocks"]),
+        ("[timing]\nblocks = 0\n" + GOOD_SWEEP, 2, ["blocks"]),
         ("[timing]\nmin_seconds = 2.0\nmax_seconds = 1.0\n" + GOOD_SWEEP, 1, ["min_seconds", "max_seconds"]),
         ("[timing]\nmin_samples = 10\n" + GOOD_SWEEP, 1, ["least_samples ≤ min_samples"]),
     ],
