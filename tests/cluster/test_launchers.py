@@ -203,7 +203,9 @@ def test_ranks_without_a_launcher_stay_on_their_host_in_a_job_of_several(cluster
     run = store.read(folder).run
     first = str(job.facts["BatchHost"])
     assert (run.launcher, run.hosts) == ("local", (first,) * 4)
-    said = f"# caution: this job of Slurm has 2 tasks on 2 nodes, and this run has 4 ranks on {first} alone: srun busbw"
+    said = (
+        f"# caution: this Slurm job has 2 tasks on 2 nodes, but this run has 4 ranks on {first} alone; use srun busbw"
+    )
     assert said in told.read_text(encoding="utf-8")
 
 

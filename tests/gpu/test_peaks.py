@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(MISSING is not None, reason=f"
 
 def test_nvml_sysfs_and_torch_speak_of_the_same_gpus() -> None:
     facts = environment.host_facts()
-    if hidden := [told for told in facts["pci"]["untold"] if "which sysfs does not show" in told]:
+    if hidden := [told for told in facts["pci"]["untold"] if "that sysfs does not show" in told]:
         pytest.skip("; ".join(hidden))
     gpus = gpus_of(facts)
     known = {gpu["name"] for gpu in gpus if gpu["index"] is not None}

@@ -327,8 +327,8 @@ def test_a_results_folder_below_a_file_is_refused_before_anything_starts(command
     file.write_text("not a folder\n", encoding="utf-8")
     finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", file / "results")
     assert finished.code == 2, finished.told
-    assert f"cannot make the run folder {file}/results/" in finished.err
-    assert "Not a directory; give a writable one with --results-dir" in finished.err
+    assert f"cannot create the run folder {file}/results/" in finished.err
+    assert "Not a directory; use --results-dir to choose a writable folder" in finished.err
     assert finished.out == ""
 
 
@@ -337,7 +337,7 @@ def test_a_read_only_results_folder_is_refused_before_anything_starts(commands: 
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)  # noqa: S607 - wherever it is
     finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", tiny_disk)
     assert finished.code == 2, finished.told
-    assert "Read-only file system; give a writable one with --results-dir" in finished.err
+    assert "Read-only file system; use --results-dir to choose a writable folder" in finished.err
     assert finished.out == ""
 
 
@@ -393,7 +393,7 @@ def _assert_interrupted(commands: Commands, started: Started, before: tuple[obje
 
 def _assert_stopped_by_the_disk(finished: Finished, run: store.StoredRun, reason: str) -> None:
     assert finished.code == 1, finished.told
-    assert f"cannot write {run.path / store.SAMPLES_FILE}: {reason}; the rows before are kept" in finished.err
+    assert f"cannot write {run.path / store.SAMPLES_FILE}: {reason}; earlier rows are kept" in finished.err
     assert "Traceback" not in finished.told
     assert "(host " not in finished.err, "no rank is to blame for a disk"
     assert isinstance(run.rows[0], LaunchStarted)

@@ -102,14 +102,14 @@ def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_
     started.rows(atleast=2)
     refused = _resume(commands)
     assert refused.code == 1, refused.told
-    assert "is still going on, or is being resumed by somebody else" in refused.err
+    assert "is still being measured, or is being resumed by another process" in refused.err
     started.process.kill()
     started.wait()
     assert commands.nobody_left(within_seconds=20)
     both = [commands.start("run", "--resume", "latest") for _ in range(2)]
     ended = [one.wait() for one in both]
     assert sorted(one.code for one in ended) in ([0, 0], [0, 1]), [one.told for one in ended]
-    assert all(one.code == 0 or "still going on" in one.err for one in ended)
+    assert all(one.code == 0 or "still being measured" in one.err for one in ended)
     _assert_whole(commands.read())
 
 

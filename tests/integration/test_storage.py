@@ -108,7 +108,7 @@ def test_memory_is_measured_and_called_memory(commands: Commands) -> None:
         pytest.skip("there is no /dev/shm")
     finished = commands.run("run", "--op", _FILES, "--sizes", "64KiB", "--max-seconds", "0.05", "--path", shm)
     assert finished.code == 0, finished.told
-    assert "tmpfs is memory itself; what is written and read there never leaves memory" in finished.err
+    assert "tmpfs is in memory; data written and read there never leave memory" in finished.err
     assert {row.case.access for row in commands.read().measurements} == {Access(1 << 20, 1, "memory")}
     assert not list(shm.glob(f"{PREFIX}{commands.read().run.id}*"))
 
@@ -151,8 +151,8 @@ def test_a_path_that_is_not_there_is_refused_before_anything_is_measured(command
     program = None if ranks == 1 else commands.torchrun(ranks)
     finished = commands.run("run", "--plan", plan, "--path", nowhere, program=program)
     assert finished.code == (2 if program is None else 1), finished.told
-    assert f"busbw: --path: no files can be made: {nowhere} on " in finished.err
-    assert "does not exist; make it there, or give another --path" in finished.err
+    assert f"busbw: --path: files cannot be created: {nowhere} on " in finished.err
+    assert "does not exist; create it, or use another --path" in finished.err
     assert not list(commands.results.glob("*/*"))
 
 
@@ -165,7 +165,7 @@ def test_more_than_there_is_room_for_is_refused_before_anything_is_written(comma
     assert finished.code == 1, finished.told
     run = commands.read()
     assert {row.case.size_bytes for row in run.failed} == {1 << 40}
-    assert all("2.1 TiB are needed, which is 2 ranks × 1 TiB and a margin" in row.error for row in run.failed)
+    assert all("2.1 TiB are needed (2 ranks × 1 TiB and a margin)" in row.error for row in run.failed)
     assert {row.case.op for row in run.measurements} == {"storage_write", "checkpoint_save"}
 
 
@@ -224,8 +224,8 @@ def test_a_file_system_that_is_mounted_read_only_is_told(commands: Commands) -> 
     plan = commands.sweep(f"{_ALL},memory_copy", "64KiB")
     finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk, program=program)
     assert finished.code == 2, finished.told
-    assert f"--path: no files can be made: {disk} on " in finished.err
-    assert "is on a file system that is mounted read-only" in finished.err
+    assert f"--path: files cannot be created: {disk} on " in finished.err
+    assert "is on a read-only file system" in finished.err
     assert not list(commands.results.glob("*/*"))
 
 

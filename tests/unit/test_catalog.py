@@ -181,7 +181,7 @@ def without(text: str, key: str) -> str:
     [
         (
             without(RATE, "source"),
-            "line 1: [[rate]] 'PCIe 9': key 'source' is missing; needed are name, source, looked_up",
+            "line 1: [[rate]] 'PCIe 9': key 'source' is missing; required keys: name, source, looked_up",
         ),
         (without(GPU, "looked_up"), "line 1: [[gpu]] 'Fast 9000': key 'looked_up' is missing"),
         (
@@ -218,10 +218,10 @@ def without(text: str, key: str) -> str:
             RATE + 'practical_bytes_per_second = 16e9\npractical_source = "https://example.org/x"\n',
             "'practical_bytes_per_second': 16000000000.0 is not allowed; want above 0 and at most the nominal 1.5e+10",
         ),
-        (RATE + 'over = "tcp"\n', "line 8: [[rate]] 'PCIe 9': key 'over': 'tcp' is not allowed; want it with a"),
-        (RATE + "ports = 4\n", "line 8: [[rate]] 'PCIe 9': key 'ports': 4 is not allowed; want 1 or more ports, in"),
+        (RATE + 'over = "tcp"\n', "line 8: [[rate]] 'PCIe 9': key 'over': 'tcp' is not allowed; want over only with a"),
+        (RATE + "ports = 4\n", "line 8: [[rate]] 'PCIe 9': key 'ports': 4 is not allowed; want 1 or more ports, only"),
         (RATE + 'practical_source = "https://example.org/x"\n', "line 8: [[rate]] 'PCIe 9': key 'practical_source'"),
-        (RATE + GPU + RATE, "line 17: [[rate]] 'PCIe 9': this row is in the file twice"),
+        (RATE + GPU + RATE, "line 17: [[rate]] 'PCIe 9': this row occurs twice in the file"),
         (GPU + without(GPU, "names").replace("9000", "9001"), "line 8: [[gpu]] 'Fast 9001': key 'names'"),
         (GPU + "flops = { bf16 = 1e15 }\n", "line 8: [[gpu]] 'Fast 9000': key 'flops': 'bf16' is not allowed"),
         (GPU + "flops = { bfloat16 = 2500.0 }\n", "key 'flops.bfloat16': 2500.0 is not allowed"),
@@ -237,7 +237,7 @@ def without(text: str, key: str) -> str:
         ),
         (GPU + "lanes = 17\n", "key 'lanes': 17 is not allowed"),
         ("rates = 3\n", "line 1: unknown key 'rates'; allowed keys: rate, gpu"),
-        ('[gpu]\nname = "x"\n', "line 1: key 'gpu': every entry is a table of its own, under a line [[gpu]]"),
+        ('[gpu]\nname = "x"\n', "line 1: key 'gpu': every entry needs its own table, under a line [[gpu]]"),
         ("gpu = [3]\n", "line 1: [[gpu]] number 1: Expected `object`"),
         ("[[gpu]\n", "not TOML"),
     ],
@@ -251,14 +251,17 @@ def test_a_wrong_row_is_refused_with_file_line_row_and_key(text: str, said: str)
 
 def test_a_link_that_no_row_has_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, GPU + 'link = "NVLink 99"\nlinks = 4\n')
-    with pytest.raises(UsageError, match=r"mine\.toml: gpu 'Fast 9000', key 'link': 'NVLink 99' is no row.*NVLink 1"):
+    with pytest.raises(
+        UsageError,
+        match=r"mine\.toml: gpu 'Fast 9000', key 'link': no row of kind nvlink or xgmi is named 'NVLink 99'.*NVLink 1",
+    ):
         catalogue(path, {})
 
 
 def test_a_generation_of_pcie_that_no_row_has_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, GPU + 'pcie = "PCIe 55"\n')
     with pytest.raises(
-        UsageError, match=r"gpu 'Fast 9000', key 'pcie': 'PCIe 55' is no row of kind pcie; there.*PCIe 5"
+        UsageError, match=r"gpu 'Fast 9000', key 'pcie': no row of kind pcie is named 'PCIe 55'; known.*PCIe 5"
     ):
         catalogue(path, {})
     own = catalogue(written(tmp_path, RATE + GPU + 'pcie = "PCIe 9"\n'), {}).gpu("Fast 9000 PCIe")
@@ -268,7 +271,7 @@ def test_a_generation_of_pcie_that_no_row_has_is_refused(tmp_path: Path) -> None
 
 def test_a_way_to_the_host_that_no_row_has_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, GPU + 'host_link = "NVLink 4"\n')
-    with pytest.raises(UsageError, match=r"key 'host_link': 'NVLink 4' is no row of kind c2c; there are: NVLink-C2C"):
+    with pytest.raises(UsageError, match=r"key 'host_link': no row of kind c2c is named 'NVLink 4'; known: NVLink-C2C"):
         catalogue(path, {})
 
 

@@ -71,7 +71,7 @@ class Recorded(ModuleType):
         return 2 if self.ends(handle)[link] == "switch" else 0
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: str, link: int) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(busId=self.ends(handle)[link].encode())
+        return SimpleNamespace(busId=self.ends(handle)[link])
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_an_h200_with_its_card(facts_of: Facts, rows: Catalogue) -> None:
     assert nominal(seen, "PCIe") == pytest.approx(63.0e9, rel=1e-3)
     assert nominal(seen, "NIC") == 50e9
     assert at(seen, "HBM").why == "memory of H200 SXM (HBM3e, 141 GB)"
-    assert at(seen, "NVLink").why == "18 × NVLink 4 (25 GB/s a link)"
+    assert at(seen, "NVLink").why == "18 × NVLink 4 (25 GB/s per link)"
     assert at(seen, "NIC").why == "400G Ethernet", "RoCE: the layer is Ethernet, whatever the kernel calls the rate"
     assert at(seen, "PCIe").why == "PCIe 5 x16 as trained"
     assert seen.findings == ()
@@ -141,7 +141,7 @@ def test_links_that_are_down_are_found(facts_of: Facts, rows: Catalogue) -> None
     seen = picture(facts_of("h200", down=2), rows)
     assert nominal(seen, "NVLink") == 16 * 25e9
     assert seen.findings == (
-        "GPU 0 has 16 of its 18 NVLinks up; see nvidia-smi nvlink --status, the fabric manager and dmesg",
+        "GPU 0 has 16 of its 18 NVLinks up; check nvidia-smi nvlink --status, the fabric manager and dmesg",
     )
 
 
@@ -164,7 +164,7 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
         peak = detect.nvlink_of(first, rows, peers)
         assert isinstance(peak, HardwarePeak)
         assert peak.nominal == links * 25e9
-    assert detect.nvlink_of(first, rows, ["0000:86:00.0"]) == "none of its 6 NVLinks leads to them"
+    assert detect.nvlink_of(first, rows, ["0000:86:00.0"]) == "none of its 6 active NVLinks leads to them"
     assert isinstance(detect.nvlink_of(second, rows, ["0000:86:00.0"]), HardwarePeak)
     assert seen.findings == ()
 
@@ -184,15 +184,15 @@ def test_in_a_virtual_machine_made_up_bridges_are_no_finding(facts_of: Facts, ro
     assert nominal(seen, "HBM") == 3.35e12
     assert nominal(seen, "NVLink") == 450e9
     assert at(seen, "PCIe").peak is None
-    assert at(seen, "PCIe").why == "the kernel does not tell how its link was trained"
+    assert at(seen, "PCIe").why == "the kernel does not report how its link was trained"
     assert seen.findings == ()
-    assert "PCIe link: the kernel does not tell it of 0000:c2:00.0, 0000:c1:00.0" in seen.unknown
+    assert "PCIe link: the kernel does not report it for 0000:c2:00.0, 0000:c1:00.0" in seen.unknown
 
 
 def test_a_bottleneck_on_the_way_is_found(facts_of: Facts, rows: Catalogue) -> None:
     seen = picture(facts_of("eight-lanes"), rows)
     assert seen.findings == (
-        "GPU 0000:03:00.0 has x16 at 32 GT/s, but 0000:01:00.0 on its way to the host only x8 at 16 GT/s",
+        "GPU 0000:03:00.0 has x16 at 32 GT/s, but 0000:01:00.0 on its path to the host has only x8 at 16 GT/s",
     )
     assert at(seen, "HBM").peak is None
     assert at(seen, "HBM").why == "no row for the GPU with PCI identity 1002:7550; add one to your peaks file"
@@ -205,11 +205,13 @@ def test_a_drive_on_half_its_lanes_is_found(facts_of: Facts, rows: Catalogue) ->
     assert at(seen, "NVMe").why == "SAMSUNG MZQL21T9HCJR-00A07 on PCIe 3 x2 as trained"
     (lanes,) = seen.findings
     assert lanes == (
-        "nvme0 (0000:c9:00.0) runs on 2 of its 4 PCIe lanes; reseat it, and look at risers, cables and the firmware's "
+        "nvme0 (0000:c9:00.0) runs on 2 of its 4 PCIe lanes; reseat it, and check risers, cables and the firmware's "
         "bifurcation of the slot"
     )
     (speed,) = seen.resting
-    assert speed.startswith("nvme0 (0000:c9:00.0) runs at 8 of its 16 GT/s; a link at rest may save power: look again")
+    assert speed.startswith(
+        "nvme0 (0000:c9:00.0) runs at 8 of its 16 GT/s; an idle link may save power, so check again"
+    )
 
 
 def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) -> None:
@@ -220,8 +222,8 @@ def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) ->
 
     seen = picture(facts_of("nvme-two-lanes", change=narrow), rows)
     assert [finding.rpartition("; ")[2] for finding in seen.findings] == [
-        "the slot above it has no more: another slot may",
-        "the slot above it can do no more",
+        "try another slot",
+        "its slot supports no more",
     ]
     assert seen.resting == ()
 
@@ -310,7 +312,7 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
     found = ports(tmp_path)
     assert {port["driver"] for port in found} == {"efa"}
     peaks = [networks.port_of(port, rows) for port in found]
-    assert peaks == [HardwarePeak(12.5e9, None, "EFA", "one direction", "the system states it")] * 4
+    assert peaks == [HardwarePeak(12.5e9, None, "EFA", "one direction", "stated by the system")] * 4
     instance = networks.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows)
     assert instance is not None
     assert (instance.what, instance.nominal, instance.practical) == ("EFA of P4d", 50e9, 42.5e9)
@@ -329,7 +331,7 @@ def test_an_instance_is_known_by_its_ports_and_what_they_carry_together(
         for slot in range(count)
     ]
     seen = [level for level in picture({"rdma": ports}, rows).levels if level.name == "NIC"]
-    assert [(level.holder, level.why) for level in seen] == [(f"{count} ports of EFA together", f"EFA of {instance}")]
+    assert [(level.holder, level.why) for level in seen] == [(f"{count} EFA ports together", f"EFA of {instance}")]
     assert seen[0].peak is not None
     assert seen[0].peak.nominal == count * rate
     fewer = [level for level in picture({"rdma": ports[1:]}, rows).levels if level.name == "NIC"]
@@ -399,7 +401,7 @@ def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
     row = rows.rate("infiniband", name)
     assert row is not None
     coded = port["bytes_per_second"] > 1.01 * payload
-    assert peak.source == (row.source if coded else "the system states it")
+    assert peak.source == (row.source if coded else "stated by the system")
     # A port of Ethernet (RoCE) has no such coding in what the kernel tells.
     roce = networks.port_of({**port, "layer": "Ethernet"}, rows)
     assert isinstance(roce, HardwarePeak)
@@ -540,16 +542,15 @@ def test_every_speed_of_a_current_server_has_its_row(rows: Catalogue, speed: int
 def test_channels_of_unknown_width_give_no_number(rows: Catalogue) -> None:
     told: dict[str, JSON] = {"kind": "LPDDR5", "megatransfers": 6400, "channels": 1}
     assert detect.dram_of({"memory_modules": told}, rows) == (
-        "no row for LPDDR5-6400 of kind ddr; how wide their channels are differs from machine to machine; add one to "
-        "your peaks file"
+        "no row for LPDDR5-6400 of kind ddr; their channel width differs between machines; add one to your peaks file"
     )
 
 
 def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows: Catalogue) -> None:
     told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
     assert (told["modules"], told["megatransfers"], told["channels"]) == (1, 3200, None)
-    assert told["untold"] == ["memory channels: neither the firmware nor the kernel (EDAC) names them"]
-    assert detect.dram_of({"memory_modules": told}, rows) == "not told of its modules: channels"
+    assert told["untold"] == ["memory channels: neither the firmware nor the kernel (EDAC) reports them"]
+    assert detect.dram_of({"memory_modules": told}, rows) == "unknown for its modules: channels"
 
 
 def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp_path: Path) -> None:
@@ -564,7 +565,7 @@ def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp
     (sysfs / "firmware/dmi/tables/DMI").unlink()
     alone = memory_facts(sysfs)
     assert (alone["kind"], alone["channels"], alone["megatransfers"], alone["told_by"]) == ("DDR5", 3, None, "EDAC")
-    assert alone["untold"] == ["memory speed: the firmware shows no table of its modules"]
+    assert alone["untold"] == ["memory speed: the firmware provides no table of its modules"]
 
 
 def test_modules_of_unlike_speed_give_no_speed(tmp_path: Path) -> None:
@@ -580,7 +581,7 @@ def test_the_table_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert "memory speed: the firmware's table is for root alone" in memory_facts(tmp_path)["untold"]
+    assert "memory speed: only root may read the firmware's table" in memory_facts(tmp_path)["untold"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x11", b"\x11\x01\0\0", b"\x11\x28\0\0\0\0", b"\xff" * 64])
@@ -614,7 +615,7 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     page = examine.in_words(examined)
     assert "HBM     GPU 0: 4.8 TB/s nominal, reads and writes together; memory of H200 SXM (HBM3e, 141 GB)" in page
     assert "NVLink  GPU 0: 425 GB/s nominal, 370 GB/s in practice, one direction; 17 × NVLink 4" in page
-    assert "DRAM    host: not known: not told of its modules" in page
+    assert "DRAM    host: not known: unknown for its modules" in page
     assert "- GPU 0 has 17 of its 18 NVLinks up" in page
     assert json.loads(json.dumps(examined)) == examined
 
@@ -640,5 +641,5 @@ def test_this_machine_has_a_picture(rows: Catalogue) -> None:
 
 def test_facts_of_older_runs_have_a_picture_too(rows: Catalogue) -> None:
     seen = picture({"nics": [], "pci": {"gpus": [], "nics": [], "untold": []}}, rows)
-    assert seen.levels == (Level("DRAM", "host", None, "its modules are not recorded"),)
+    assert seen.levels == (Level("DRAM", "host", None, "its modules were not recorded"),)
     assert picture({}, rows).findings == ()

@@ -92,7 +92,7 @@ def test_a_long_list_of_groups_is_read_in_time_that_grows_with_it() -> None:
     assert len(split_world(";".join(map(str, range(ranks))), ranks)) == ranks
 
 
-@pytest.mark.parametrize("text", ["9" * 5000, "1..65536+1", ",".join(["1..1000+1"] * 5), "٢"])
+@pytest.mark.parametrize("text", ["9" * 5000, "1..65536+1", ",".join(["1..1000+1"] * 100), "٢"])
 def test_threads_beyond_what_is_allowed_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_threads(text, 4)
@@ -137,7 +137,7 @@ def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_they_are_made(
 
     for record in ("Case", "Workload"):
         monkeypatch.setattr(cases, record, made)
-    with pytest.raises(UsageError, match="allowed"):
+    with pytest.raises(UsageError, match=r"allowed|too large"):
         cases.expand(Plan(sweep=(sweep,)), ranks, 1)
 
 

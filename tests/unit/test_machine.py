@@ -55,7 +55,7 @@ def test_the_catalogue_is_listed_with_sources(mine: str) -> None:
     assert "6.5 GB/s of reads" in table
     for gpu, host in (("GH200 96 GB", "NVLink-C2C of Grace Hopper"), ("H200 SXM", "PCIe 5 x16")):
         assert any(line.startswith(f"{gpu} ") and f"host: {host};" in line for line in table.splitlines())
-    assert "\nNVLink 5: practical: what NCCL plans with, which is no measurement\n" in table
+    assert "\nNVLink 5: practical: assumed by NCCL's tuning, not measured\n" in table
     (own,) = [line for line in table.splitlines() if line.startswith("Fast 9000 ")]
     assert f" 2026-11 {mine}" in own
     number = own.partition("[")[2].partition("]")[0]
@@ -74,7 +74,7 @@ def test_what_applies_here_is_said_with_its_reason(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(environment, "host_facts", lambda: facts)
     unknown = busbw("peaks", "--here")
     assert "no row for 'NVIDIA Fast 9000'; add one to your peaks file" in unknown.stdout
-    assert "unknown: PCIe link: the kernel does not tell it of 0000:01:00.0" in unknown.stderr
+    assert "unknown: PCIe link: the kernel does not report it for 0000:01:00.0" in unknown.stderr
     known = json.loads(busbw("peaks", "--here", "--json", environment={VARIABLE: mine}).stdout)
     (memory,) = [row for row in known["levels"] if row["level"] == "HBM"]
     assert (memory["of"], memory["nominal_bytes_per_second"]) == ("GPU 0", 20e12)

@@ -130,7 +130,7 @@ def test_without_the_library_or_its_driver_nothing_is_told(monkeypatch: pytest.M
 
 
 class Several(Library):
-    """Three GPUs, one of which has fallen off the bus; text or bytes, as versions of the library differ."""
+    """Three GPUs, one of which has fallen off the bus."""
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return 3
@@ -139,10 +139,10 @@ class Several(Library):
         index = self.asked[-1]
         if index == 1:
             raise NVMLError
-        return SimpleNamespace(busId=b"00000000:1B:00.0" if index == 0 else "00000001:C3:00.0")
+        return SimpleNamespace(busId="00000000:1B:00.0" if index == 0 else "00000001:C3:00.0")
 
-    def nvmlDeviceGetName(self, _handle: str) -> str | bytes:  # noqa: N802
-        return b"Fast 9000" if self.asked[-1] == 0 else "Faster"
+    def nvmlDeviceGetName(self, _handle: str) -> str:  # noqa: N802
+        return "Fast 9000" if self.asked[-1] == 0 else "Faster"
 
     def nvmlDeviceGetNvLinkState(self, handle: str, _link: int) -> int:  # noqa: N802
         raise NVMLError(handle)

@@ -85,8 +85,8 @@ def test_what_cannot_be_read_is_said(laid_out: LaidOut, tmp_path: Path) -> None:
         "nics": [],
         "drives": [],
         "untold": [
-            "eth0 is not on PCI: its place is not known",
-            "NVML knows a GPU at 0000:19:00.0, which sysfs does not show",
+            "eth0 is not on PCI, so its location is unknown",
+            "NVML reports a GPU at 0000:19:00.0 that sysfs does not show",
         ],
     }
     assert affinity(tmp_path / "absent", {}) == {"gpus": [], "nics": [], "drives": [], "untold": []}

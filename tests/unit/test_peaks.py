@@ -236,7 +236,7 @@ def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
     assert found.practical_busbw == pytest.approx(found.practical), "two hosts carry S each way, and the factor is 1"
     row = ROWS.rate("infiniband", "4X NDR")
     assert row is not None
-    said = f"nominal (as the system states it), 47.5 GB/s in practice (source: {row.practical_source})"
+    said = f"nominal (stated by the system), 47.5 GB/s in practice (source: {row.practical_source})"
     assert said in found.denominator
 
 
@@ -540,7 +540,7 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
     assert found.practical_busbw == pytest.approx(18 * link.practical_bytes_per_second)
     assert not found.measured
     for said in (
-        "18 × NVLink 4 (25 GB/s a link) of GPU 0, 450 GB/s in one direction, nominal",
+        "18 × NVLink 4 (25 GB/s per link) of GPU 0, 450 GB/s in one direction, nominal",
         f"nominal (source: {link.source}), 392 GB/s in practice (source: {link.practical_source}), ",
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
@@ -554,7 +554,7 @@ def test_the_gpu_with_the_fewest_links_is_the_peak() -> None:
     found = on_gpus("all_reduce", [gpu(0), gpu(1, up=16, switch=16, down=2)])
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(400e9)
-    assert "16 × NVLink 4 (25 GB/s a link) of GPU 1" in found.denominator
+    assert "16 × NVLink 4 (25 GB/s per link) of GPU 1" in found.denominator
 
 
 def test_without_a_switch_only_links_to_the_group_count() -> None:
@@ -581,7 +581,7 @@ def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
 @pytest.mark.parametrize(
     ("gpus", "reason"),
     [
-        ([gpu(0, up=0), gpu(1)], "GPU 0: NVML tells of no NVLink"),
+        ([gpu(0, up=0), gpu(1)], "GPU 0: NVML reports no NVLink"),
         ([gpu(0)], "the run has no facts of GPU 1 on node0"),
         ([gpu(0, generation=9), gpu(1)], "GPU 0: no row for 'NVLink 9' of kind nvlink; add one to your peaks file"),
     ],
@@ -833,7 +833,7 @@ def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(rate)
     assert said in found.denominator
-    assert "nominal (as the system states it)" in found.denominator
+    assert "nominal (stated by the system)" in found.denominator
 
 
 HOSTS_OF_EIGHT_H100 = [

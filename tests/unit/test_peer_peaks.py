@@ -45,7 +45,7 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
 @pytest.mark.parametrize(
     ("op", "nvlink", "peak", "said"),
     [
-        ("peer_copy", True, NVLINK, "18 × NVLink 4 (25 GB/s a link) of GPU 0"),
+        ("peer_copy", True, NVLINK, "18 × NVLink 4 (25 GB/s per link) of GPU 0"),
         ("peer_copy_both", True, NVLINK, "; the two directions do not share it"),
         ("peer_copy_staged", True, PCIE_5 / 2, "all of S down, then all of S up: PCIe 5 x16 as trained of GPU "),
         ("peer_copy_staged", False, PCIE_5 / 2, "PCIe 5 x16 as trained"),

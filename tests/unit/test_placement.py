@@ -98,7 +98,7 @@ def test_a_host_that_is_there_twice_is_named_with_its_ranks() -> None:
     ranks = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
     environments = {"a": host_of(*ranks)}
     (said,) = taken_twice(rank_placements(("a",) * 4, environments), environments)
-    assert said.startswith("host a is there twice: on it ranks 0,2 have number 0, ranks 1,3 have number 1;")
+    assert said.startswith("host a appears twice: ranks 0,2 have local rank 0, ranks 1,3 have local rank 1;")
 
 
 def test_machines_of_one_name_are_told_from_a_host_that_is_named_twice() -> None:
@@ -149,10 +149,15 @@ _JOB = {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}
 @pytest.mark.parametrize(
     ("launcher", "ranks", "variables", "said"),
     [
-        ("local", 2, _JOB, "this job of Slurm has 4 tasks on 2 nodes, and this run has 2 ranks on a alone: srun busbw"),
-        ("local", 1, {"SLURM_JOB_NUM_NODES": "2"}, "has 2 tasks on 2 nodes, and this run has 1 rank on a alone"),
-        ("local", 2, {"SLURM_NTASKS": "4"}, "has 4 tasks, and this run has 2 ranks on a alone"),
-        ("local", 4, _JOB, "has 4 tasks on 2 nodes, and this run has 4 ranks on a alone"),
+        (
+            "local",
+            2,
+            _JOB,
+            "this Slurm job has 4 tasks on 2 nodes, but this run has 2 ranks on a alone; use srun busbw",
+        ),
+        ("local", 1, {"SLURM_JOB_NUM_NODES": "2"}, "has 2 tasks on 2 nodes, but this run has 1 rank on a alone"),
+        ("local", 2, {"SLURM_NTASKS": "4"}, "has 4 tasks, but this run has 2 ranks on a alone"),
+        ("local", 4, _JOB, "has 4 tasks on 2 nodes, but this run has 4 ranks on a alone"),
         ("local", 4, {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "1"}, None),
         ("local", 2, {"SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}, None),  # one task with many cores
         ("local", 2, {**_JOB, "SLURM_STEP_NODELIST": "a"}, None),  # srun --ntasks=1 …

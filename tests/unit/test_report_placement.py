@@ -111,7 +111,7 @@ def findings(machine: Machine) -> dict[str, list[str]]:
 def test_a_host_that_is_named_twice_is_a_caution() -> None:
     twice: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
     (text,) = findings(Machine(hosts=("n1",), facts={"ranks": twice}))["taken-twice"]
-    assert text.startswith("Host n1 is there twice: on it ranks 0,2 have number 0, ranks 1,3 have number 1;")
+    assert text.startswith("Host n1 appears twice: ranks 0,2 have local rank 0, ranks 1,3 have local rank 1;")
     assert "taken-twice" not in findings(Machine(hosts=HOSTS))
 
 

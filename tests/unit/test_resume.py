@@ -130,7 +130,7 @@ def test_a_launch_that_broke_off_is_resumed_by_the_next_free_number() -> None:
     found = lack(with_rows(stored, stored.rows[: begins[1] + 3]))
     assert found.first == 2
     assert [(one.resumes, len(one.blocks)) for one in found.launches] == [(1, 4), (None, 6)]
-    assert "launch 3 measures 4 block(s) that launch 2 did not come to" in found.in_words()
+    assert "launch 3 measures 4 block(s) left over from launch 2" in found.in_words()
     assert "launch 4 measures 6 block(s) of a launch that never began" in found.in_words()
 
 
@@ -187,7 +187,7 @@ def test_more_launches_may_be_asked_for_and_fewer_may_not() -> None:
 
 def test_a_plan_that_is_none_is_said() -> None:
     run = msgspec.structs.replace(whole_run().run, plan={"sweep": [{"ops": ["all_reduce"], "colour": "red"}]})
-    with pytest.raises(StoreError, match=r"synthetic-0 is not one that this busbw can carry out.*colour"):
+    with pytest.raises(StoreError, match=r"synthetic-0 cannot be executed by this busbw.*colour"):
         plan_of(run, None)
 
 
@@ -342,7 +342,7 @@ def test_a_run_has_one_writer_at_a_time(tmp_path: Path) -> None:
     folder = store.create(tmp_path, "fake")
     with RunLock(folder) as lock:
         assert lock.sure
-        with pytest.raises(StoreError, match=f"{folder.name} is still going on, or is being resumed"):
+        with pytest.raises(StoreError, match=f"{folder.name} is still being measured, or is being resumed"):
             RunLock(folder)
     RunLock(folder).close()
 
@@ -354,7 +354,7 @@ def test_a_claim_lasts_as_long_as_a_process_of_its_holder(tmp_path: Path) -> Non
     child = multiprocessing.get_context("fork").Process(target=going_on.wait, args=(60,), daemon=True)
     child.start()
     lock.close()
-    with pytest.raises(StoreError, match="still going on"):
+    with pytest.raises(StoreError, match="still being measured"):
         RunLock(folder)
     child.kill()
     child.join()
@@ -517,7 +517,7 @@ def busbw(folder: Path, *arguments: str) -> Any:  # noqa: ANN401 - click's Resul
 def test_options_that_would_change_the_plan_are_refused_by_name(broken_off: Path) -> None:
     result = busbw(broken_off, "--op", "all_reduce", "--seed", "1", "--timeout", "3")
     assert result.exit_code == 2
-    assert "--op, --seed cannot be given with --resume" in result.stderr
+    assert "--op, --seed cannot be used with --resume" in result.stderr
     assert "--launches (more of them)" in result.stderr
 
 
@@ -532,7 +532,7 @@ def test_every_option_of_run_but_a_few_changes_the_plan() -> None:
         values = {"boolean": [], "integer": ["1"], "float": ["1"]}.get(parameter.type.name, ["x"])
         result = CliRunner().invoke(main, ["run", "--resume", "latest", name, *values])
         assert result.exit_code == 2, name
-        assert f"{name} cannot be given with --resume" in result.stderr
+        assert f"{name} cannot be used with --resume" in result.stderr
 
 
 def test_a_timeout_is_for_what_is_measured_now(broken_off: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,7 +578,7 @@ def test_a_dry_run_lists_what_is_missing(broken_off: Path) -> None:
 def test_the_command_refuses_another_world(broken_off: Path) -> None:
     result = busbw(broken_off)
     assert result.exit_code == 1
-    assert "cannot be resumed here, because this is another world: hosts: node0 then, " in result.stderr
+    assert "cannot be resumed: the environment differs (hosts: node0 then, " in result.stderr
     assert store.read(broken_off).end is None
 
 

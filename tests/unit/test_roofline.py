@@ -111,7 +111,7 @@ def test_the_roofs_of_a_known_machine_are_found() -> None:
     assert "stream_triad of float32, 192 MiB" in memory.what
     assert balance.flop_per_byte == pytest.approx(PI / BETA, rel=1e-3)
     assert any("nominal FLOP/s of the processor" in reason for reason in roofline.unknown)
-    assert any("nominal memory of node0: its modules are not recorded" in reason for reason in roofline.unknown)
+    assert any("nominal memory of node0: its modules were not recorded" in reason for reason in roofline.unknown)
 
 
 def test_every_kernel_stands_below_the_roof_that_is_nearer() -> None:

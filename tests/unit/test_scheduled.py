@@ -177,10 +177,13 @@ def test_in_place_as_well(op: str, name: str) -> None:
         (case_of("all_gather", "tree", 4, 8), "all_gather has no algorithm 'tree'; it has ring, bruck"),
         (case_of("all_reduce", "ring", 4, 8, redop="avg"), "over send/recv there is no avg, only sum, product"),
         (case_of("all_reduce", "ring", 4, 8, mode="overlap"), "several steps in a row"),
-        (case_of("all_reduce", "hierarchical", 4, 8), "several hosts, as many ranks on each, and all of them together"),
+        (
+            case_of("all_reduce", "hierarchical", 4, 8),
+            "several hosts with equally many ranks, and all of them together",
+        ),
         (
             case_of("all_reduce", "hierarchical", 5, 8, nodes=2),
-            "several hosts, as many ranks on each, and all of them together",
+            "several hosts with equally many ranks, and all of them together",
         ),
         (case_of("broadcast", "chain", 4, 8, root=1), "the root is rank 0"),
         (case_of("all_reduce", "ring", 1, 8), "a rank alone sends nothing"),

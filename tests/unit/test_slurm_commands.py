@@ -111,10 +111,10 @@ def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_subm
     [
         (
             ("storage", *WORLD),
-            "--path: storage_write, storage_read, checkpoint_save make files and need to be told where",
+            "--path: storage_write, storage_read, checkpoint_save need a folder for their files",
         ),
-        (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save make files"),
-        (("quick", *WORLD, "--path", "/x"), "--path: it would change nothing for all_reduce"),
+        (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save need a folder"),
+        (("quick", *WORLD, "--path", "/x"), "--path: has no effect on all_reduce"),
         (("--resume", "latest", "--path", "/x"), "give it without PLAN, --backend and --path"),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_run_that_no_job_can_go_on_with_is_not_submitted(slurm: Path, changed:
     folder = write_synthetic(slurm / "other", StoredRun(stored.path, run, stored.rows, ()))
     result = busbw("submit", "--resume", str(folder))
     assert result.exit_code == 1
-    assert f"cannot be resumed here, because this is another world: {words}; make a run of its own" in result.stderr
+    assert f"cannot be resumed: the environment differs ({words}); start a new run" in result.stderr
     assert not Path("script").exists(), "nothing may be submitted"
 
 

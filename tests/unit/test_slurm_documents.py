@@ -35,7 +35,7 @@ def test_a_message_that_is_explained_is_one_that_busbw_gives(fragment: str) -> N
 
 
 PROVOKED = {
-    "integration/test_torchrun.py": ("omit --ranks or make them agree", "did not answer during", "is there twice"),
+    "integration/test_torchrun.py": ("omit --ranks or make them agree", "did not answer during", "appears twice"),
     "integration/test_mpi.py": (
         "cannot start ranks of backend",
         "use one of:",
@@ -47,7 +47,7 @@ PROVOKED = {
         "launch(es) of run",
         "are still missing",
         "nothing is missing in run",
-        "is still going on, or is being resumed by somebody else",
+        "is still being measured, or is being resumed by another process",
     ),
     "integration/test_faults.py": (
         "hangs: it does not answer",
@@ -56,12 +56,12 @@ PROVOKED = {
         "without a message",
         "cannot start rank",
         "case(s) failed",
-        "cannot make the run folder",
+        "cannot create the run folder",
         "cannot open the rendezvous on",
         "give another --port",
-        "the rows before are kept",
+        "earlier rows are kept",
     ),
-    "integration/test_storage.py": ("no files can be made:", "does not exist", "is on a file system that is mounted"),
+    "integration/test_storage.py": ("files cannot be created:", "does not exist", "is on a read-only file system"),
     "../bench/busbw/slurm/follow.py": ("was found in",),
     "../bench/busbw/slurm/queue.py": (
         "it reached its time limit",

@@ -78,11 +78,11 @@ def test_files_are_whole_blocks_of_storage_and_that_is_said() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ('blocks = ["1000"]', "key 'blocks': block 1000 cannot be read past the page cache; want a multiple of 4096 B"),
+        ('blocks = ["1000"]', "key 'blocks': block 1000 cannot bypass the page cache; use a multiple of 4096 B"),
         ('blocks = ["0"]', "key 'blocks'"),
         ("blocks = []", "key 'blocks': blocks and depths: want at least one of each"),
-        ("depths = [0]", "key 'depths': depth 0 cannot be; want 1 to 1024"),
-        ("depths = [2000]", "key 'depths': depth 2000 cannot be; want 1 to 1024"),
+        ("depths = [0]", "key 'depths': depth 0 is not allowed; use 1 to 1024"),
+        ("depths = [2000]", "key 'depths': depth 2000 is not allowed; use 1 to 1024"),
     ],
 )
 def test_blocks_and_depths_that_cannot_be_are_refused_with_their_line(keys: str, words: str) -> None:
@@ -96,10 +96,10 @@ def test_blocks_and_depths_that_cannot_be_are_refused_with_their_line(keys: str,
 def test_without_a_path_nothing_is_measured(tmp_path: Path, given: list[str]) -> None:
     result = CliRunner().invoke(main, ["run", "--suite", "storage", "--results-dir", str(tmp_path), *given])
     assert result.exit_code == 2
-    words = "--path: storage_write, storage_read, checkpoint_save make files and need to be told where"
+    words = "--path: storage_write, storage_read, checkpoint_save need a folder for their files"
     assert words in result.output
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="key 'path': storage_read make files"):
+    with pytest.raises(UsageError, match="key 'path': storage_read need a folder"):
         Plan(sweep=(Sweep(ops=("storage_read",)),)).require_path()
     Plan(sweep=(Sweep(ops=("all_reduce",)),)).require_path()
 
@@ -550,17 +550,17 @@ def test_a_folder_is_known_by_its_file_system(tmp_path: Path) -> None:
 
 def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert f"{tmp_path / 'a'} on " in error_at(tmp_path / "a")
-    assert "does not exist; make it there, or give another --path" in error_at(tmp_path / "a")
+    assert "does not exist; create it, or use another --path" in error_at(tmp_path / "a")
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert "is a file; --path wants a folder" in error_at(tmp_path / "file")
+    assert "is a file; --path must be a folder" in error_at(tmp_path / "file")
 
 
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EROFS, "is on a file system that is mounted read-only"),
-        (errno.EACCES, "is not for this user to write (Permission denied)"),
-        (errno.ENOSPC, "takes no file: No space left on device"),
+        (errno.EROFS, "is on a read-only file system"),
+        (errno.EACCES, "is not writable for this user (Permission denied)"),
+        (errno.ENOSPC, "accepts no file: No space left on device"),
     ],
 )
 def test_a_folder_that_takes_no_files_is_told(
@@ -573,7 +573,7 @@ def test_a_folder_that_takes_no_files_is_told(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert "is not for this user to write" in error_at(tmp_path)
+    assert "is not writable for this user" in error_at(tmp_path)
     tmp_path.chmod(0o700)
 
 
@@ -608,7 +608,7 @@ def test_memory_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     facts = storage.storage_facts(str(tmp_path))
     assert facts["storage"]["way"] == "memory"
     (caution,) = storage.cautions({"n0": facts, "n1": facts})
-    assert caution.endswith("tmpfs is memory itself; what is written and read there never leaves memory")
+    assert caution.endswith("tmpfs is in memory; data written and read there never leave memory")
 
 
 def rank_of(
@@ -627,8 +627,8 @@ def test_ranks_of_one_file_system_need_their_room_together() -> None:
     assert obstacle([rank_of("a", enough), rank_of("a", enough)]) is None
     refused = obstacle([rank_of("a", little), rank_of("a", little)])
     assert refused == (
-        "too little space: /scratch on a (/dev/sda) has 2 GiB free and 2.1 GiB are needed, which is 2 ranks × 1 GiB "
-        "and a margin; free some, or ask for smaller --sizes, fewer --ranks or another --path"
+        "too little space: /scratch on a (/dev/sda) has 2 GiB free, but 2.1 GiB are needed (2 ranks × 1 GiB "
+        "and a margin); free some space, or use smaller --sizes, fewer --ranks or another --path"
     )
     assert obstacle([rank_of("a", little), rank_of("a", little)], "checkpoint_save") == refused
     assert obstacle([rank_of("a", little), rank_of("a", little)], "all_reduce") is None
@@ -640,7 +640,7 @@ def test_ranks_of_one_file_system_need_their_room_together() -> None:
 def test_a_small_file_has_a_margin_too() -> None:
     assert obstacle([rank_of("a", 17 << 20)], size=1 << 20) is None
     assert obstacle([rank_of("a", 16 << 20)], size=1 << 20) is not None
-    assert "has 1 TiB free and 2150 TiB are needed, which is 2 ranks" in str(
+    assert "has 1 TiB free, but 2150 TiB are needed (2 ranks" in str(
         obstacle([rank_of("a", 1 << 40), rank_of("a", 1 << 40)], size=1 << 50)
     )
 
@@ -648,7 +648,7 @@ def test_a_small_file_has_a_margin_too() -> None:
 def test_hosts_without_the_path_are_named() -> None:
     broken = [{"host": host, "storage": {"error": f"/scratch on {host} does not exist; …"}} for host in ("b", "c", "b")]
     assert obstacle([rank_of("a", 9 << 30), *broken]) == (
-        "no files can be made: /scratch on b does not exist; …; the same or alike on c"
+        "files cannot be created: /scratch on b does not exist; …; a similar problem on c"
     )
 
 

@@ -35,10 +35,10 @@ from busbw.system import storage
 @pytest.mark.parametrize(
     ("path", "size", "said"),
     [
-        ("nowhere", "64KiB", "does not exist; make it there, or give another --path"),
-        ("file", "64KiB", "is a file; --path wants a folder"),
+        ("nowhere", "64KiB", "does not exist; create it, or use another --path"),
+        ("file", "64KiB", "is a file; --path must be a folder"),
         ("full", "64KiB,1MiB", "too little space: "),
-        ("read-only", "64KiB", "is on a file system that is mounted read-only; give another --path"),
+        ("read-only", "64KiB", "is on a read-only file system; use another --path"),
     ],
 )
 def test_a_path_without_files_is_refused_before_any_rank_is_started(
@@ -69,17 +69,17 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     }
     with pytest.raises(UsageError) as caught:
         starts[launcher](wanted, row, settings)
-    assert str(caught.value).startswith(f"--path: no files can be made: {'' if path == 'full' else tmp_path}")
+    assert str(caught.value).startswith(f"--path: files cannot be created: {'' if path == 'full' else tmp_path}")
     assert said in str(caught.value)
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(("path", "said"), [("nowhere", "does not exist; make it there"), ("file", "is a file")])
+@pytest.mark.parametrize(("path", "said"), [("nowhere", "does not exist; create it, or use"), ("file", "is a file")])
 def test_a_dry_run_refuses_a_path_as_the_run_would(path: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = CliRunner().invoke(main, ["run", "--suite", "storage", "--dry-run", "--path", str(tmp_path / path)])
     assert result.exit_code == 2
-    assert f"--path: no files can be made: {tmp_path / path} on " in result.stderr
+    assert f"--path: files cannot be created: {tmp_path / path} on " in result.stderr
     assert said in result.stderr
     assert not result.stdout
 
@@ -102,7 +102,7 @@ def test_a_path_that_has_room_for_some_of_the_files_is_taken(tmp_path: Path, mon
     wanted = Plan(path=str(tmp_path), sweep=(Sweep(ops=("storage_write",), sizes="1MiB,1GiB"),))
     with open_run(wanted, Settings(tmp_path / "results"), 2) as here:
         assert here.folder.is_dir()
-    with pytest.raises(UsageError, match=r"20 MiB free and 26 MiB are needed, which is 10 ranks × 1 MiB and a margin"):
+    with pytest.raises(UsageError, match=r"20 MiB free, but 26 MiB are needed \(10 ranks × 1 MiB and a margin\)"):
         storage.refuse_path(str(tmp_path), 10, 1 << 20)
 
 
@@ -117,7 +117,7 @@ def test_a_resumed_run_asks_for_its_path_only_where_files_are_still_to_be_made(t
         before = (folder / store.SAMPLES_FILE).read_bytes()
         settings = Settings(tmp_path, resume=folder)
         if op == "storage_write":
-            with pytest.raises(UsageError, match="--path: no files can be made"), open_run(wanted, settings):
+            with pytest.raises(UsageError, match="--path: files cannot be created"), open_run(wanted, settings):
                 pass
         else:
             with open_run(wanted, settings) as here:

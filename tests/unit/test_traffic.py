@@ -64,7 +64,7 @@ def test_an_imbalance_keeps_the_volume_and_heats_the_last_rank(ranks: int, imbal
 
 @pytest.mark.parametrize("imbalance", [-0.1, 1.1, float("nan"), float("inf")])
 def test_an_imbalance_has_limits(imbalance: float) -> None:
-    with pytest.raises(UsageError, match="allowed is 0"):
+    with pytest.raises(UsageError, match="use 0"):
         traffic.imbalanced(4, imbalance)
 
 

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from busbw.runs.records import QUANTILES, Case, GroupSamples, TimedBy
-from busbw.runs.soundness import LONGEST_NS, numbers_samples, of_factors
+from busbw.runs.records import LONGEST_NS, QUANTILES, Case, GroupSamples, TimedBy
+from busbw.runs.soundness import numbers_samples, of_factors
 from busbw.runs.store import NOT_A_RECORD
 
 Integers = npt.NDArray[np.signedinteger]

@@ -1,4 +1,4 @@
-"""What an operation is: a small record of pure functions. No torch here, so that every package may read the table."""
+"""The record of an operation: pure functions and flags. It imports no torch, so every package may read the table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from busbw.ops.bounds import Crossing, LowerBound
 Matrix = tuple[tuple[int, ...], ...]
 
 REDUCED = -1
-"""As the source of a span: the reduction over all ranks of the group."""
+"""Source of a span that holds the reduction over all ranks of the group."""
 
 
 def first_reason(*reasons: tuple[object, str | None]) -> str | None:
-    """Of reasons why something cannot be, each with whether it applies, the first that does; None: it can be."""
+    """The first reason whose condition is true; None if none is. Each pair is (condition, reason)."""
     return next((words for applies, words in reasons if applies), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``length`` elements of rank ``source`` of the group, or of the reduction (``REDUCED``), from ``phase`` on."""
+    """``length`` elements of rank ``source`` of the group (or ``REDUCED``), starting at ``phase`` of its pattern."""
 
     length: int
     source: int
@@ -28,11 +28,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The buffers of one rank: what it puts in, what must have come out, and whether the two share memory.
+    """The buffers of one rank: its input, the expected output, and whether the two share memory.
 
-    ``send`` and ``expect`` are spans from the start of the send and the receive buffer. ``sends_from_receive`` is the
-    element of the receive buffer at which the send buffer starts, ``receives_into_send`` the other way round; at most
-    one of them is given, and none when the buffers are apart.
+    send, expect: spans from the start of the send buffer and of the receive buffer
+    sends_from_receive: element of the receive buffer at which the send buffer starts
+    receives_into_send: element of the send buffer at which the receive buffer starts
+    At most one of the last two is given; neither if the buffers are separate.
     """
 
     send: tuple[Span, ...]
@@ -53,9 +54,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One rank's part in one call: rank ``rank`` of ``ranks`` in its group, ``count`` elements in S.
+    """One rank's share of one call.
 
-    ``root`` is a rank of the group. ``traffic[s][d]`` is how many elements s sends to d (uneven ops only).
+    rank, ranks: rank within the group, and size of the group
+    count: elements in S
+    root: a rank of the group
+    traffic: ``traffic[s][d]`` is the number of elements that s sends to d (uneven ops only)
     """
 
     rank: int
@@ -67,30 +71,32 @@ class Share:
 
 
 def own(share: Share) -> Layout:
-    """A buffer of a rank's own into another one of it."""
+    """The rank sends from one of its own buffers into another."""
     span = (Span(share.count, share.rank),)
     return Layout(span, span)
 
 
 def written(share: Share) -> Layout:
-    """A buffer of a rank's own, of what nobody has sent."""
+    """The rank writes a buffer of its own; nothing is sent."""
     return Layout((), (Span(share.count, share.rank),))
 
 
 def nothing(_share: Share) -> Layout:
-    """No buffers: an operation without data, or whose data are the call's own."""
+    """No buffers: the operation has no data, or the call allocates its own."""
     return Layout((), ())
 
 
 def one(_ranks: int) -> float:
-    """The bus factor of what crosses a wire once."""
+    """Bus factor of data that crosses a wire once."""
     return 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which numbers of elements S can hold, where they are no multiples: ``down`` gives the largest one that is at most
-    the given one, or else the smallest; ``words`` says what they are.
+    """The element counts that S may have, for ops whose counts are not multiples of a number.
+
+    down: the largest allowed count up to the given one, or else the smallest allowed count
+    words: describes the allowed counts
     """
 
     down: Callable[[int], int]
@@ -98,39 +104,40 @@ class Shape:
 
 
 Split = Literal["dp", "shard", "ep", "cp", "tp", "pp"]
-"""What ranks divide: the batch (dp), and with it weights (shard) or experts (ep); each sequence (cp), each layer (tp),
-the layers (pp)."""
+"""What the ranks divide: the batch (dp) and with it weights (shard) or experts (ep), each sequence (cp), each layer
+(tp), or the layers (pp)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. Sizes follow nccl-tests, so that the two can be laid side by side.
+    """One operation. Sizes follow nccl-tests, so results can be compared directly.
 
-    size_meaning: what S is, in words.
-    layout: the buffers of a rank.
-    bus_factor: busbw over algbw for n > 1 ranks; None where nothing crosses a wire that is known of.
-    wire_bytes: of n ranks and S, what all ranks together must send by the best algorithm, bytes.
-    multiple: S must hold a multiple of so many elements for n ranks.
-    in_place: whether it can receive into the buffer that it sends from, the usual answer first.
-    reduces, rooted, uneven, sized: it has a reduction, a root, a traffic matrix, a size.
-    synchronising: no rank can leave before the last one has come, so the fastest rank is the one that came last.
-    members: which ranks of a group take part: all, its two ends, or every ordered pair in turn.
-    trips: messages in a row that one invocation makes and that count as that many calls (2 for a ping-pong).
-    computed: the operation itself counts what is wrong (``Operation.wrong``); the layout gives only the length.
-    fresh: what a call finds is made anew before it (``Operation.prepare``), so a sample is one call.
-    threaded: threads of a rank can share a call.
-    local: no other rank takes part, and the backends share how it is called (``backends.local``).
-    memory_traffic: bytes that memory reads and writes for every byte of S; None: not in memory, or not counted.
-    plain_sockets: over TCP sockets of the host, without a library; the backends share it (``backends.sockets``).
-    stores: it makes files below the path of the plan; each rank its own where it is local, too.
-    needs_device: there is nothing to do where ranks drive no device.
-    host_memory: one of its buffers is the host's, pinned or pageable.
-    flop: floating-point operations of a call whose S has so many elements.
-    least_traffic: bytes that must be read and written at least for every byte of S, of a kernel that computes.
-    shape: which numbers of elements S can hold, where they are no multiples.
-    lower_bound: the least that any algorithm has to do.
-    least_crossing: the least that must cross between hosts.
-    splits: it is a step of training, and what its ranks divide among them.
+    summary: one line for ``busbw list ops``
+    size_meaning: what S measures
+    layout: the buffers of a rank
+    bus_factor: busbw / algbw for n > 1 ranks; None if no known wire is crossed
+    wire_bytes: bytes that all n ranks together must send under the best algorithm, given n and S
+    multiple: S must hold a multiple of this many elements for n ranks
+    in_place: whether the receive buffer may be the send buffer; the default comes first
+    reduces, rooted, uneven, sized: whether the op has a reduction, a root, a traffic matrix, a size
+    synchronising: no rank can leave before the last one has entered, so the fastest rank is the last arrival
+    members: participating ranks of a group: all, its two ends, or every ordered pair in turn
+    trips: consecutive messages (or steps) of one invocation, counted as that many calls (2 for a ping-pong)
+    computed: the operation counts wrong elements itself (``Operation.wrong``); the layout gives only the length
+    fresh: input is recreated before each call (``Operation.prepare``), so a sample is one call
+    threaded: threads of a rank can share a call
+    local: no other rank takes part; the backends share its implementation (``backends.local``)
+    memory_traffic: bytes that memory reads and writes per byte of S; None if not in memory or not counted
+    plain_sockets: uses the host's TCP sockets without a library; the backends share it (``backends.sockets``)
+    stores: writes files below the plan's path; if also local, each rank has its own file
+    needs_device: requires ranks that drive a device
+    host_memory: one of its buffers is in host memory, pinned or pageable
+    flop: floating-point operations of a call, given the number of elements in S
+    least_traffic: minimum bytes read and written per byte of S, for a kernel that computes
+    shape: allowed element counts of S, if they are not multiples
+    lower_bound: minimum cost of any algorithm
+    least_crossing: minimum traffic between hosts
+    splits: what the ranks divide among them; not empty for a training step
     """
 
     name: str
@@ -165,7 +172,7 @@ class Op:
     splits: tuple[Split, ...] = ()
 
     def factor(self, ranks: int) -> float | None:
-        """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""
+        """busbw / algbw for ``ranks`` ranks in the group; None for one rank, which has no wire (0 would mislead)."""
         return None if self.bus_factor is None or ranks < 2 else self.bus_factor(ranks)
 
     @property
@@ -174,5 +181,5 @@ class Op:
         return self.uneven or self.multiple(2) > 1
 
     def least_ranks(self) -> int:
-        """The smallest group the op makes sense in."""
+        """Smallest meaningful group size."""
         return 1 if self.members == "all" and self.trips == 1 else 2

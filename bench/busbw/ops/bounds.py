@@ -1,7 +1,7 @@
-"""The least that any algorithm for an operation has to do: rounds, bytes and sums, and what must cross to other hosts.
+"""Lower bounds of any algorithm for an operation: rounds, bytes, reductions, and traffic between hosts.
 
-No algorithm has a smaller term, whatever the others are (Chan et al. 2007). They hold for ranks that do all by
-themselves: a switch that adds up and hands out (NVLS, SHARP) takes rounds, bytes and sums from them.
+Each term is a lower bound by itself, whatever the other terms are (Chan et al. 2007). The bounds hold if the ranks do
+all the work: a switch that reduces and multicasts (NVLS, SHARP) saves rounds, bytes and reductions.
 """
 
 from collections import Counter
@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Crossing = Callable[[Sequence[str], int], float]
-"""The host of every rank, and the root → the least that must go in one direction through the interface of the busiest
-host, in units of S. From counting cuts between a host and the rest: a host has to receive all blocks of the others
-(all_gather), may add up its own ranks first (all_reduce, reduce_scatter), and so on.
+"""(host of every rank, root) → least traffic in one direction through the interface of the busiest host, in units of
+S. From cuts between a host and the rest: in all_gather a host receives all blocks of the others, in all_reduce and
+reduce_scatter it may first reduce its own ranks, and so on.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What n ranks cannot do without, in ``units`` of S, and the ``words`` of it in a formula (none where it is 0)."""
+    """Lower bound for n ranks in ``units`` of S; ``words``: its factor in a formula, empty if it is 0."""
 
     units: Callable[[int], float]
     words: str
@@ -29,8 +29,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """What no algorithm can do without: bytes that some rank has to send or receive (times β), that some rank has to
-    add up (times γ) and that all ranks together have to send.
+    """Minimum cost of any algorithm.
+
+    sent: bytes that some rank sends or receives (times β)
+    added: bytes that some rank reduces (times γ)
+    moved: bytes that all ranks together send
     """
 
     sent: Term
@@ -38,8 +41,8 @@ class LowerBound:
     moved: Term
 
     def rounds(self, ranks: int, ports: int = 1) -> int:
-        """⌈log_(p+1) n⌉ rounds where a rank sends and receives ``ports`` messages at once (Bruck et al. 1997): in each,
-        at most p + 1 times as many ranks can know of one, and one of as many. ⌈lg n⌉ for one message at a time.
+        """⌈log_(p+1) n⌉ rounds if a rank sends and receives p = ``ports`` messages at once (Bruck et al. 1997): each
+        round multiplies by at most p + 1 the number of ranks that one rank's data can reach. ⌈lg n⌉ for one port.
         """
         reached, rounds = 1, 0
         while reached < ranks:
@@ -47,7 +50,7 @@ class LowerBound:
         return rounds
 
     def formula(self, *, ports: int, sharing: bool, sums: bool) -> str:
-        """The bound as it is printed: with R when ranks share a host (``sharing``), with γ where it is known."""
+        """The bound as printed: with R if ranks share a host (``sharing``), with γ if it is known (``sums``)."""
         terms = ["⌈lg n⌉ α" if ports == 1 else "α"]
         if self.sent.words:
             both = f"max({self.sent.words} S β, {self.moved.words} S / R)"
@@ -64,8 +67,8 @@ _TWICE_NEARLY_ALL = Term(lambda ranks: 2 * (ranks - 1) / ranks, "2(n−1)/n")
 _OF_OTHERS = Term(lambda ranks: ranks - 1, "(n−1)")
 _TWICE_OF_OTHERS = Term(lambda ranks: 2 * (ranks - 1), "2(n−1)")
 
-# Terms of α, β and γ: Chan et al. 2007. What all ranks send together: as much as the outputs need of other ranks.
-# Every byte of S: its n inputs meet over at least n − 1 messages, and the result needs as many to be everywhere.
+# Terms of α, β and γ: Chan et al. 2007. Total traffic: all data that the outputs need from other ranks. For all_reduce,
+# every byte of S combines n inputs in at least n − 1 messages, and its result needs as many to reach all ranks.
 OF_ALL_REDUCE = LowerBound(_TWICE_NEARLY_ALL, _NEARLY_ALL, _TWICE_OF_OTHERS)
 OF_REDUCE_SCATTER = LowerBound(_NEARLY_ALL, _NEARLY_ALL, _OF_OTHERS)
 OF_REDUCE = LowerBound(_WHOLE, _NEARLY_ALL, _OF_OTHERS)
@@ -83,14 +86,14 @@ def through_root(placement: Sequence[str], root: int) -> float:
 
 
 def reduced(placement: Sequence[str], _root: int) -> float:
-    """Each host adds up its own ranks, and hosts do the rest as ranks would."""
+    """Each host reduces its own ranks; then hosts behave like ranks."""
     hosts = len(set(placement))
     return 2 * (hosts - 1) / hosts
 
 
 def blocks_of_others(placement: Sequence[str], _root: int) -> float:
-    """Blocks that the host with the fewest ranks does not own: it has to receive each (all_gather), or to send a sum of
-    its own for each (reduce_scatter). What goes the other way, the blocks of one host, is never more.
+    """Blocks that the host with the fewest ranks does not own: it must receive each of them (all_gather), or send a
+    partial sum for each (reduce_scatter). The other direction, one host's own blocks, never carries more.
     """
     fewest = min(Counter(placement).values())
     return (len(placement) - fewest) / len(placement)
@@ -103,7 +106,7 @@ def exchanged(placement: Sequence[str], _root: int) -> float:
 
 
 def ring(placement: Sequence[str], _root: int) -> float:
-    """How many of the ranks on the busiest host send to a rank elsewhere."""
+    """Number of ranks on the busiest host that send to a rank elsewhere."""
     leaving = Counter(
         host for host, following in zip(placement, [*placement[1:], placement[0]], strict=True) if host != following
     )
@@ -111,5 +114,5 @@ def ring(placement: Sequence[str], _root: int) -> float:
 
 
 def once(_placement: Sequence[str], _root: int) -> float:
-    """S has to come in, or to go out."""
+    """All of S enters or leaves."""
     return 1.0

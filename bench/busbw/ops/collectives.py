@@ -1,4 +1,4 @@
-"""The collectives: one row per operation.
+"""Collectives, one row per operation.
 
 S, bus factors and wire bytes: nccl-tests ``src/*.cu`` (``GetBw``) and ``doc/PERFORMANCE.md``. Wire bytes are the
 bandwidth lower bounds of Chan et al. 2007, summed over the ranks of the group.
@@ -39,7 +39,7 @@ def _all_to_all_v(share: Share) -> Layout:
 
 def _exchange(share: Share, sent: tuple[int, ...], received: tuple[int, ...]) -> Layout:
     """``sent`` and ``received``: elements to and from each rank."""
-    # The phase is the receiver's, so that a block that reached the wrong rank is seen even when its source is right.
+    # The phase is the receiver's: a block that reaches the wrong rank is detected even if its source is right.
     send = tuple(Span(length, share.rank, to) for to, length in enumerate(sent))
     return Layout(send, tuple(Span(length, source, share.rank) for source, length in enumerate(received)))
 
@@ -50,7 +50,7 @@ def _broadcast(share: Share) -> Layout:
 
 
 def _reduce(share: Share) -> Layout:
-    # In place the buffers of the other ranks are scratch: what they hold afterwards is nobody's business.
+    # In place, the buffers of the other ranks are scratch: their contents afterwards are undefined.
     expect = (Span(share.count, REDUCED),) if share.rank == share.root else ()
     return Layout((Span(share.count, share.rank),), expect, receives_into_send=0 if expect else None)
 
@@ -118,14 +118,14 @@ COLLECTIVES = (
     _gathering(
         name="all_gather",
         summary="every rank ends with the blocks of all ranks",
-        size_meaning="total gathered output of one rank (n × its own block)",
+        size_meaning="output of one rank (n × its own block)",
         layout=_all_gather,
         lower_bound=bounds.OF_BLOCKS,
     ),
     _gathering(
         name="reduce_scatter",
         summary="every rank ends with its block of the reduction",
-        size_meaning="total input of one rank (n × the block it keeps)",
+        size_meaning="input of one rank (n × the block it keeps)",
         layout=_reduce_scatter,
         reduces=True,
         lower_bound=bounds.OF_REDUCE_SCATTER,
@@ -133,7 +133,7 @@ COLLECTIVES = (
     _among_all(
         name="all_to_all",
         summary="every rank sends an equal block to every rank",
-        size_meaning="send buffer of one rank, its own block included",
+        size_meaning="send buffer of one rank, including its own block",
         layout=_all_to_all,
         multiple=_blocks,
         lower_bound=bounds.OF_BLOCKS,
@@ -141,10 +141,10 @@ COLLECTIVES = (
     ),
     _among_all(
         name="all_to_all_v",
-        summary="every rank sends blocks of different sizes, by an imbalance or a traffic matrix",
-        size_meaning="the largest over the ranks of what is sent or received, own blocks included",
+        summary="every rank sends blocks of different sizes, set by an imbalance or a traffic matrix",
+        size_meaning="the most that any rank sends or receives, its own block included",
         layout=_all_to_all_v,
-        # Overridden by the split matrix itself: see traffic.wire_bytes.
+        # Overridden by the traffic matrix: see traffic.crossing.
         uneven=True,
     ),
     _of_the_root(
@@ -172,8 +172,8 @@ COLLECTIVES = (
     ),
     Op(
         name="barrier",
-        summary="no rank leaves before the last one has come",
-        size_meaning="nothing (time only)",
+        summary="no rank leaves before the last one has entered",
+        size_meaning="unused (time only)",
         layout=nothing,
         sized=False,
         synchronising=True,

@@ -1,8 +1,8 @@
-"""Kernels that compute: where they stand below a roofline says whether memory or arithmetic holds this machine back.
+"""Compute kernels: their place below a roofline shows whether memory or arithmetic limits this machine.
 
-FLOP are those of the algorithm as it is usually counted: 2 n³ for the product of two n × n matrices, and 4 h T² d for
-attention of h heads over T tokens, which are its two products; the softmax is not counted (Dao 2023,
-https://arxiv.org/abs/2307.08691, section 4.1). A multiplication and an addition are 2 FLOP, fused or not.
+FLOP follow the usual counts: 2 n³ for the product of two n × n matrices; 4 h T² d for attention of h heads over T
+tokens, which are its two products, without the softmax (Dao 2023, https://arxiv.org/abs/2307.08691, section 4.1).
+A multiplication and an addition are 2 FLOP, fused or not.
 """
 
 import math
@@ -11,10 +11,10 @@ from functools import partial
 from busbw.ops.base import Op, Shape, nothing, written
 
 SIDE_STEP = 16
-"""Sides of matrices are multiples of it: matrix units work in tiles, and other sides would be measured with padding."""
+"""Matrix sides are multiples of this: matrix units work in tiles, and other sides would be measured with padding."""
 
 HEADS, HEAD_SIZE = 8, 128
-"""Of attention, with one sequence: every token has so many heads of so many elements."""
+"""Shape of attention: one sequence; every token has this many heads of this many elements."""
 
 TOKEN = HEADS * HEAD_SIZE
 
@@ -22,7 +22,7 @@ TOKEN = HEADS * HEAD_SIZE
 _computed = partial(Op, computed=True, local=True, threaded=True)
 _attention = partial(
     _computed,
-    size_meaning=f"bytes of the queries: {HEADS} heads × {HEAD_SIZE} elements a token; keys, values, result alike",
+    size_meaning=f"bytes of the queries: {HEADS} heads × {HEAD_SIZE} elements per token; keys, values, result alike",
     layout=nothing,  # fused attention returns a new tensor
     shape=Shape(
         lambda count: max(TOKEN, count // TOKEN * TOKEN), f"whole tokens of {HEADS} heads × {HEAD_SIZE} elements"
@@ -34,9 +34,9 @@ _attention = partial(
 COMPUTE = (
     _computed(
         name="matmul",
-        summary="every rank multiplies two square matrices: what the processor computes at most",
+        summary="every rank multiplies two square matrices: the compute peak of the processor",
         size_meaning="bytes of one matrix (two are read, one written)",
-        # The operands are the call's own: the pattern of the collectives would overflow where it is multiplied.
+        # The call makes its own operands: products of the collectives' test pattern would overflow.
         layout=written,
         shape=Shape(
             lambda count: max(SIDE_STEP, math.isqrt(count) // SIDE_STEP * SIDE_STEP) ** 2,
@@ -45,6 +45,6 @@ COMPUTE = (
         flop=lambda count: 2 * math.isqrt(count) ** 3,
         least_traffic=3.0,
     ),
-    _attention("attention", "softmax(QKᵀ/√d)V in one fused kernel, as far as torch has one"),
-    _attention("attention_unfused", "the same written out: the T × T scores go through memory"),
+    _attention("attention", "softmax(QKᵀ/√d)V in one fused kernel where torch has one"),
+    _attention("attention_unfused", "attention as separate operations: the T × T scores go through memory"),
 )

@@ -1,4 +1,4 @@
-"""Memory of a rank's own: no wire, but the peaks that every wire of this host runs under.
+"""Local memory operations: no network, but they give the memory peaks that limit all communication on a host.
 
 S is the bytes of one array, as in STREAM (McCalpin 1995), whose four kernels are here with its scalar.
 """
@@ -8,11 +8,11 @@ from functools import partial
 from busbw.ops.base import Layout, Op, Share, Span, nothing, own, written
 
 SCALAR = 3.0
-"""What STREAM multiplies by, and what is written where only writing is measured."""
+"""STREAM's scalar; also the value that write-only kernels store."""
 
 
 def _of_two(share: Share) -> Layout:
-    """Two arrays one after the other go in, of which the second is another one than the first; one comes out."""
+    """Two different arrays, stored one after the other, are the input; one array is the output."""
     one = Span(share.count, share.rank)
     return Layout((one, Span(share.count, share.rank, phase=1)), (one,))
 
@@ -33,36 +33,36 @@ _from_two = partial(
 COPIES = (
     _kernel(
         name="memory_copy",
-        summary="every rank copies a buffer in host memory, all at once; the peak of ranks that share a host",
+        summary="every rank copies a buffer in host memory, all together: the peak for ranks that share a host",
         size_meaning="bytes of the source (read once, written once)",
         layout=own,
         memory_traffic=2.0,
     ),
     _from_one(
         name="stream_copy",
-        summary="STREAM's copy: a[i] = b[i] as a plain loop, unlike memory_copy, which is the library's",
+        summary="STREAM copy: a[i] = b[i] as a plain loop (memory_copy uses the library's copy)",
     ),
-    _from_one(name="stream_scale", summary="STREAM's scale: a[i] = 3 × b[i]", computed=True, flop=lambda count: count),
-    _from_two(name="stream_add", summary="STREAM's add: a[i] = b[i] + c[i]", flop=lambda count: count),
-    _from_two(name="stream_triad", summary="STREAM's triad: a[i] = b[i] + 3 × c[i]", flop=lambda count: 2 * count),
+    _from_one(name="stream_scale", summary="STREAM scale: a[i] = 3 × b[i]", computed=True, flop=lambda count: count),
+    _from_two(name="stream_add", summary="STREAM add: a[i] = b[i] + c[i]", flop=lambda count: count),
+    _from_two(name="stream_triad", summary="STREAM triad: a[i] = b[i] + 3 × c[i]", flop=lambda count: 2 * count),
     _computed(
         name="memory_read",
-        summary="reads an array: the sum of its bit patterns as whole numbers, to which every element counts",
+        summary="reads an array: sums the bit patterns of its elements as integers",
         size_meaning="bytes of the array (read once)",
         layout=_read,
         memory_traffic=1.0,
     ),
     _computed(
         name="memory_write",
-        summary="writes an array: the same number everywhere",
+        summary="writes one value to every element of an array",
         size_meaning="bytes of the array (written once)",
         layout=written,
         memory_traffic=1.0,
     ),
     _computed(
         name="memory_touch",
-        summary="touches fresh pages for the first time: the system clears each, and a number goes to its start",
-        size_meaning="bytes of the pages (cleared, so written once)",
+        summary="touches fresh pages for the first time: the kernel clears each page, then one number is written to it",
+        size_meaning="bytes of the pages (written once, by clearing)",
         layout=nothing,
         fresh=True,
         memory_traffic=1.0,

@@ -1,4 +1,4 @@
-"""Who runs together: splits of the world into groups (nccl-tests' semantics) and rounds of disjoint pairs."""
+"""Splits of the world into groups (semantics of nccl-tests), and rounds of disjoint pairs."""
 
 import re
 from collections import Counter, defaultdict
@@ -12,12 +12,12 @@ Round = tuple[Ranks, ...]
 
 ALL = "all"
 EACH = "each"
-"""Every rank alone, one after the other: as many cases as there are ranks."""
-# 010 is 8 where C reads it and 10 where people do, so it is neither.
+"""Every rank alone, one after the other: one case per rank."""
+# 010 is 8 in C and 10 to people, so it is refused.
 _MASK = re.compile(r"(and|or|mod|div):(0x[0-9a-f]{1,8}|0|[1-9][0-9]{0,8})", re.IGNORECASE | re.ASCII)
 _LIST = re.compile(r"[0-9]{1,9}([,;][0-9]{1,9})*+")
 _SHOWN = 60
-"""Characters of a split, or ranks, that a message has room for."""
+"""Most characters of a split, or most ranks, that a message shows."""
 
 _COLOUR: dict[str, Callable[[int, int], int]] = {
     "and": lambda rank, value: rank & value,
@@ -27,13 +27,13 @@ _COLOUR: dict[str, Callable[[int, int], int]] = {
 }
 
 
-@lru_cache(maxsize=4)  # all cases of a sweep ask for the same split, which takes 0.1 s for the most ranks
+@lru_cache(maxsize=4)  # all cases of a sweep use the same split, which takes 0.1 s for the most ranks
 def split_world(spec: str, ranks: int) -> Round:
-    """The groups that ``spec`` makes of ranks 0 … ``ranks`` − 1.
+    """The groups into which ``spec`` splits ranks 0 … ``ranks`` − 1.
 
-    ``all``; ``div:2``, ``mod:2``, ``and:0x7``, ``or:0x7``: ranks for which the expression gives the same value form a
-    group (NCCL_TESTS_SPLIT); or a list, ``0,1;2,3``, in which ranks that are not named stay idle. Raises UsageError
-    for anything else, for a rank that does not exist and for one that is named twice.
+    ``all``; ``div:2``, ``mod:2``, ``and:0x7``, ``or:0x7``: ranks with the same value form a group (NCCL_TESTS_SPLIT);
+    or a list, ``0,1;2,3``: unlisted ranks stay idle. Raises UsageError for any other text, for a rank that does not
+    exist, and for a rank that is listed twice.
     """
     if spec == ALL:
         return (tuple(range(ranks)),)
@@ -42,17 +42,17 @@ def split_world(spec: str, ranks: int) -> Round:
         return _by_colour(spec, mask[1].lower(), int(mask[2], 0), ranks)
     if not _LIST.fullmatch(spec.replace(" ", "")):
         raise UsageError(
-            f"groups {_short(spec)} is not a split; allowed: all, each, div:N, mod:N, and:MASK, or:MASK, or a list "
+            f"groups {_short(spec)} is not a split; use all, each, div:N, mod:N, and:MASK, or:MASK, or a list "
             "such as 0,1;2,3"
         )
     groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
     named = [rank for group in groups for rank in group]
-    strangers = sorted({rank for rank in named if rank >= ranks})
+    unknown = sorted({rank for rank in named if rank >= ranks})
     twice = sorted(rank for rank, times in Counter(named).items() if times > 1)
-    if strangers or twice:
-        wrong = f"{(strangers or twice)[:_SHOWN]}{' and more' if len(strangers or twice) > _SHOWN else ''}"
-        problem = f"ranks {wrong} do not exist" if strangers else f"ranks {wrong} are named twice"
-        raise UsageError(f"groups {_short(spec)}: {problem}; allowed are ranks 0 to {ranks - 1}, each once")
+    if unknown or twice:
+        wrong = f"{(unknown or twice)[:_SHOWN]}{' and more' if len(unknown or twice) > _SHOWN else ''}"
+        problem = f"ranks {wrong} do not exist" if unknown else f"ranks {wrong} are listed twice"
+        raise UsageError(f"groups {_short(spec)}: {problem}; use ranks 0 to {ranks - 1}, each once")
     return groups
 
 
@@ -61,7 +61,7 @@ def _short(spec: str) -> str:
 
 
 def in_turn(spec: str, ranks: int) -> tuple[str, ...]:
-    """The splits that ``spec`` asks for, each to be run by itself: ``each`` is one for every rank."""
+    """The splits of ``spec``, run one after the other: ``each`` gives one per rank."""
     return tuple(map(str, range(ranks))) if spec == EACH else (spec,)
 
 
@@ -77,22 +77,22 @@ def _by_colour(spec: str, how: str, value: int, ranks: int) -> Round:
 def pair_rounds(members: Ranks, *, together: bool) -> tuple[Round, ...]:
     """Every ordered pair of ``members`` once, in rounds.
 
-    ``together``: round-robin tournament (circle method), so that the pairs of a round are disjoint and run at once;
-    n − 1 rounds for even n, n for odd n, each played in both directions. Otherwise one pair a round.
+    ``together``: round-robin tournament (circle method): pairs of a round are disjoint and run concurrently; n − 1
+    rounds for even n, n for odd n, each in both directions. Otherwise one pair per round.
     """
-    seats: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
+    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
     rounds: list[Round] = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
-        pairs = tuple((one, two) for one, two in meetings if one is not None and two is not None)
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        pairings = zip(circle[:half], reversed(circle[half:]), strict=True)
+        pairs = tuple((one, two) for one, two in pairings if one is not None and two is not None)
         rounds += [pairs, tuple((two, one) for one, two in pairs)]
-        seats = [seats[0], seats[-1], *seats[1:-1]]
+        circle = [circle[0], circle[-1], *circle[1:-1]]
     if together:
         return tuple(rounds)
     return tuple((pair,) for pairs in rounds for pair in pairs)
 
 
 def number_of_rounds(members: int, *, together: bool) -> int:
-    """How many ``pair_rounds`` there are of so many members, without making any."""
+    """Number of rounds of ``pair_rounds``, without building them."""
     return 2 * (members - 1 + members % 2) if together else members * (members - 1)

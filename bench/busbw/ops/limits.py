@@ -1,10 +1,9 @@
-"""The most that a plan or an option may ask for, and files of theirs that are read within such limits.
+"""Limits of plans and options, and reading of their files within these limits.
 
-They are far beyond what is measured, and small enough that every plan is read or refused, and its cases are made, in
-2 s and 500 MB. docs/operations.md has the same numbers.
+The limits are far beyond real measurements, yet small enough that any plan is read or refused, and its cases are
+made, within 2 s and 500 MB. docs/operations.md lists the same numbers.
 """
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -14,37 +13,35 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.units import LARGEST_SIZE
 
 MOST_RANKS: Final = 1 << 17
 MOST_MATRIX_RANKS: Final = 1 << 11
-"""Ranks of a group of which every pair counts: matrices of pairs, uneven traffic. A matrix of so many has 4 million
-cells."""
+"""Ranks of a group for which every pair counts (pair matrices, uneven traffic): a matrix of 4 million cells."""
 MOST_LAUNCHES: Final = 10_000
 MOST_BLOCKS: Final = 10_000
 MOST_LAUNCH_BLOCKS: Final = 2_000_000
 """Blocks × cases: at 50 ms each that is a day."""
 MOST_CASES: Final = 20_000
-"""Of a plan; of an array of jobs together."""
+"""Of a plan, or of all jobs of an array together."""
 MOST_SWEEPS: Final = 256
 MOST_SWEEP_RANKS: Final = 1 << 22
-"""Sweeps × ranks: each splits the ranks into groups."""
+"""Sweeps × ranks: each sweep splits the ranks into groups."""
 MOST_VALUES: Final = 1024
-"""Of a list in a sweep."""
+"""Values of a list in a sweep."""
 MOST_SAMPLES: Final = 1_000_000
-"""Of a block; also calls of a warm-up."""
+"""Samples of a block; also calls of a warm-up."""
 LONGEST_SECONDS: Final = 86_400
-"""Budget of a case, and its warm-up: a day."""
+"""Time budget of a case, and its warm-up: a day."""
 LONGEST_TIMEOUT_SECONDS: Final = 1_000_000
 LARGEST_SEED: Final = 10**18
-"""A seed and the number of the launch have to fit a signed 64-bit integer together."""
+"""Seed plus launch number must fit a signed 64-bit integer."""
 MOST_THREADS: Final = 1 << 16
 MOST_DEPTH: Final = 1024
 LEAST_SCALE: Final = 1e-6
-"""Of a model that is trained; the most is 1."""
+"""Scale of a trained model; the largest is 1."""
 MOST_MICRO_BATCHES: Final = 1 << 16
 MOST_TOML_BYTES: Final = 1 << 18
-"""Of a plan, or of a file of peaks."""
+"""Of a plan or a file of peaks."""
 MOST_TRAFFIC_BYTES: Final = 1 << 25
 
 _MOST_KEY_PARTS: Final = 64
@@ -54,7 +51,7 @@ _DEEP_KEY: Final = re.compile(
 
 
 def read_text(path: Path, most_bytes: int, what: str = "") -> str:
-    """The text of a file, ``what`` it is. Raises UsageError when it cannot be read, is no UTF-8 or is larger."""
+    """The text of a file; ``what`` names its kind. Raises UsageError if it is unreadable, not UTF-8 or too large."""
     try:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
@@ -62,17 +59,17 @@ def read_text(path: Path, most_bytes: int, what: str = "") -> str:
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
         raise UsageError(f"{what}{path}: cannot read it: {error}") from error
     if len(content) > most_bytes:
-        raise UsageError(f"{what}{path}: cannot read it: it has more than {most_bytes} bytes, the most that is allowed")
+        raise UsageError(f"{what}{path}: cannot read it: it has more than {most_bytes} bytes, the allowed maximum")
     return text
 
 
 def read_toml(text: str, origin: str) -> dict[str, Any]:
-    """The document in ``text``. Raises UsageError for what is no TOML, and for what is nested without end."""
-    if _DEEP_KEY.search(text):  # tomllib takes the square of its parts as long
-        raise UsageError(f"{origin}: not TOML that is read here: a key has more than {_MOST_KEY_PARTS} parts")
+    """The document in ``text``. Raises UsageError if it is not TOML, or nested too deeply."""
+    if _DEEP_KEY.search(text):  # tomllib takes quadratic time in the number of parts
+        raise UsageError(f"{origin}: unsupported TOML: a key has more than {_MOST_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError beside TOMLDecodeError: a number of 5000 digits
+    except (ValueError, RecursionError) as error:  # plain ValueError: a number of 5000 digits
         raise UsageError(
             f"{origin}: not TOML: {'nested too deeply' if isinstance(error, RecursionError) else error}"
         ) from error
@@ -86,9 +83,9 @@ _MENTIONED: Final = re.compile(r"(?:field `|key ')(?P<key>\w+)")
 def converted(
     document: Mapping[str, Any], text: str, origin: str, record: type[_Record], **tables: type[msgspec.Struct]
 ) -> _Record:
-    """``document``, which was read from ``text``, as a record; ``tables`` are those of its tables, by their names.
+    """``document``, parsed from ``text``, as a record; ``tables`` maps the names of its tables to their records.
 
-    Raises UsageError with the line, the row and the key, and what is allowed there.
+    Raises UsageError with line, row, key and allowed values.
     """
     try:
         return msgspec.convert(document, record)
@@ -99,7 +96,7 @@ def converted(
 def _explain(
     error: str, document: Mapping[str, Any], text: str, origin: str, tables: Mapping[str, type[msgspec.Struct]]
 ) -> str:
-    """What msgspec says of a path in the document, with the line and row that it is about, and what is allowed."""
+    """Message of msgspec with the line and the row in question, and what is allowed there."""
     match = _AT.match(error)
     what, path = (match["what"], match["path"] or "") if match else (error, "")
     steps = re.findall(r"\w+", path)
@@ -110,7 +107,7 @@ def _explain(
     if table and number is None and not key:
         where = f"{origin}, line {line_of(text, '', 0, table)}: key {table!r}"
         rows = what.startswith("Expected `array`")
-        return f"{where}: {f'every entry is a table of its own, under a line [[{table}]]' if rows else what}"
+        return f"{where}: {f'every entry needs its own table, under a line [[{table}]]' if rows else what}"
     where = f"{origin}, line {line_of(text, table, number or 0, key)}"
     fields = tables[table].__struct_fields__
     if number is not None and "name" in fields:
@@ -118,7 +115,7 @@ def _explain(
         where += f": [[{table}]] {name!r}" if name else f": [[{table}]] number {number + 1}"
     if what.startswith("Object missing required field"):
         needed = [field.name for field in msgspec.structs.fields(tables[table]) if field.required]
-        return f"{where}: key {key!r} is missing; needed are {', '.join(needed)}"
+        return f"{where}: key {key!r} is missing; required keys: {', '.join(needed)}"
     if what.startswith("Object contains unknown field"):
         return f"{where}: unknown key {key!r}; allowed keys: {', '.join(fields)}"
     if mentioned or not key:
@@ -130,7 +127,7 @@ def _explain(
 
 
 def line_of(text: str, table: str, number: int, key: str) -> int:
-    """The line of ``key`` in the ``number``-th of a table (tomllib keeps no positions), else of the table, else 1."""
+    """Line of ``key`` in the ``number``-th such table, else of the table, else 1: tomllib keeps no positions."""
     here, seen, found = not table, -1, 1
     wanted = re.compile(rf"""\s*(?:\[\[?\s*)?["']?{re.escape(key or " ")}["']?\s*[]=.]""")
     for at, line in enumerate(text.splitlines(), start=1):
@@ -144,11 +141,6 @@ def line_of(text: str, table: str, number: int, key: str) -> int:
 
 
 def refuse_beyond(key: str, value: float, least: float, most: float) -> None:
-    """Raise UsageError unless ``least`` ≤ ``value`` ≤ ``most``; NaN is refused, too."""
-    if least <= value <= most and abs(value) < math.inf:
-        return
-    if not -math.inf < value < math.inf:
-        raise UsageError(f"key {key!r}: {value} is not allowed; allowed is a finite number")
-    # Python prints no whole number of more than 4300 digits.
-    shown = str(value) if abs(value) <= LARGEST_SIZE else "a number far beyond that"
-    raise UsageError(f"key {key!r}: want at least {least} and at most {most}; given {shown}")
+    """Raise UsageError unless ``least`` ≤ ``value`` ≤ ``most``, and for NaN."""
+    if not least <= value <= most:
+        raise UsageError(f"key {key!r}: want at least {least} and at most {most}; given {value!s:.40}")

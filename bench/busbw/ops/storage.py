@@ -1,46 +1,46 @@
-"""Storage: files of a rank's own, and a checkpoint of all ranks. No wire that is known of, and no bus bandwidth.
+"""Storage: a file of each rank, or a checkpoint of all ranks. No known wire is crossed, so there is no bus bandwidth.
 
-How a file is read and written is part of what is measured, so a case has it.
+Block size, depth and cache bypass change the result, so they are part of the case.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.base import Op, Shape, own
 from busbw.ops.limits import MOST_DEPTH
-from busbw.units import parse_size
+from busbw.units import LARGEST_SIZE, parse_size
 
 Way = Literal["direct", "dropped", "memory"]
-"""How the page cache is kept out: past it (O_DIRECT), by dropping the pages of a file before it is read, or not at all,
-because the file system is memory. Later ones are worse.
+"""How the page cache is bypassed: O_DIRECT, dropping a file's pages before reading, or not at all because the file
+system is memory. Ordered from best to worst.
 """
 
 GRAIN_BYTES = 4096
-"""O_DIRECT wants offsets, lengths and addresses in multiples of the device's block: 4096 B at most of today's."""
+"""O_DIRECT requires offsets, lengths and addresses in multiples of the device's block, today at most 4096 B."""
 
 
 class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a file is gone through: from its start, in blocks, ``depth`` of them under way at any time."""
+    """How a file is accessed: sequentially, in blocks, with ``depth`` blocks in flight."""
 
-    block_bytes: int
-    depth: int
+    block_bytes: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
+    depth: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEPTH)]
     way: Way
 
 
 def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[Access, ...]:
-    """Those of a sweep over blocks and depths. Raises UsageError for a block or depth that cannot be."""
+    """All combinations of blocks and depths. Raises UsageError for a block or depth that is not allowed."""
     if not blocks or not depths:
         raise UsageError("blocks and depths: want at least one of each; given none")
     for block in blocks:
         if parse_size(block) % GRAIN_BYTES or not parse_size(block):
-            raise UsageError(f"block {block} cannot be read past the page cache; want a multiple of {GRAIN_BYTES} B")
+            raise UsageError(f"block {block} cannot bypass the page cache; use a multiple of {GRAIN_BYTES} B")
     for depth in depths:
         if not 1 <= depth <= MOST_DEPTH:
-            raise UsageError(f"depth {depth} cannot be; want 1 to {MOST_DEPTH} blocks under way")
+            raise UsageError(f"depth {depth} is not allowed; use 1 to {MOST_DEPTH} blocks in flight")
     return tuple(Access(parse_size(block), depth, way) for block in blocks for depth in depths)
 
 
@@ -48,7 +48,7 @@ def _whole_grains(count: int) -> int:
     return max(GRAIN_BYTES, count // GRAIN_BYTES * GRAIN_BYTES)
 
 
-_GRAINS = Shape(_whole_grains, f"a multiple of {GRAIN_BYTES} elements, as storage has its blocks")
+_GRAINS = Shape(_whole_grains, f"a multiple of {GRAIN_BYTES} elements, the block of storage devices")
 
 
 _file = partial(Op, size_meaning="bytes of the file of one rank", layout=own, local=True, stores=True, shape=_GRAINS)
@@ -56,15 +56,15 @@ _file = partial(Op, size_meaning="bytes of the file of one rank", layout=own, lo
 STORAGE = (
     _file(
         name="storage_write",
-        summary="every rank writes a file of its own from start to end, and waits until it is on the device (fsync)",
+        summary="every rank writes its own file sequentially and waits until it is on the device (fsync)",
     ),
     _file(
         name="storage_read",
-        summary="every rank reads a file of its own from start to end, and not out of the page cache",
+        summary="every rank reads its own file sequentially, bypassing the page cache",
     ),
     Op(
         name="checkpoint_save",
-        summary="all ranks save a sharded state together, by torch.distributed.checkpoint, until it is on the device",
+        summary="all ranks save one sharded state with torch.distributed.checkpoint, until it is on the device",
         size_meaning="bytes of one rank's shard",
         layout=own,
         stores=True,

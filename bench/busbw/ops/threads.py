@@ -1,46 +1,33 @@
-"""How many threads of a rank share a call: as a plan says it."""
+"""Number of threads of a rank that share a call, as written in a plan."""
 
 import re
 
 from busbw.errors import UsageError
-from busbw.ops.limits import MOST_THREADS, MOST_VALUES
+from busbw.ops.limits import MOST_THREADS
+from busbw.units import parse_sizes
 
 CORES = "cores"
 
-_PART = re.compile(
-    rf"(?P<low>[0-9]{{1,9}}|{CORES})(?:\.\.(?P<high>[0-9]{{1,9}}|{CORES})(?P<how>[*+])(?P<step>[0-9]{{1,9}}))?"
-)
+_PART = re.compile(rf"(?P<low>[0-9]{{1,9}}|{CORES})(?:\.\.(?P<high>[0-9]{{1,9}}|{CORES})[*+][0-9]{{1,9}})?")
 
 
 def parse_threads(text: str, cores: int) -> tuple[int, ...]:
-    """Numbers of threads: a list (``1,4,cores``), a range (``1..cores*2``, ``2..8+2``), or both; ``cores`` is what a
-    rank has. Ascending and without repeats. Raises UsageError.
+    """Thread counts from a list (``1,4,cores``), a range (``1..cores*2``, ``2..8+2``), or both; ``cores`` is the
+    number of cores of a rank. Ascending, without duplicates. Raises UsageError.
     """
-    found: set[int] = set()
-    made = 0  # with repeats, which take as long
+    kept = []
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
         if match is None:
             raise UsageError(
-                f"threads {part!r} is no number; allowed: 1, {CORES}, 1..{CORES}*2, 2..8+2, or a list of them"
+                f"threads {part!r} is not a number; allowed: 1, {CORES}, 1..{CORES}*2, 2..8+2, or a list of these"
             )
-        low = cores if match["low"] == CORES else int(match["low"])
-        high = low if match["high"] is None else cores if match["high"] == CORES else int(match["high"])
-        step = int(match["step"] or 1)
-        if not 1 <= low <= MOST_THREADS or high > MOST_THREADS:
-            raise UsageError(f"threads {part!r}: want 1 to {MOST_THREADS}")
-        if (step < 2 and match["how"] == "*") or step < 1:
-            raise UsageError(f"threads {part!r}: want a factor of at least 2, or a step of at least 1")
-        if low > high and CORES not in part:
-            raise UsageError(f"threads {part!r} runs backwards: {low} is more than {high}")
-        while low <= high:
-            made += 1
-            if made > MOST_VALUES:
-                raise UsageError(
-                    f"threads {text[:80]!r}: these are more than {MOST_VALUES} numbers, the most that is allowed"
-                )
-            found.add(low)
-            low = low * step if match["how"] == "*" else low + step
-    if not found:
-        raise UsageError(f"threads {text!r} is none at all where a rank has {cores} core(s)")
-    return tuple(sorted(found))
+        low, high = (cores if end == CORES else int(end) for end in (match["low"], match["high"] or match["low"]))
+        if low <= high or CORES not in part:  # otherwise the range is empty because a rank has few cores
+            kept.append(part.replace(CORES, str(cores)))
+    if not kept:
+        raise UsageError(f"threads {text!r} gives no number, because a rank has {cores} core(s); start at 1")
+    numbers = parse_sizes(",".join(kept))
+    if numbers[0] < 1 or numbers[-1] > MOST_THREADS:
+        raise UsageError(f"threads {text[:80]!r}: not allowed; use 1 to {MOST_THREADS}")
+    return numbers

@@ -1,4 +1,4 @@
-"""Uneven traffic: how many elements each rank sends to each other one, from a number or from a matrix of weights."""
+"""Uneven traffic: elements that each rank sends to each other rank, from an imbalance or a matrix of weights."""
 
 import csv
 import hashlib
@@ -17,24 +17,21 @@ _Value = TypeVar("_Value", int, float)
 
 
 def imbalanced(ranks: int, imbalance: float) -> Weights:
-    """Weights that grow linearly with the destination, from 1 − imbalance to 1 + imbalance: the last rank
-    is the hot one.
+    """Weights that grow linearly with the destination, from 1 − imbalance to 1 + imbalance (the last rank).
 
     Raises UsageError unless 0 ≤ imbalance ≤ 1.
     """
     if not 0 <= imbalance <= 1:
-        raise UsageError(
-            f"imbalance {imbalance} is not allowed; allowed is 0 (even) to 1 (the first rank receives nothing)"
-        )
+        raise UsageError(f"imbalance {imbalance} is not allowed; use 0 (even) to 1 (the first rank receives nothing)")
     middle = (ranks - 1) / 2
     row = tuple(1 + imbalance * ((to - middle) / middle if middle else 0.0) for to in range(ranks))
     return tuple(row for _ in range(ranks))
 
 
 def read_weights(path: Path) -> Weights:
-    """A traffic matrix from a CSV file: line s, column d is what rank s sends to rank d, in any unit.
+    """A traffic matrix from a CSV file: line s, column d is the traffic from rank s to rank d, in any unit.
 
-    Raises UsageError when it cannot be read, is not square, holds something else than numbers ≥ 0, or is all zero.
+    Raises UsageError if it is unreadable, not square, all zero, or has a value that is not a number ≥ 0.
     """
     try:
         text = read_text(path, MOST_TRAFFIC_BYTES)
@@ -44,7 +41,7 @@ def read_weights(path: Path) -> Weights:
     try:
         weights = [tuple(map(float, row)) for row in rows if any(cell.strip() for cell in row)]
     except (ValueError, csv.Error):
-        raise UsageError(f"traffic matrix {path}, row {rows.line_num}: it is not numbers separated by commas") from None
+        raise UsageError(f"traffic matrix {path}, row {rows.line_num}: not numbers separated by commas") from None
     return checked_weights(weights, str(path))
 
 
@@ -61,19 +58,19 @@ def checked_weights(weights: Sequence[Sequence[float]], origin: str) -> Weights:
 
 
 def refuse_large(ranks: int) -> None:
-    """Raise UsageError for a group of which a matrix of its pairs would have too many cells."""
+    """Raise UsageError for a group whose matrix of pairs would have too many cells."""
     if ranks > MOST_MATRIX_RANKS:
         raise UsageError(
-            f"a matrix of {ranks} × {ranks} ranks is too large; allowed is a group of up to {MOST_MATRIX_RANKS}"
+            f"a matrix of {ranks} × {ranks} ranks is too large; use groups of at most {MOST_MATRIX_RANKS} ranks"
         )
 
 
 def split(weights: Weights, count: int) -> Matrix:
     """Elements from s to d in the proportions of ``weights``, so that the busiest rank sends or receives ``count``.
 
-    That is the S of the definitions: the largest over the ranks of what is sent or received. Shares are rounded down;
-    what the busiest rank then lacks is added to its blocks one by one, those that lost most first, and never beyond
-    what another rank may send or receive.
+    That is the definition of S: the most that any rank sends or receives. Shares are rounded down; the elements that
+    the busiest rank loses are given back one by one to its blocks, largest loss first, without exceeding what another
+    rank may send or receive.
     """
     sent = [sum(row) for row in weights]
     received = [sum(column) for column in zip(*weights, strict=True)]
@@ -96,15 +93,15 @@ def _transposed(matrix: tuple[tuple[_Value, ...], ...]) -> tuple[tuple[_Value, .
 
 
 def largest(matrix: Matrix) -> int:
-    """The largest over the ranks of the elements that are sent or received."""
+    """The most elements that any rank sends or receives."""
     return max(*map(sum, matrix), *map(sum, _transposed(matrix)))
 
 
 def crossing(matrix: Matrix) -> int:
-    """Elements that leave their rank: everything but the diagonal."""
+    """Elements that leave their rank: all off-diagonal entries."""
     return sum(sum(row) for row in matrix) - sum(matrix[rank][rank] for rank in range(len(matrix)))
 
 
 def fingerprint(weights: Weights) -> str:
-    """Eight hex digits that tell one matrix from another."""
+    """Eight hex digits that identify a matrix."""
     return hashlib.sha256(repr(weights).encode()).hexdigest()[:8]

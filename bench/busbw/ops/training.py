@@ -1,57 +1,61 @@
-"""Steps of training: forward and backward pass, what ranks tell each other for it, and the update of weights.
+"""Training steps: forward pass, backward pass, communication and weight update.
 
-A step has no size S: what it communicates is several collectives of several sizes, which a measurement counts
-(``records.StepParts``). So it has a time, and neither algbw nor busbw.
+A step has no size S: it makes several collectives of several sizes, which a measurement counts
+(``records.StepParts``). It therefore has a time, but neither algbw nor busbw.
 """
 
 import re
-from typing import Final, get_args
+from typing import Annotated, Final, get_args
 
 import msgspec
 
 from busbw.errors import UsageError
+from busbw.ops import limits
 from busbw.ops.base import Op, Split, nothing
 from busbw.ops.exchanges import STEPS
 from busbw.units import format_time
 
 LARGEST_WAIT_NS: Final = 600 * 10**9
 
+_WaitNs = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_WAIT_NS)]
+
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is trained, and how ranks share it.
+    """The model that is trained, and how ranks divide the work.
 
-    model: a row of ``busbw training models``. scale: its widths, layers, sequence and batch times this one
-    (``workloads.model_rows.scaled``).
-    dp, tp, pp, cp: ranks that divide the batch, each layer, the layers, or each sequence; their product is the number
-    of ranks. ep, shard: how many of the dp ranks divide the experts of a layer, or all weights; 1: as the op has it.
-    expert_imbalance, capacity: which experts tokens go to, as in ``workloads.routing``.
-    micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
-    wait_ns: matrix products are not computed but waited for: so long in a step on every rank, if all ranks share the
-    work evenly. None: they are computed.
-    slow_rank begins every step so many slow_ns late. None: no rank does.
-    exchange: how ranks that train least squares exchange gradients or weights (``ops.exchanges``).
+    model: a row of ``busbw training models``
+    scale: factor on its widths, layers, sequence and batch (``workloads.model_rows.scaled``)
+    dp, tp, pp, cp: ranks that divide the batch, each layer, the layers, each sequence; their product is the world
+    ep, shard: how many of the dp ranks divide the experts of a layer, or all weights; 1: the op's default
+    expert_imbalance, capacity: distribution of tokens over experts, as in ``workloads.routing``
+    micro_batches: per step and replica
+    interleave: model chunks per pipeline stage
+    wait_ns: instead of computing matrix products, wait this long per step and rank, scaled by the rank's share of the
+        work; None: compute them
+    slow_rank, slow_ns: this rank starts every step this many ns late; None: no rank does
+    exchange: how ranks that train least squares exchange gradients or weights (``ops.exchanges``)
     """
 
     model: str
-    scale: float
+    scale: Annotated[float, msgspec.Meta(ge=limits.LEAST_SCALE, le=1)]
     dp: int
     tp: int
     pp: int
-    micro_batches: int
-    interleave: int
-    wait_ns: int | None = None
+    micro_batches: Annotated[int, msgspec.Meta(ge=1, le=limits.MOST_MICRO_BATCHES)]
+    interleave: Annotated[int, msgspec.Meta(ge=1, le=limits.MOST_RANKS)]
+    wait_ns: _WaitNs | None = None
     cp: int = 1
     ep: int = 1
     shard: int = 1
-    expert_imbalance: float = 1.0
-    capacity: float | None = None
+    expert_imbalance: Annotated[float, msgspec.Meta(ge=1, le=limits.MOST_RANKS)] = 1.0
+    capacity: Annotated[float, msgspec.Meta(ge=1, le=limits.MOST_RANKS)] | None = None
     slow_rank: int | None = None
-    slow_ns: int | None = None
+    slow_ns: _WaitNs | None = None
     exchange: str | None = None
 
 
 def workload_in_words(one: Workload) -> str:
-    """As tables show it."""
+    """The workload as tables show it."""
     how = [] if one.exchange is None else [one.exchange]
     degrees = (f"{name} {number}" for name in get_args(Split) if (number := getattr(one, name)) > 1)
     micro = [] if one.micro_batches == 1 else [f"{one.micro_batches} micro-batches"]
@@ -69,27 +73,27 @@ _UNIT_NS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9}
 
 
 def parse_compute(text: str) -> int | None:
-    """How products are done: ``real`` (None), or ``wait=20ms`` as ns. Raises UsageError."""
+    """How matrix products are done: ``real`` (None), or ``wait=20ms`` in ns. Raises UsageError."""
     if text == "real":
         return None
     what, wait_ns = _timed(text)
     if what != "wait":
-        message = f"compute {text!r} is not allowed; want real, or wait=TIME of 1us to 600s, such as wait=20ms"
+        message = f"compute {text!r} is not allowed; use real, or wait=TIME from 1us to 600s, such as wait=20ms"
         raise UsageError(message)
     return wait_ns
 
 
 def parse_slow(text: str) -> tuple[int, int]:
-    """Which rank is late in every step, and by how many ns: ``1=20ms``. Raises UsageError."""
+    """Rank that starts every step late, and the delay in ns: ``1=20ms``. Raises UsageError."""
     what, slow_ns = _timed(text)
     if not what.isdecimal():
-        message = f"slow rank {text!r} is not allowed; want RANK=TIME of 1us to 600s, such as 1=20ms"
+        message = f"slow rank {text!r} is not allowed; use RANK=TIME from 1us to 600s, such as 1=20ms"
         raise UsageError(message)
     return int(what), slow_ns
 
 
 def _timed(text: str) -> tuple[str, int]:
-    """What is before ``=``, and the time behind it as ns; no text where it is no such time, or too long a one."""
+    """The text before ``=``, and the time after it in ns; the text is empty if the time is invalid or too long."""
     match = _TIME.fullmatch(text)
     time_ns = round(float(match["number"]) * _UNIT_NS[match["unit"]]) if match else 0
     return (match["what"] if match and 1 <= time_ns <= LARGEST_WAIT_NS else ""), time_ns
@@ -99,7 +103,7 @@ def _step(name: str, summary: str, *splits: Split, trips: int = 1) -> Op:
     return Op(
         name=name,
         summary=summary,
-        size_meaning="none: a step is several collectives, which are counted",
+        size_meaning="none: a step makes several collectives, which are counted",
         layout=nothing,
         sized=False,
         synchronising=True,
@@ -112,19 +116,19 @@ def _step(name: str, summary: str, *splits: Split, trips: int = 1) -> Op:
 
 EXCHANGE: Final = "train_exchange"
 LEAST_SQUARES: Final = "least squares"
-"""What :data:`EXCHANGE` trains, in place of a model."""
+"""What :data:`EXCHANGE` trains instead of a model."""
 MODEL: Final = "MLP 1024"
 OTHER_MODELS: Final = {
     **dict.fromkeys(("train_sequence", "train_ring", "train_ulysses"), "Llama 3 8B"),
     "train_experts": "Mixtral 8x7B",
     EXCHANGE: LEAST_SQUARES,
 }
-"""Steps that :data:`MODEL` has nothing for → what they train unless told."""
+"""Steps that need another model than :data:`MODEL` → their default model."""
 SCALES: Final = {MODEL: 1.0, LEAST_SQUARES: 0.25, "DeepSeek-V3": 0.004}
 SCALE: Final = 0.01
-"""Of these and of every other model unless told: a step of a moment."""
+"""Default scale of these and of all other models: a step takes a moment."""
 SAMPLES: Final = 2
-"""Of a rank, for every row of these weights."""
+"""Samples per rank for every row of the least-squares weights."""
 _WIDEST: Final = 1024
 
 
@@ -135,27 +139,27 @@ def problem_width(scale: float) -> int:
 
 INTERLEAVED: Final = "train_interleaved"
 STAGE: Final = 2
-"""Ranks of a stage, where stages are tensor parallel."""
+"""Ranks per pipeline stage if stages are tensor parallel."""
 PARTS: Final = 2
-"""Parts of the layers that a stage of an interleaved pipeline has."""
+"""Model chunks per stage of an interleaved pipeline."""
 
 TRAINING = (
-    _step("train_all_reduce", "data parallel by hand: an all_reduce of every gradient behind the backward pass", "dp"),
-    _step("train_ddp", "data parallel by DistributedDataParallel: buckets, beside the backward pass", "dp"),
-    _step("train_zero1", "data parallel, optimizer states divided: reduce_scatter, update, all_gather", "dp"),
-    _step("train_fsdp", "weights divided by fully_shard, gathered for each pass of a layer", "dp"),
-    _step("train_fsdp_kept", "the same, weights kept from the forward to the backward pass", "dp"),
-    _step("train_fsdp_prefetch", "as train_fsdp, the next layer's weights gathered ahead in the forward pass", "dp"),
-    _step("train_hsdp", "weights divided within groups of ranks, gradients added up between them", "dp", "shard"),
-    _step("train_tensor", "every layer split by columns and rows: two all_reduce in each direction", "tp"),
-    _step("train_columns", "every layer split by columns alone: outputs are gathered", "tp"),
-    _step("train_sequence", "as train_tensor, tokens divided between halves of a layer", "tp"),
-    _step("train_ring", "sequences divided: keys and values go around a ring", "cp"),
-    _step("train_ulysses", "sequences divided, in attention heads: an all_to_all before and behind it", "cp"),
-    _step("train_experts", "experts divided: tokens go to them and back by all_to_all", "dp", "ep"),
-    _step("train_gpipe", "a pipeline of layers: all forward passes, then all backward passes", "pp"),
-    _step("train_1f1b", "a pipeline of layers: one forward, one backward pass in turns", "pp"),
-    _step("train_3d", f"a pipeline whose stages are {STAGE} tensor parallel ranks each", "pp", "tp"),
-    _step(EXCHANGE, "least squares with exact, compressed, rarer or late exchange of gradients", "dp", trips=STEPS),
-    _step(INTERLEAVED, f"the same, {PARTS} parts of the layers on every rank", "pp"),
+    _step("train_all_reduce", "data parallel: one all_reduce per gradient after the backward pass", "dp"),
+    _step("train_ddp", "data parallel with DistributedDataParallel: buckets overlap the backward pass", "dp"),
+    _step("train_zero1", "data parallel, optimizer states sharded: reduce_scatter, update, all_gather", "dp"),
+    _step("train_fsdp", "weights sharded by fully_shard and gathered for each pass of a layer", "dp"),
+    _step("train_fsdp_kept", "train_fsdp, but weights stay gathered from forward to backward pass", "dp"),
+    _step("train_fsdp_prefetch", "train_fsdp, with the next layer's weights prefetched in the forward pass", "dp"),
+    _step("train_hsdp", "weights sharded within groups of ranks, gradients all-reduced between groups", "dp", "shard"),
+    _step("train_tensor", "tensor parallel by columns, then rows: two all_reduce per layer and pass", "tp"),
+    _step("train_columns", "tensor parallel by columns only: outputs are gathered", "tp"),
+    _step("train_sequence", "train_tensor with sequence parallelism: tokens divided between its layer halves", "tp"),
+    _step("train_ring", "context parallel: keys and values go around a ring", "cp"),
+    _step("train_ulysses", "context parallel: an all_to_all before and after attention switches to heads", "cp"),
+    _step("train_experts", "expert parallel: tokens go to their experts and back by all_to_all", "dp", "ep"),
+    _step("train_gpipe", "pipeline parallel: all forward passes, then all backward passes", "pp"),
+    _step("train_1f1b", "pipeline parallel: one forward pass and one backward pass in turn", "pp"),
+    _step("train_3d", f"pipeline parallel with {STAGE} tensor-parallel ranks per stage", "pp", "tp"),
+    _step(EXCHANGE, "least squares with exact, compressed, less frequent or late gradients", "dp", trips=STEPS),
+    _step(INTERLEAVED, f"pipeline parallel, interleaved 1F1B with {PARTS} model chunks per rank", "pp"),
 )

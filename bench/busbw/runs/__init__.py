@@ -1,1 +1,1 @@
-"""Runs: plans, cases, placements, records, and the run folder with its lock and its resumption."""
+"""Runs: plans, cases, placement, records, and the run folder with its lock and resumption."""

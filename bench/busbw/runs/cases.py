@@ -1,4 +1,4 @@
-"""What a plan means on a world: the ordered list of its cases, and about how long they take."""
+"""Expansion of a plan into its ordered list of cases, and an estimate of their duration."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,23 +34,23 @@ from busbw.runs.plan import InPlace, Plan, Sweep
 from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
-"""Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""
+"""Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
 
 _PASSES = 7
-"""How often a block goes through its files besides its samples: two checks write and read them, one call each is the
-first, the warm-up, and the other tool's."""
+"""Passes of a block over its files besides its samples: two checks write and read them; the first call, the warm-up
+and the other tool are one call each."""
 _STORAGE_BYTES_PER_SECOND = 1e9
 _CHECKED_BYTES_PER_SECOND = 150e6
 _OTHER_TOOL_SECONDS = 0.5
-"""What ranks of a host get out of its storage together, at what rate each makes its data and looks at them again, and
-how long fio takes to start: about this on the disk of a virtual machine."""
+"""Storage rate of a host, rate at which a rank generates and verifies data, and start-up time of fio: measured on the
+disk of a virtual machine."""
 
 _BALANCING = 3.0
-"""Budgets of a case that overlaps until as much is computed as the call takes: up to 12 rounds of a quarter each."""
+"""Extra time budgets of an overlap case, to match computation and call: up to 12 rounds of a quarter each."""
 
 
 class Settings(TypedDict, total=False):
-    """Those of a case that only some ops have, as its fields."""
+    """Fields of a case that only some ops have."""
 
     algorithm: str
     threads: int
@@ -64,13 +64,16 @@ class Settings(TypedDict, total=False):
 
 
 TrafficKey = tuple[str, float | None, str | None]
-"""What the traffic of an uneven case follows from: how the world is split, imbalance and matrix."""
+"""Determines the traffic of an uneven case: split of the world, imbalance, and matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """What a plan means on a world: ``cases`` in order and without repeats, ``adjusted`` which sizes were rounded (in
-    words), ``weights`` the traffic behind the uneven ones.
+    """The cases of a plan.
+
+    cases: in order, without duplicates
+    adjusted: sentences about sizes that were rounded
+    weights: traffic of the uneven cases
     """
 
     cases: tuple[Case, ...]
@@ -79,18 +82,19 @@ class Cases:
 
 
 def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "direct", cores: int = 1) -> Cases:
-    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts; ``device`` is what the backend of the plan drives,
-    ``way`` how the page cache can be kept out of the files below the path of the plan, ``cores`` how many of them every
-    rank has at least.
+    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts.
 
+    device: driven by the plan's backend
+    way: how the page cache can be bypassed for files below the plan's path
+    cores: fewest cores of any rank
     A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
-    possible one, and said. Raises UsageError for groups that do not fit the world.
+    possible size, and noted in ``adjusted``. Raises UsageError for groups that do not fit the world.
     """
     _refuse_many(plan, ranks)
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
     weights: dict[TrafficKey, traffic.Weights] = {}
-    made = 0  # with repeats, which take as long
+    made = 0  # with duplicates, which take as long
     for sweep in plan.sweep:
         sizes = len(units.parse_sizes(sweep.sizes))
         for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
@@ -116,11 +120,11 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     return Cases(tuple(cases), tuple(adjusted), weights)
 
 
-_TOO_MANY = f"the plan has more than {limits.MOST_CASES} cases, the most that is allowed; ask for fewer sizes"
+_TOO_MANY = f"the plan has more than {limits.MOST_CASES} cases, the allowed maximum; use fewer sizes"
 
 
 def _refuse_many(plan: Plan, ranks: int) -> None:
-    """Raise UsageError for more ranks than are allowed, also for the sweeps that each split them."""
+    """Raise UsageError for too many ranks, alone or times the number of sweeps, each of which splits them."""
     if ranks > limits.MOST_RANKS:
         raise UsageError(f"{ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}")
     if len(plan.sweep) * ranks > limits.MOST_SWEEP_RANKS:
@@ -129,13 +133,11 @@ def _refuse_many(plan: Plan, ranks: int) -> None:
             f"{limits.MOST_SWEEP_RANKS}"
         )
     if (each := sum(sweep.groups.strip() == EACH for sweep in plan.sweep)) * ranks > limits.MOST_CASES:
-        raise UsageError(f"groups each of {ranks} ranks in {each} sweep(s): {_TOO_MANY}")
+        raise UsageError(f"groups 'each' of {ranks} ranks in {each} sweep(s): {_TOO_MANY}")
 
 
 def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> tuple[Settings, ...]:
-    """Those of the op, on each node of memory. Raises UsageError for more than there may be cases, before all of them
-    are made.
-    """
+    """All settings of the op, on each NUMA node. Raises UsageError if there are too many, before building them."""
     if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
     if op.splits:
@@ -200,7 +202,7 @@ def _cases_of(
 def _in_place(op: Op, choice: InPlace) -> tuple[bool, ...]:
     if choice == "native" or not op.sized:
         return op.in_place[:1]
-    # What was asked for and the op lacks is still made a case: stored as skipped, not just missing.
+    # A request that the op cannot fulfil still becomes a case, which is stored as skipped.
     return op.in_place if choice == "both" else (choice == "yes",)
 
 
@@ -226,18 +228,18 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
 
 
 def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
-    """What is trained, on all ranks. Of several numbers of replicas, those count that divide ranks.
+    """The workloads of a sweep on all ranks, with those of the requested ``replicas`` that divide the ranks.
 
-    Raises UsageError where none does, and for a rank that there is not.
+    Raises UsageError if none of them does, and for a slow rank that does not exist.
     """
-    usual = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
-    asked = (usual,) if sweep.replicas is None else sweep.replicas
+    default = 2 if "shard" in op.splits and ranks % 2 == 0 else 1
+    asked = (default,) if sweep.replicas is None else sweep.replicas
     dividing = [replicas for replicas in asked if ranks % replicas == 0]
     if not dividing:
-        raise UsageError(f"key 'replicas': {', '.join(map(str, asked))} do not divide {ranks} ranks; want a divisor")
+        raise UsageError(f"key 'replicas': {', '.join(map(str, asked))} does not divide {ranks} ranks; use a divisor")
     slow = list(map(parse_slow, sweep.slow_ranks))
     if (beyond := max((rank for rank, _ in slow), default=0)) >= ranks:
-        raise UsageError(f"key 'slow_ranks': there is no rank {beyond} among {ranks}")
+        raise UsageError(f"key 'slow_ranks': rank {beyond} does not exist; use 0 to {ranks - 1}")
     exchanges = [exchange_in_words(*parse_exchange(one)) for one in sweep.exchanges] if op.name == EXCHANGE else [None]
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     replicated = dividing if op.splits != ("dp",) else [ranks]
@@ -269,7 +271,7 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
 
 
 def _algorithms(op: Op, wanted: Sequence[str]) -> Iterator[Settings]:
-    """Of an op that has some over send and receive; what only other ops of the sweep have is left out."""
+    """The wanted algorithms that this op has; algorithms of other ops in the sweep are skipped."""
     every = (LIBRARY, *ALGORITHMS[op.name])
     for name in every if ALL_ALGORITHMS in wanted else wanted:
         if name in every:
@@ -277,12 +279,12 @@ def _algorithms(op: Op, wanted: Sequence[str]) -> Iterator[Settings]:
 
 
 def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
-    """The weights of a group of ``ranks``. Raises UsageError when the matrix is for another number of them."""
+    """The weights for a group of ``ranks``. Raises UsageError if the matrix is for another number of ranks."""
     if sweep.traffic is None:
         return traffic.imbalanced(ranks, sweep.imbalance)
     if len(sweep.traffic) != ranks:
         raise UsageError(
-            f"the traffic matrix is for {len(sweep.traffic)} ranks, but a group has {ranks} ranks; make them agree"
+            f"the traffic matrix is for {len(sweep.traffic)} ranks, but a group has {ranks} ranks; use equal numbers"
         )
     return sweep.traffic
 
@@ -293,11 +295,10 @@ def _multiples(unit: int, itemsize: int) -> Shape:
 
 
 def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
-    """About how long a run takes: the time budget of every case, with start-up, warm-up and checks, which for files are
-    the larger part.
+    """Estimated duration of a run: the time budget of every case, plus start-up, warm-up and checks (the larger part
+    for files).
 
-    An upper estimate for a backend that converges early, a lower one where a single call takes a large part of the
-    budget: it is a guide for the user, not a promise.
+    An overestimate if a backend converges early; an underestimate if a single call takes a large part of the budget.
     """
     timing = plan.timing
     per_round = timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
@@ -310,7 +311,7 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
 
 
 def _file_seconds(case: Case) -> float:
-    """What a block does with its files, if it has any, besides its samples."""
+    """Time that a block spends on its files outside its samples."""
     op = OPS[case.op]
     if not op.stores:
         return 0.0
@@ -321,8 +322,8 @@ def _file_seconds(case: Case) -> float:
 
 @lru_cache
 def _rounds(op: str, spec: str, ranks: int, pairs: Pairs | None) -> int:
-    """How many times a block warms up and samples: once, but for every round of pairs of the matrix. It is kept, for a
-    split of many ranks takes long, and cases share few.
+    """How often a block warms up and samples: once, or once per round of a pair matrix. Cached, because splitting many
+    ranks takes long and cases share few splits.
     """
     if OPS[op].members != "pairs":
         return 1
@@ -332,7 +333,7 @@ def _rounds(op: str, spec: str, ranks: int, pairs: Pairs | None) -> int:
 
 
 def shares(case: Case, weights: Mapping[TrafficKey, traffic.Weights]) -> Matrix:
-    """The traffic matrix of an uneven case in elements; empty for every other."""
+    """The traffic matrix of an uneven case in elements; empty for other cases."""
     wanted = weights.get(_traffic_key(case))
     return () if wanted is None else traffic.split(wanted, case.count)
 

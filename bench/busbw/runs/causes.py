@@ -1,4 +1,4 @@
-"""Why a case failed: by its own doing, or by that of the machine, which another time may be well."""
+"""Why a case failed: because of the case itself, or because of the machine, where it may succeed later."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from busbw.errors import ClockError, LaunchError, RankFailure, StoreError
 from busbw.runs.records import Case, Failed, FailureCause
 
 WRONG_DATA = "wrong data"
-"""How the error of a case begins whose data are wrong."""
+"""Prefix of the error of a case with wrong data."""
 
 _CODES = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
@@ -15,14 +15,13 @@ _CODES = (
     *(errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH),
 )
 _ENVIRONMENT = (*map(os.strerror, _CODES), "Connection closed by peer")
-"""The system's words for a disk, a limit or a network that is at fault. Libraries written in C++ hand on these words
-and no number; no memory is not among them, because of a size that is too large it is true for ever. The last one is
-Gloo's.
+"""System messages for a failing disk, limit or network. C++ libraries pass on these messages without the number. Out of
+memory is not among them, because a size that is too large always fails. The last one is Gloo's.
 """
 
 
 def cause_of(error: Exception | str) -> FailureCause:
-    """The cause of a failure, by what broke the launch, or by the words that all ranks agree on for one case."""
+    """The cause of a failure, from the exception that broke the launch, or the message that all ranks agreed on."""
     text = str(error)
     if text.startswith(WRONG_DATA):
         return "wrong_data"
@@ -34,5 +33,5 @@ def cause_of(error: Exception | str) -> FailureCause:
 
 
 def failed(case: Case, launch: int, block: int, error: Exception | str) -> Failed:
-    """The row of a block of ``case`` that gave no result, because of ``error``."""
+    """The row of a block of ``case`` that gave no result because of ``error``."""
     return Failed(case=case, launch=launch, block=block, error=str(error), cause=cause_of(error))

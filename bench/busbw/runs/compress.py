@@ -1,8 +1,8 @@
-"""Large runs are packed when they have ended, and unpacked when they are resumed.
+"""Compresses large runs when they have ended, and unpacks them when they are resumed.
 
-While a run is measured its samples are plain lines, so that a writer that is killed loses at most the last one. When it
-has come to its end and has grown large, the file is compressed; ``store.read`` takes either. At every moment of it one
-of the two files is whole: the packed one is put in its place in one step, and as long as it is there it counts.
+During measurement the samples are plain lines, so that a killed writer loses at most the last line. When a large run
+has ended, the file is compressed; ``store.read`` accepts both forms. One of the two files is complete at any time: the
+packed file is put in place atomically, and takes precedence as long as it exists.
 """
 
 import contextlib
@@ -17,22 +17,22 @@ from busbw.runs import files
 from busbw.runs.store import PACKED_FILE, SAMPLES_FILE
 
 PACK_BYTES = 32 << 20
-"""Samples that take less are left as they are: to be read by eye and with grep."""
+"""Smaller files stay uncompressed, readable and searchable with grep."""
 
 _LEVEL = 6
 
 
 def pack(folder: Path, least_bytes: int = PACK_BYTES) -> None:
-    """Compress the samples of a run that has ended, if they take ``least_bytes`` or more.
+    """Compress the samples of a run that has ended, if they have ``least_bytes`` or more.
 
-    A disk that has no room for it is no reason to fail a run that is whole: the plain file then stays.
+    On a full disk the plain file stays: the run is complete, so it must not fail.
     """
     plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
-    # A disk that has no room for it, or a file that is gone, is no reason to fail.
+    # A full disk or a missing file must not fail the run.
     with contextlib.suppress(OSError):
         if plain.stat().st_size < least_bytes:
             return
-        # No name and no time of day inside, so that the same samples give the same bytes.
+        # No name and no time inside, so that the same samples give the same bytes.
         with (
             plain.open("rb") as source,
             files.replaced(packed) as file,
@@ -43,9 +43,9 @@ def pack(folder: Path, least_bytes: int = PACK_BYTES) -> None:
 
 
 def unpack(folder: Path) -> None:
-    """Make the samples plain lines again, so that they can be appended to. Raises StoreError when that fails.
+    """Make the samples plain lines again, so that they can be appended to. Raises StoreError on failure.
 
-    They are written into the file that is there, which may be claimed; the packed one goes last.
+    The existing plain file, which may be locked, is overwritten; the packed file is removed last.
     """
     plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
     if not packed.exists():
@@ -58,4 +58,4 @@ def unpack(folder: Path) -> None:
             os.fsync(sink.fileno())
         packed.unlink()
     except (OSError, EOFError, zlib.error) as error:
-        raise StoreError(f"cannot unpack {packed}: {error}; it is left as it was") from error
+        raise StoreError(f"cannot unpack {packed}: {error}; the packed file is unchanged") from error

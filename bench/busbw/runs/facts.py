@@ -1,7 +1,7 @@
-"""The shape of the facts about a host that readers go by. Others may stand beside them, and any may be missing or null.
+"""The schema of host facts that readers rely on. Other facts may be present, and any fact may be missing or null.
 
-``environment`` and the modules below it record them, and docs/formats.md says what they are. A run whose facts have
-another shape was changed by somebody else: this is where that is found, so that no reader has to expect it.
+``environment`` and its modules record the facts, and docs/formats.md describes them. Facts of another shape were edited
+by hand; they are rejected here, so that no reader has to handle them.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ SAME_FACTS: Final = (
     *("kernel", "python", "torch", "mpi.library", "mpi.threads", "mpi.transport", "nccl.version"),
     *("virtualization", "thp", "storage.type", "storage.device"),
 )
-"""Facts of a host that may not change within a run, or between runs that are pooled."""
+"""Facts of a host that must not change within a run, or between runs that are pooled."""
 
 SAME_VARIABLES: Final = (
     *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
     *("OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_"),
 )
-"""How variables begin that may not, either."""
+"""Prefixes of environment variables that must not change either."""
 
 
 def fact(facts: Mapping[str, JSON], path: str) -> JSON:
-    """The value at a dotted ``path`` such as ``cpu.usable_cores``; None where any step of it is missing."""
+    """The value at a dotted ``path`` such as ``cpu.usable_cores``; None if any step is missing."""
     value: JSON = facts
     for step in path.split("."):
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -55,7 +55,7 @@ _RANK = {
     "variables": dict[str, str],
 }
 OF_A_JOB: Final = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "ranks": [_RANK]}
-"""Facts of a host that may change within a run, because its launches may be in several jobs."""
+"""Facts of a host that may change within a run, because its launches may belong to several jobs."""
 _CORES = ("physical_cores", "logical_cores", "usable_cores")
 _NIC = {**dict.fromkeys(("name", "kind", "driver"), str), "up": bool, "speed_bytes_per_second": Rate}
 _NVLINK = {**dict.fromkeys(("generation", "up", "down", "switch", "untold"), Count), "peers": dict[str, Count]}
@@ -84,11 +84,11 @@ _HOST = {
     "versions": dict[str, str | None],
     "resumed": [{**OF_A_JOB, "launch": Count}],
 }
-"""A name → its type, a table of more names, or a list of what is in the brackets."""
+"""Name → its type, a table of further names, or a list of the bracketed type."""
 
 
-def _type_of(shape: Any) -> Any:  # noqa: ANN401 - a type is no value that could be typed
-    """The type that msgspec holds facts of this ``shape`` against: any of them may be null, others are passed over."""
+def _type_of(shape: Any) -> Any:  # noqa: ANN401 - a type is not a typed value
+    """The msgspec type of facts of this ``shape``: any field may be null, and other fields are ignored."""
     if isinstance(shape, dict):
         return msgspec.defstruct("Facts", [(name, _type_of(of) | None, None) for name, of in shape.items()])
     return GenericAlias(list, _type_of(shape[0])) if isinstance(shape, list) else shape
@@ -98,7 +98,7 @@ _Facts = _type_of(_HOST)
 
 
 def flaw_of_facts(facts: Any) -> str | None:  # noqa: ANN401 - JSON
-    """Where the facts of a host have another shape than those that are recorded; None where they have not."""
+    """Error message if the facts of a host do not fit the schema, else None."""
     try:
         msgspec.convert(facts, _Facts)
     except (msgspec.ValidationError, RecursionError) as error:

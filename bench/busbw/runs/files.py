@@ -1,4 +1,4 @@
-"""Files that somebody else may have put there: only regular ones are opened, and nothing is read without a bound."""
+"""Reading files of unknown origin: only regular files are opened, and only a limited number of bytes is read."""
 
 import errno
 import gzip
@@ -13,29 +13,29 @@ from typing import IO
 from busbw.errors import StoreError
 
 LONGEST_LINE_BYTES = 2 << 30
-"""Of one row: some 80 million samples of a group, or all pairs of 1,500 ranks."""
+"""Longest row: about 80 million samples of a group, or all pairs of 1,500 ranks."""
 
 MOST_DOCUMENT_BYTES = 256 << 20
-"""Of one JSON document, the facts of some 10,000 hosts."""
+"""Largest JSON document: the facts of about 10,000 hosts."""
 
 _MOST_OF_PACKED = 100
 _ALWAYS_UNPACKED_BYTES = 1 << 20
-"""Samples shrink to a third; what grows beyond 100 times its packed size (and this) was made to fill the memory."""
+"""Samples compress to a third; a file that grows to more than 100 times its size (and this) is a zip bomb."""
 
 _PIECE_BYTES = 1 << 20
 
 
 class NotRegular(OSError):
-    """A folder, a pipe, a device: reading it might never end."""
+    """A folder, pipe or device: reading it might never end."""
 
 
 class TooLong(OSError):
-    """More bytes than what was written there can have."""
+    """The file is longer than any file that busbw writes."""
 
 
 @contextmanager
 def explained(doing: str, path: Path) -> Iterator[None]:
-    """Within, an OSError becomes the StoreError that one cannot be ``doing`` (read, write, open) ``path``."""
+    """Turn an OSError in the block into StoreError: cannot ``doing`` (read, write, open) ``path``."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def explained(doing: str, path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """``path`` opened for reading. Raises NotRegular for what is no regular file, OSError as ``open`` does."""
+    """``path``, opened for reading. Raises NotRegular, and OSError like ``open``."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         require_regular(handle)
@@ -55,8 +55,8 @@ def opened(path: Path) -> IO[bytes]:
 
 @contextmanager
 def replaced(target: Path) -> Iterator[IO[bytes]]:
-    """A draft that takes the place of ``target`` in one step, once all of it is on the disk; of one that fails nothing
-    is left. Raises OSError.
+    """A draft that replaces ``target`` atomically once it is completely on disk; a failed draft is removed. Raises
+    OSError.
     """
     draft = target.with_name(f".{target.name}.draft")
     try:
@@ -72,25 +72,25 @@ def replaced(target: Path) -> Iterator[IO[bytes]]:
 
 
 def require_regular(handle: int) -> None:
-    """Raise NotRegular when the open file ``handle`` is no regular file."""
+    """Raise NotRegular if the open file ``handle`` is not a regular file."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-        raise NotRegular(errno.EINVAL, "it is no regular file")
+        raise NotRegular(errno.EINVAL, "not a regular file")
 
 
 def document(path: Path) -> bytes:
-    """All bytes of a JSON document. Raises as ``opened``, and TooLong."""
+    """All bytes of a JSON document. Raises like ``opened``, and TooLong."""
     with opened(path) as file:
         content = file.read(MOST_DOCUMENT_BYTES + 1)
     if len(content) > MOST_DOCUMENT_BYTES:
-        raise TooLong(errno.EFBIG, f"it has more than the {MOST_DOCUMENT_BYTES} bytes that are read of it")
+        raise TooLong(errno.EFBIG, f"larger than the allowed {MOST_DOCUMENT_BYTES} bytes")
     return content
 
 
 @contextmanager
 def lines(path: Path, *, packed: bool) -> Iterator[Iterator[bytes]]:
-    """The lines of ``path``, each with its newline but for a last one that is torn; ``packed``: gzip.
+    """The lines of ``path`` with their newlines; only an incomplete last line has none. ``packed``: gzip.
 
-    Raises as ``opened``, and while lines are taken TooLong, and what gzip raises for a broken archive.
+    Raises like ``opened``; while iterating, TooLong and the exceptions of gzip for a broken archive.
     """
     with opened(path) as file:
         if not packed:
@@ -106,13 +106,13 @@ def _lines(file: IO[bytes] | gzip.GzipFile, longest: int, most: int | None = Non
     while line := _line(file, longest + 1):
         taken += len(line)
         if len(line) > longest or (most is not None and taken > most):
-            raise TooLong(errno.EFBIG, "it has more bytes than rows that were measured can have")
+            raise TooLong(errno.EFBIG, "longer than measured rows can be")
         yield line
-        del line  # a long one is gone before the next one is there
+        del line  # frees a long line before the next one is read
 
 
 def _line(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    """``file.readline(most)``, which would have the pieces of a long line and the line at one time."""
+    """``file.readline(most)``, which would hold both a long line and its chunks in memory."""
     line = file.readline(min(most, _PIECE_BYTES))
     if len(line) < _PIECE_BYTES or line.endswith(b"\n"):
         return line

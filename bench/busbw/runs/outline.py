@@ -1,7 +1,7 @@
-"""How far runs are, read without their samples: what a list of thousands of them needs.
+"""Outlines: the progress of runs, read without their samples, for lists of thousands of runs.
 
-Of a row its kind, case, launch and block are decoded, and the rest is passed over: that it is JSON is all that is known
-of it. ``store.read`` holds every number against the others; what it would refuse may be listed here.
+Of a row, only kind, case, launch and block are decoded; the rest is only parsed as JSON. ``store.read`` checks all
+numbers for consistency, so it may refuse a run that is listed here.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,11 @@ from busbw.runs.records import JSON, SCHEMA, TRANSIENT, Case, Ended, LaunchStart
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A run without its samples. ``launches`` maps the number of each to the one it resumes, ``blocks`` are (launch,
-    case, number) of those that were measured, ``out`` are the cases that were skipped or failed by their own doing.
+    """A run without its samples.
+
+    launches: number of a launch → the launch that it resumes, or None
+    blocks: (launch, case, number) of every measured block
+    out: cases that were skipped, or failed through their own fault
     """
 
     machine: str
@@ -37,7 +40,7 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What is read of ``run.json`` of this schema or of an older one; its environments are most of it."""
+    """Decoded part of a ``run.json``; its environments, which are skipped, make up most of the file."""
 
     schema: int
     machine: str
@@ -46,12 +49,8 @@ class _Head(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
 
 
-class _OldHead(_Head, frozen=True):
-    cases: list[JSON]  # type: ignore[assignment]  # they are lifted first
-
-
 class _Row(msgspec.Struct, frozen=True):
-    """What is read of a row."""
+    """Decoded part of a row."""
 
     kind: str
     case: msgspec.Raw = msgspec.Raw()
@@ -63,14 +62,13 @@ class _Row(msgspec.Struct, frozen=True):
 
 _SCHEMA_OF = msgspec.json.Decoder(_Schema)
 _HEAD = msgspec.json.Decoder(_Head)
-_OLD_HEAD = msgspec.json.Decoder(_OldHead)
 _ROW = msgspec.json.Decoder(_Row)
 _CASE = msgspec.json.Decoder(Case)
 _END = msgspec.json.Decoder(Ended)
 
 
 def outline_of(stored: store.StoredRun) -> Outline:
-    """The outline of a run that was read."""
+    """The outline of a run that is already in memory."""
     run = stored.run
     return Outline(
         machine=run.machine,
@@ -88,12 +86,12 @@ def outline_of(stored: store.StoredRun) -> Outline:
 
 
 def outline(folder: Path) -> Outline:
-    """The outline of the run in ``folder``; raises as ``store.read`` does."""
+    """The outline of the run in ``folder``; raises like ``store.read``."""
     try:
         head, schema = _head(store.run_document(folder / store.RUN_FILE))
     except store.NOT_A_RECORD:
         return outline_of(store.read(folder))
-    # Anything else is read whole, which says what is wrong with it.
+    # Read other runs completely: that gives the right error message.
     if not 1 <= schema <= SCHEMA or any(soundness.flaws_of_plan(head.plan, len(head.cases))):
         return outline_of(store.read(folder))
     seen = _Seen(schema)
@@ -114,16 +112,15 @@ def outline(folder: Path) -> Outline:
 
 
 def _head(content: bytes) -> tuple[_Head, int]:
-    """The head as of now, and the schema that it was written in."""
+    """The head in the current schema, and the schema of the file."""
     schema = _SCHEMA_OF.decode(content).schema
-    if not 1 <= schema < SCHEMA:
-        return _HEAD.decode(content), schema
-    old = msgspec.structs.asdict(_OLD_HEAD.decode(content))
-    return msgspec.convert(upgrades.run_as_now(old, schema), _Head), schema
+    if 1 <= schema < SCHEMA:
+        return msgspec.convert(upgrades.run_as_now(msgspec.json.decode(content), schema), _Head), schema
+    return _HEAD.decode(content), schema
 
 
 class _Seen:
-    """What the rows have told so far. Cases are decoded once: a run has the same ones again and again."""
+    """Collects the rows of a run. Each distinct case is decoded once, because a run repeats the same cases."""
 
     def __init__(self, schema: int) -> None:
         self._schema = schema
@@ -134,14 +131,10 @@ class _Seen:
         self._cases: dict[bytes, Case] = {}
 
     def take_all(self, path: Path) -> None:
-        """Take all rows of ``path``. Raises as ``store.decoded_lines``, and DamagedRun for an end that miscounts."""
-
-        def damaged(number: int, _: bytes, error: Exception) -> DamagedRun:
-            return DamagedRun(f"{path}, line {number}: {error}")
-
-        rows = sum(row is not None for _, _, row in store.decoded_lines(path, self._take, damaged))
+        """Read all rows of ``path``. Raises like ``store.decoded_lines``, and DamagedRun for a wrong count."""
+        rows = sum(row is not None for _, _, row in store.decoded_lines(path, self._take))
         if self.end is not None and self.end.rows not in {None, rows - 1}:
-            raise DamagedRun(f"{path}, line {rows}: the run ended with {self.end.rows} rows, and {rows - 1} are there")
+            raise DamagedRun(f"{path}, line {rows}: the run ended with {self.end.rows} rows, but has {rows - 1}")
 
     def _take(self, line: bytes) -> _Row:
         row = _ROW.decode(line)

@@ -1,4 +1,4 @@
-"""Where the ranks of a run sit, by what ``run.json`` says of it: cores, numbers, switches, and what is odd about it."""
+"""Placement of a run's ranks as recorded in ``run.json``: cores, GPUs, switches, and problems with it."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,13 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """One rank's place; None is what was not recorded. ``local_rank`` is its number on its host by the launcher,
-    ``cores`` are those that it may use, ``numa_nodes`` where they lie, ``gpu`` is the number of its GPU on the host and
-    ``gpu_address`` that one's place on PCI, ``switches`` are those above the host from the top down to the leaf, as
-    Slurm knows them (empty: it knows none).
+    """Placement of one rank; None: not recorded.
+
+    local_rank: number on its host, given by the launcher
+    cores: cores it may use
+    numa_nodes: NUMA nodes of these cores
+    gpu, gpu_address: number of its GPU on the host, and PCI address
+    switches: switches above the host, from the top to the leaf, from Slurm's topology (empty: no topology)
     """
 
     rank: int
@@ -31,50 +34,50 @@ class RankPlacement:
 
 
 def rank_placements(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[RankPlacement, ...]:
-    """The place of every rank; ``hosts[r]`` is the host of rank r. Facts that are missing or no facts are None."""
+    """The placement of every rank; ``hosts[r]`` is the host of rank r. Missing facts are None."""
     return tuple(_placement(rank, host, environments.get(host, {})) for rank, host in enumerate(hosts))
 
 
 def _placement(rank: int, host: str, environment: Mapping[str, JSON]) -> RankPlacement:
-    told: Mapping[str, JSON] = next((one for one in environment.get("ranks") or () if one.get("rank") == rank), {})
-    listed, nodes = told.get("cores"), told.get("numa_nodes")
+    facts: Mapping[str, JSON] = next((one for one in environment.get("ranks") or () if one.get("rank") == rank), {})
+    listed, nodes = facts.get("cores"), facts.get("numa_nodes")
     cores = None if listed is None else numbers_in(listed)
     switches = (environment.get("node") or {}).get("switches")
     return RankPlacement(
         rank=rank,
         host=host,
-        local_rank=told.get("local_rank"),
+        local_rank=facts.get("local_rank"),
         cores=None if cores is None else frozenset(cores),
         numa_nodes=None if nodes is None else tuple(nodes),
-        gpu=told.get("gpu"),
-        gpu_address=told.get("gpu_address"),
+        gpu=facts.get("gpu"),
+        gpu_address=facts.get("gpu_address"),
         switches=None if switches is None else tuple(switches),
     )
 
 
 def variables_of(environment: Mapping[str, JSON]) -> dict[str, str]:
-    """The recorded variables of a host, and those of single ranks as ``NAME of rank 0 of its
-    host``: by their order there, for in another run the same ranks may have other numbers.
+    """The recorded variables of a host and of its ranks; the latter as ``NAME of rank 0 of its host``, numbered by
+    their order on the host, because the same ranks may have other numbers in another run.
     """
     found: dict[str, str] = dict(environment.get("variables") or {})
-    for place, told in enumerate(environment.get("ranks") or ()):
-        own = told.get("variables") or {}
+    for place, rank in enumerate(environment.get("ranks") or ()):
+        own = rank.get("variables") or {}
         found |= {f"{name} of rank {place} of its host": value for name, value in own.items()}
     return found
 
 
 def mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
-    """The mappings in ``value`` where it is a list; nothing else."""
+    """The mappings in ``value`` if it is a list; otherwise nothing."""
     if isinstance(value, list):
         yield from (one for one in value if isinstance(one, Mapping))
 
 
-# --- how far two ranks are from each other -------------------------------------------------------------------------
+# --- distance of two ranks -----------------------------------------------------------------------------------------
 
 
 def distance(one: RankPlacement, other: RankPlacement) -> int | None:
-    """0 within a host, 1 below one leaf switch, and one more for every level that the way between two leaves climbs;
-    None between hosts whose switches are not known.
+    """0 within a host, 1 below one leaf switch, plus 1 for every further level on the path between two leaves; None
+    between hosts with unknown switches.
     """
     if one.host == other.host:
         return WITHIN_A_HOST
@@ -85,7 +88,7 @@ def distance(one: RankPlacement, other: RankPlacement) -> int | None:
 
 
 def distance_in_words(steps: int | None) -> str:
-    """A distance as a heading has it."""
+    """A distance as a heading."""
     if steps is None:
         return "between hosts"
     if steps <= ONE_LEAF:
@@ -97,7 +100,7 @@ def distance_in_words(steps: int | None) -> str:
 
 
 def binding(placements: Sequence[RankPlacement]) -> str | None:
-    """How the ranks of one host are bound to cores, in words; None where that was not recorded."""
+    """Description of how the ranks of one host are bound to cores; None if that was not recorded."""
     known = [(one.rank, one.cores) for one in placements if one.cores]
     if len(known) != len(placements) or not placements:
         return None
@@ -115,24 +118,24 @@ def binding(placements: Sequence[RankPlacement]) -> str | None:
     return f"bound: each rank has {'' if fewest == most else f'{fewest} to '}{_count(most, 'core')} of its own"
 
 
-# --- what is odd ---------------------------------------------------------------------------------------------------
+# --- problems ------------------------------------------------------------------------------------------------------
 
 
 def taken_twice(placements: Sequence[RankPlacement], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
-    """Hosts and GPUs that ranks hold who should have one each, in words; empty where all is well."""
+    """Warnings about hosts and GPUs that several ranks share although each should have its own."""
     found: list[str] = []
     for host in dict.fromkeys(one.host for one in placements):
         here = [one for one in placements if one.host == host]
         machines = environments.get(host, {}).get("machines") or 1
         if machines > 1:
             found.append(
-                f"{machines} machines are called {host}: they count as one host, and whose clock, cores or network "
-                "is meant cannot be told; give each a name of its own"
+                f"{machines} machines are called {host} and count as one host, so clock, cores and network are "
+                "ambiguous; give each machine its own name"
             )
         elif numbers := list(_shared(here, lambda one: one.local_rank)):
             found.append(
-                f"host {host} is there twice: on it {_ranks_with(numbers, 'number')}; it was named or started on more "
-                "than once, so that its ranks share what those of others have for themselves"
+                f"host {host} appears twice: {_ranks_with(numbers, 'local rank')}; its ranks share what other ranks "
+                "have to themselves, so name it once and start its ranks once"
             )
         if gpus := list(_shared(here, lambda one: one.gpu_address if one.gpu is None else one.gpu)):
             found.append(f"ranks share a GPU on {host}: {_ranks_with(gpus, 'GPU')}")
@@ -142,7 +145,7 @@ def taken_twice(placements: Sequence[RankPlacement], environments: Mapping[str, 
 def _shared(
     placements: Iterable[RankPlacement], what: Callable[[RankPlacement], Hashable]
 ) -> Iterator[tuple[Hashable, list[int]]]:
-    """Whatever more than one of ``placements`` has, with their ranks."""
+    """Each value that several of ``placements`` share, with their ranks."""
     by_value: dict[Hashable, list[int]] = {}
     for one in placements:
         if (value := what(one)) is not None:
@@ -158,12 +161,12 @@ def _ranks_with(shared: Sequence[tuple[Hashable, list[int]]], noun: str) -> str:
 def oversubscribed_hosts(
     hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]
 ) -> dict[str, tuple[int, int]]:
-    """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
+    """Hosts with more ranks than usable cores, as (ranks, cores)."""
     return {host: found for host, found in ranks_and_cores(hosts, environments).items() if found[0] > found[1]}
 
 
 def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> dict[str, tuple[int, int]]:
-    """How many ranks each host has, and how many cores they may use; without hosts that do not tell."""
+    """Ranks and usable cores of each host; hosts with an unknown number of cores are left out."""
     found: dict[str, tuple[int, int]] = {}
     for host in dict.fromkeys(hosts):
         cpu = environments.get(host, {}).get("cpu") or {}
@@ -173,23 +176,23 @@ def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, Mapping[str
 
 
 def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> str | None:
-    """What a job of Slurm was to have and these ranks, which ``launcher`` started, are not: the script of a batch job
-    runs once, on its first node. A step of one task, in which ranks are started on purpose, tells of itself.
+    """Warning if a Slurm job has tasks that these ranks, started by ``launcher``, do not use: a batch script runs once,
+    on the first node. Ranks started on purpose within a step of one task are recognised by the step's variables.
     """
-    told = variables_of(environments.get(hosts[0], {}))
-    if launcher != "local" or "SLURM_STEP_NODELIST" in told:
+    variables = variables_of(environments.get(hosts[0], {}))
+    if launcher != "local" or "SLURM_STEP_NODELIST" in variables:
         return None
-    tasks, nodes = (_number(told, name) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
+    tasks, nodes = (_number(variables, name) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
     if max(tasks, nodes) == 1 or (nodes == 1 and tasks == len(hosts)):
         return None
     asked = f"{max(tasks, nodes)} tasks" if nodes == 1 else f"{max(tasks, nodes)} tasks on {nodes} nodes"
     ranks = f"{_count(len(hosts), 'rank')} on {hosts[0]} alone"
-    return f"this job of Slurm has {asked}, and this run has {ranks}: srun busbw run starts one in each task"
+    return f"this Slurm job has {asked}, but this run has {ranks}; use srun busbw run to start one rank per task"
 
 
-def _number(told: Mapping[str, str], name: str) -> int:
-    """The whole number in a variable of Slurm; 1 where there is none."""
-    value = told.get(name, "")
+def _number(variables: Mapping[str, str], name: str) -> int:
+    """The integer in a Slurm variable; 1 if there is none."""
+    value = variables.get(name, "")
     return int(value) if value.isdigit() else 1
 
 
@@ -198,7 +201,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
-    """What a user should hear before the first number, one line each."""
+    """Warnings for the user before the first result, one line each."""
     crowded = oversubscribed_hosts(hosts, environments)
     lines = []
     if crowded:

@@ -1,6 +1,5 @@
-"""What to measure: a plan, from a TOML file, a shipped suite or options."""
+"""Plans: what to measure, from a TOML file, a shipped suite or options."""
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,25 +34,26 @@ _EVERY_ALGORITHM = tuple(
 )
 
 
-_MOST_TIMING: dict[str, float] = {
-    "blocks": limits.MOST_BLOCKS,
-    "precision": 1,
-    **dict.fromkeys(("min_samples", "least_samples", "max_samples"), limits.MOST_SAMPLES),
-    **dict.fromkeys(("warmup_calls", "warmup_calls_cap"), limits.MOST_SAMPLES),
-    **dict.fromkeys(("min_seconds", "max_seconds"), limits.LONGEST_SECONDS),
-    **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), limits.LONGEST_SECONDS),
+_TIMING_RANGES: dict[str, tuple[float, float]] = {
+    "blocks": (1, limits.MOST_BLOCKS),
+    **dict.fromkeys(("least_samples", "warmup_calls"), (1, limits.MOST_SAMPLES)),
+    **dict.fromkeys(("min_samples", "max_samples", "warmup_calls_cap"), (0, limits.MOST_SAMPLES)),
+    **dict.fromkeys(("min_seconds", "max_seconds"), (0, limits.LONGEST_SECONDS)),
+    **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), (0, limits.LONGEST_SECONDS)),
 }
-"""Each number of the protocol → the most that it may be; the least is 0."""
+"""Field of the protocol → its minimum and maximum."""
 
 
 class Timing(Record, frozen=True, kw_only=True):
-    """How long and how often: the protocol's numbers. Times are seconds, budgets are per case and launch.
+    """Parameters of the measurement protocol. Times are in seconds; budgets are per case and launch.
 
-    ``blocks`` blocks of each case are spread over a launch. Sampling stops when the interval of the median is within
-    ± ``precision``, but not before ``min_samples`` and ``min_seconds``; at the latest at ``max_seconds`` or
-    ``max_samples`` (then still with ``least_samples``). ``launch_warmup_seconds`` of small collectives start a
-    launch; each block warms up for ``warmup_seconds``, at least ``warmup_calls`` and at most ``warmup_calls_cap``
-    calls. After ``timeout_seconds`` without progress a rank is taken for lost.
+    blocks: blocks per case, spread over a launch
+    precision: sampling stops when the confidence interval of the median is within ± this fraction
+    min_samples, min_seconds: but not before
+    max_seconds, max_samples: and at the latest then, with at least ``least_samples``
+    launch_warmup_seconds: small collectives at the start of a launch
+    warmup_seconds: warm-up of a block, with ``warmup_calls`` to ``warmup_calls_cap`` calls
+    timeout_seconds: a rank without progress for this long is considered lost
     """
 
     blocks: int = 2
@@ -70,18 +70,15 @@ class Timing(Record, frozen=True, kw_only=True):
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for name, most in _MOST_TIMING.items():
-            refuse_beyond(name, getattr(self, name), 0, most)
-        refuse_beyond("timeout_seconds", self.timeout_seconds, -math.inf, math.inf)
+        for name, (least, most) in _TIMING_RANGES.items():
+            refuse_beyond(name, getattr(self, name), least, most)
         if not 0 < self.timeout_seconds <= limits.LONGEST_TIMEOUT_SECONDS:
             raise UsageError(
-                f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; allowed is above 0 and up to "
+                f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; use a number above 0 and up to "
                 f"{limits.LONGEST_TIMEOUT_SECONDS}"
             )
-        if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
-            raise UsageError(
-                "blocks, least_samples and warmup_calls must be at least 1, warmup_calls_cap at least warmup_calls"
-            )
+        if self.warmup_calls > self.warmup_calls_cap:
+            raise UsageError(f"want warmup_calls ({self.warmup_calls}) ≤ warmup_calls_cap ({self.warmup_calls_cap})")
         if not self.least_samples <= self.min_samples <= self.max_samples:
             raise UsageError("want least_samples ≤ min_samples ≤ max_samples")
         if not 0 < self.precision < 1:
@@ -91,21 +88,29 @@ class Timing(Record, frozen=True, kw_only=True):
 
 
 class Sweep(Record, frozen=True, kw_only=True):
-    """Ops × modes × data types × reductions × sizes. Sizes are written as in ``units.parse_sizes``. Files are gone
-    through in each of ``blocks``, with each of ``depths`` of them under way, past the page cache where ``direct``.
+    """One sweep of a plan: ops × modes × data types × reductions × sizes.
 
-    ``modes``, ``sync``, ``cache`` and ``pre_enqueue`` say how calls are timed (see ``records.Case``), ``in_place``
-    whether they receive into the buffer that they send from (native: as the op usually does), ``pinning`` what memory
-    of the host is copied from and to, where a GPU copies. ``threads``: how many of a rank share a call, where they can,
-    as in ``ops.threads``; None: its own thread makes it, unbound. ``numa_nodes``: the NUMA nodes that memory of the
-    host is put on, one after another; None: it lies where it is touched first.
+    sizes: as in ``units.parse_sizes``
+    modes, sync, cache, pre_enqueue: how calls are timed, see ``records.Case``
+    in_place: whether the send buffer is the receive buffer (native: the op's default)
+    groups: split of the ranks, as in ``ops.groups``
+    imbalance, traffic: of all_to_all_v, as in ``ops.traffic``
+    pairs: whether disjoint pairs of a matrix run concurrently
+    algorithms: explicit algorithms, and ``library``
+    blocks, depths, direct: of file accesses: block sizes, blocks in flight, and whether to bypass the page cache
+    threads: threads of a rank that share a call, as in ``ops.threads``; None: only its main thread, unbound
+    pinning: kinds of host memory of GPU copies
+    numa_nodes: NUMA nodes of host memory, one case each; None: where it is first touched
 
-    Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale`` (None: as in
-    ``ops.training``); ``micro_batches`` of a step and replica (None: two for each stage of a pipeline, else one);
-    ``replicas`` of the model, where ranks divide more than the batch (None: one, of weights that groups of ranks divide
-    two); ``expert_imbalance`` and ``capacity`` as in ``workloads.routing``; ``compute`` as in ``ops.training``; each
-    also with each of ``slow_ranks``, one rank late by a known time, as in ``1=20ms``. ``exchanges``: how ranks exchange
-    gradients or weights, as in ``ops.exchanges``.
+    Training steps:
+    models: rows of ``busbw training models``
+    scale: of the models; None: as in ``ops.training``
+    micro_batches: per step and replica; None: two per pipeline stage, else one
+    replicas: of the model, if ranks divide more than the batch; None: one, or two if groups of ranks shard weights
+    expert_imbalance, capacity: as in ``workloads.routing``
+    compute: as in ``ops.training``
+    slow_ranks: further cases with one rank late by a known time, such as ``1=20ms``
+    exchanges: how ranks exchange gradients or weights, as in ``ops.exchanges``
     """
 
     ops: tuple[str, ...]
@@ -151,7 +156,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             given = getattr(self, key)
             try:
                 if key != "traffic" and isinstance(given, tuple) and len(given) > limits.MOST_VALUES:
-                    raise UsageError(f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}")  # noqa: TRY301 - the key is put before it below
+                    raise UsageError(f"{len(given)} values are too many; use at most {limits.MOST_VALUES}")  # noqa: TRY301 - the key is put before it below
                 if given is not None:
                     check(given)
             except UsageError as error:
@@ -159,9 +164,11 @@ class Sweep(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """A whole run. ``ranks`` None: as many as the machine or the launcher gives. ``path`` is the folder, on every host,
-    below which operations on storage make their files (None: nobody has said). ``record_trace``: the profiler
-    of the library writes a trace of one step of training, too.
+    """A whole run.
+
+    ranks: None: as many as the machine or the launcher provides
+    path: folder, on every host, below which storage ops create their files; None: not given
+    record_trace: also write a trace of one training step by the library's profiler
     """
 
     name: str = "custom"
@@ -180,37 +187,37 @@ class Plan(Record, frozen=True, kw_only=True):
             refuse_beyond("ranks", self.ranks, 1, limits.MOST_RANKS)
         refuse_beyond("seed", self.seed, -limits.LARGEST_SEED, limits.LARGEST_SEED)
         if "\0" in (self.path or ""):
-            raise UsageError(f"key 'path': {self.path!r} holds a NUL character, which no name of a file can have")
+            raise UsageError(f"key 'path': {self.path!r} contains a NUL character, which file names cannot contain")
         if len(self.sweep) > limits.MOST_SWEEPS:
-            raise UsageError(f"key 'sweep': {len(self.sweep)} are too many; allowed are up to {limits.MOST_SWEEPS}")
+            raise UsageError(f"key 'sweep': {len(self.sweep)} are too many; use at most {limits.MOST_SWEEPS}")
         if not self.sweep:
             raise UsageError("key 'sweep': want at least one; given none")
-        # Of the whole plan: a suite has sweeps of ops that know of no algorithms beside those that do.
+        # Checked over the whole plan: a suite may mix sweeps of ops with and without algorithms.
         ops = {op: None for sweep in self.sweep for op in sweep.ops}
-        theirs = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
-        nobodys = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in theirs}
-        if nobodys:
+        available = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
+        unavailable = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in available}
+        if unavailable:
             raise UsageError(
-                f"key 'algorithms': {', '.join(nobodys)} is an algorithm of none of {', '.join(ops)} "
-                "(busbw list algorithms)"
+                f"key 'algorithms': {', '.join(unavailable)} is not an algorithm of {', '.join(ops)}; "
+                "busbw list algorithms shows those of each op"
             )
 
     @property
     def storing(self) -> tuple[str, ...]:
-        """The operations that make files below the path."""
+        """The planned operations that create files below the path."""
         return tuple(name for name, op in OPS.items() if op.stores and any(name in sweep.ops for sweep in self.sweep))
 
     @property
     def files_below(self) -> str | None:
-        """The path, where something is to be made there."""
+        """The path, if any operation creates files there."""
         return self.path if self.storing else None
 
     def require_path(self) -> None:
-        """Raise UsageError when operations on storage are planned and nobody has said where."""
+        """Raise UsageError if storage operations are planned without a path."""
         if self.storing and not self.path:
             raise UsageError(
-                f"key 'path': {', '.join(self.storing)} make files and need to be told where; given nothing; want a "
-                "folder on the storage that is to be measured, on every host"
+                f"key 'path': {', '.join(self.storing)} need a folder for their files, but none is given; use one on "
+                "the storage to be measured, on every host"
             )
 
     def as_json(self) -> dict[str, JSON]:
@@ -225,11 +232,11 @@ def _require(given: Sequence[object]) -> None:
 
 
 def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
-    strangers = [name for name in given if name not in allowed]
-    if strangers or not given:
+    unknown = [name for name in given if name not in allowed]
+    if unknown or not given:
         names = [f"{allowed[0]} to {allowed[-1]}"] if isinstance(allowed, range) else [*map(str, allowed)]
-        found = f"{what} {', '.join(map(repr, strangers))} is unknown" if strangers else f"the list of {what}s is empty"
-        likely = nearest(str(strangers[0]), map(str, allowed)) if strangers else None
+        found = f"{what} {', '.join(map(repr, unknown))} is unknown" if unknown else f"the list of {what}s is empty"
+        likely = nearest(str(unknown[0]), map(str, allowed)) if unknown else None
         raise UsageError(f"{found}; {what_is_known(names, likely)}")
 
 
@@ -257,21 +264,21 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "slow_ranks": lambda ranks: list(map(parse_slow, ranks)),
     "exchanges": lambda names: _require([*map(parse_exchange, names)]),
 }
-"""A key of a sweep → what raises UsageError for a value of it that cannot be; None is always one that can."""
+"""Key of a sweep → function that raises UsageError for an invalid value; None is always valid."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
 
 
 def suites() -> dict[str, str]:
-    """Names of the shipped suites → their TOML text."""
+    """Name of a shipped suite → its TOML text."""
     folder = resources.files("busbw.runs") / "suites"
     found = {entry.name.removesuffix(".toml"): entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
     return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
 
 
 def read_suite(name: str) -> Plan:
-    """A shipped suite. Raises UsageError that lists the known ones."""
+    """A shipped suite. Raises UsageError that lists all suites."""
     known = suites()
     if name not in known:
         refuse_unknown("suite", name, known)
@@ -279,17 +286,17 @@ def read_suite(name: str) -> Plan:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan file. Raises UsageError with the key, the line and what is allowed there."""
+    """A plan file. Raises UsageError with key, line and allowed values."""
     return parse_plan(limits.read_text(path, limits.MOST_TOML_BYTES, "plan "), str(path), path.parent)
 
 
 def parse_plan(text: str, origin: str, folder: Path) -> Plan:
-    """A plan from TOML ``text``; a sweep's ``traffic`` may name a CSV file relative to ``folder``."""
+    """A plan from TOML ``text``; ``traffic`` of a sweep may name a CSV file relative to ``folder``."""
     document = limits.read_toml(text, origin)
     sweeps = document.get("sweep", [])
     sweeps = sweeps if isinstance(sweeps, list) else []
-    if len(sweeps) > limits.MOST_SWEEPS:  # before each of them is made, which may take long
-        raise UsageError(f"{origin}: key 'sweep': {len(sweeps)} are too many; allowed are up to {limits.MOST_SWEEPS}")
+    if len(sweeps) > limits.MOST_SWEEPS:  # before building them, which may take long
+        raise UsageError(f"{origin}: key 'sweep': {len(sweeps)} are too many; use at most {limits.MOST_SWEEPS}")
     read: dict[str, traffic.Weights] = {}
     cells = 0
     for sweep in sweeps:
@@ -300,17 +307,16 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
             cells += len(read[name]) ** 2
             if cells > limits.MOST_MATRIX_RANKS**2:
                 raise UsageError(
-                    f"{origin}: its matrices of traffic have together more than {limits.MOST_MATRIX_RANKS}² cells"
+                    f"{origin}: the traffic matrices together have more than {limits.MOST_MATRIX_RANKS}² cells"
                 )
     return limits.converted(document, text, origin, Plan, sweep=Sweep, timing=Timing)
 
 
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it
-    """``plan`` with options on top: ``ops`` selects among its sweeps, each setting goes to the plan or to every sweep.
+    """``plan`` with options applied: ``ops`` selects sweeps and ops; each setting goes to the plan or to every sweep.
 
-    Sizes leave the copies alone that a plan measures beside other ops: the peak of large messages is no peak when it
-    is taken with small ones. Raises UsageError when an op is not in the plan, and for a setting that changes nothing
-    because no op of the plan has such a thing.
+    ``sizes`` does not change local copies that a plan measures besides other ops: their purpose is the peak for large
+    messages. Raises UsageError for an op that is not in the plan, and for a setting that no op of the plan has.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     sweeps = list(plan.sweep)
@@ -328,7 +334,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     sweeps = [_with(sweep, given, keep_sizes=others and _is_peak(sweep)) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
-        # A budget below the plan's minimum means "less than that", not a contradiction.
+        # A time budget below the plan's minimum lowers the minimum too.
         pace.setdefault("min_seconds", max(0.0, min(plan.timing.min_seconds, pace["max_seconds"])))
     timing = msgspec.structs.replace(plan.timing, **pace)
     own = {key: value for key, value in given.items() if key in _OF_THE_PLAN}
@@ -338,12 +344,12 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
 
 
 _OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "record_trace"})
-"""Settings that no sweep has."""
+"""Settings of the plan rather than of a sweep."""
 
 
 @contextmanager
 def told_as_options() -> Iterator[None]:
-    """The plan knows its keys; who typed options has never seen them: what is refused within names the option."""
+    """Replace plan keys in error messages by option names, for users who typed options."""
     try:
         yield
     except UsageError as error:
@@ -363,13 +369,11 @@ _OPTIONS = {
     "slow_ranks": "--slow-rank",
     "timeout_seconds": "--timeout",
 }
-"""Keys of a plan → the options that have another name."""
+"""Plan key → its option, if the option has another name."""
 
 
 def given_path(path: str) -> str:
-    """The ``path`` of a plan as an option gives it: whole. An empty text stays one: it is a variable that was not set,
-    and not the folder that one happens to be in.
-    """
+    """``path`` as an absolute path. An empty one stays empty: it is an unset shell variable, not the current folder."""
     return str(Path(path).absolute()) if path else ""
 
 
@@ -392,23 +396,23 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
         ("models", "scale", "micro_batches", "compute", "slow_ranks", "record_trace"), lambda op: bool(op.splits)
     ),
 }
-"""Settings that only some ops have → which. All the others change how every op is timed."""
+"""Setting that only some ops have → whether an op has it. All other settings change how every op is timed."""
 
 
 def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
-    """Who gives a setting expects it to be in the numbers; that it was ignored cannot be seen in them. A setting that
-    is as it would be anyway is no such thing.
+    """Raise UsageError for a setting that no op of the plan has: ignoring it silently would mislead. A setting that
+    equals the default is accepted.
     """
-    usual = {field.name: field.default for field in msgspec.structs.fields(Sweep)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Sweep)}
     ops = tuple(name for name in OPS if any(name in sweep.ops for sweep in plan.sweep))
     for key, takes in _TAKEN_BY.items():
-        if key not in given or given[key] == usual.get(key):
+        if key not in given or given[key] == defaults.get(key):
             continue
         takers = [name for name, op in OPS.items() if takes(op) and (given[key] != "both" or len(op.in_place) > 1)]
         if not set(takers) & set(ops):
             others = [name for name in OPS if name not in takers]
             known = ", ".join(takers) if len(takers) < len(others) else f"all but {', '.join(others)}"
-            raise UsageError(f"key {key!r}: it would change nothing for {', '.join(ops)}; it is for {known}")
+            raise UsageError(f"key {key!r}: has no effect on {', '.join(ops)}; it applies to {known}")
 
 
 def _is_peak(sweep: Sweep) -> bool:

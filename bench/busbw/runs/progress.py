@@ -1,4 +1,4 @@
-"""How far a run is: which launches of its plan are there, whole or in part, by the blocks that have a row."""
+"""Progress of a run: which launches of its plan are complete or partial, counted in blocks that have a row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,15 +8,17 @@ from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 
 CaseBlock = tuple[Case, int]
-"""A block of a case, by its number."""
+"""A case and the number of one of its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``planned`` launches of the blocks ``whole`` each; ``there`` maps every launch that began to what it has of them.
+    """Progress of a run. A launch that resumes another one counts as that one.
 
-    A launch that measured what another one left counts for that one: ``origin`` says for which. Cases that were
-    skipped, or failed by their own doing, are no part of ``whole``: they lack nothing.
+    planned: number of launches in the plan
+    whole: blocks of a complete launch; cases that were skipped, or failed through their own fault, are excluded
+    there: launch → its measured blocks, for every launch that began
+    origin: launch → the launch of the plan whose blocks it measures
     """
 
     planned: int
@@ -25,25 +27,25 @@ class Progress:
     origin: Mapping[int, int]
 
     def planned_as(self, launch: int) -> int:
-        """The launch of the plan whose blocks ``launch`` measures: itself, or the one that it resumes."""
+        """The launch of the plan whose blocks ``launch`` measures: itself, or the launch that it resumes."""
         return self.origin.get(launch, launch)
 
     def lacking(self, launch: int) -> frozenset[CaseBlock]:
-        """What ``launch`` has not measured yet: all of it where it never began."""
+        """The blocks that ``launch`` has not measured; all of them if it never began."""
         return self.whole - self.there.get(launch, frozenset())
 
     @property
     def complete(self) -> int:
-        """How many launches have all their blocks."""
+        """Number of launches that have all their blocks."""
         return sum(not self.lacking(launch) for launch in self.there)
 
     @property
     def partial(self) -> dict[int, int]:
-        """The launches that began and lack blocks → how many blocks they have."""
+        """Launch that began but lacks blocks → number of its measured blocks."""
         return {launch: len(self.whole) - len(lacking) for launch in self.there if (lacking := self.lacking(launch))}
 
     def in_words(self) -> str:
-        """For people, who count launches from 1: "1 of 4 launches is complete, launch 2 in part (40 of 80 blocks)"."""
+        """A sentence that counts launches from 1: "1 of 4 launches is complete, launch 2 in part (40 of 80 blocks)"."""
         launches = "1 launch" if self.planned == 1 else f"{self.planned} launches"
         verb = "is" if self.complete == 1 else "are"
         whole = len(self.whole)
@@ -52,21 +54,21 @@ class Progress:
 
 
 def progress_of(stored: StoredRun | Outline) -> Progress:
-    """How much of its plan ``stored`` has. A plan that does not say how many blocks or launches it has (of an older
-    busbw) is taken to have as many as there are.
+    """The progress of a run. If its plan (of an older busbw) lacks the number of blocks or launches, the run is assumed
+    to have all of them.
     """
-    told = outline_of(stored) if isinstance(stored, StoredRun) else stored
-    timing = told.plan.get("timing") or {}
-    blocks = timing.get("blocks") or 1 + max((block for _, _, block in told.blocks), default=0)
+    run = outline_of(stored) if isinstance(stored, StoredRun) else stored
+    timing = run.plan.get("timing") or {}
+    blocks = timing.get("blocks") or 1 + max((block for _, _, block in run.blocks), default=0)
     origin: dict[int, int] = {}
-    for launch, resumes in told.launches.items():
+    for launch, resumes in run.launches.items():
         origin[launch] = launch if resumes is None else origin.get(resumes, resumes)
     there: dict[int, set[CaseBlock]] = {launch: set() for launch in sorted(set(origin.values()))}
-    for launch, case, block in told.blocks:
+    for launch, case, block in run.blocks:
         there.setdefault(origin.get(launch, launch), set()).add((case, block))
     return Progress(
-        planned=told.plan.get("launches") or len(there),
-        whole=frozenset((case, block) for case in told.cases if case not in told.out for block in range(blocks)),
+        planned=run.plan.get("launches") or len(there),
+        whole=frozenset((case, block) for case in run.cases if case not in run.out for block in range(blocks)),
         there={launch: frozenset(found) for launch, found in there.items()},
         origin=origin,
     )

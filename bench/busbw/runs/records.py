@@ -1,28 +1,31 @@
-"""What a run is made of: the values that the instrument writes and the analysis reads.
+"""Records of a run: the values that the instrument writes and the analysis reads.
 
-They are frozen, validate themselves, know nobody, and go to JSON and back through msgspec. What is stored is what
-was measured (integer nanoseconds per sample); every statistic, algbw and busbw is derived on reading.
+Records are frozen, validate themselves, depend on no other module, and are stored as JSON through msgspec. Only
+measured values are stored (integer nanoseconds per sample); statistics, algbw and busbw are derived on reading.
 
-SCHEMA history (``upgrades.UPGRADES`` lifts older runs one step at a time):
-1 - first format.
-2 - how a sample is taken (``sync``, ``cache``, ``held``), entries and exits of every rank, exit skew, overlap, device
-    time, clocks and their error, conditions of the machine, the empty call, and which launch another one resumes.
-3 - which loop made the calls, what a call costs in the compiled one, mode ``persistent``, what another tool says.
-4 - the end tells how many rows there are before it, and their checksum.
-5 - the settings of a case are fields of it; before, they were words of one text, ``variant``.
-6 - ``held`` is called ``pre_enqueue``; of a plan ``placement`` is ``in_place``, ``memory_nodes`` is ``numa_nodes``.
-    A run has what the analysis must know of its ``backend``.
-7 - steps of training: ``workload`` of a case, ``step`` of a block. Runs that are ``imported`` from logs, with rows of
-    that kind, and ``tool_op`` of a case.
+SCHEMA history (``upgrades.UPGRADES`` upgrades older runs one step at a time):
+1 - first format
+2 - how samples are taken (``sync``, ``cache``, ``held``), entry and exit of every rank, exit skew, overlap, device
+    time, clocks and their error, conditions of the machine, cost of an empty call, resumed launch
+3 - which loop made the calls, cost of a call in the compiled loop, mode ``persistent``, cross-check by another tool
+4 - the end has the number of rows before it, and their checksum
+5 - the settings of a case are fields; before, they were words of one text, ``variant``
+6 - ``held`` renamed to ``pre_enqueue``; in plans, ``placement`` to ``in_place`` and ``memory_nodes`` to ``numa_nodes``;
+    a run has the traits of its ``backend``
+7 - training steps: ``workload`` of a case, ``step`` of a block; runs ``imported`` from logs, with their own kind of
+    row, and ``tool_op`` of a case
 """
 
 import math
 from collections.abc import Callable, Container, Sequence
-from typing import Any, Literal, TypeAlias
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from busbw.errors import refuse_unknown
+from busbw.ops import limits
+from busbw.ops.numa_nodes import MOST_NODES
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload, workload_in_words
 from busbw.units import format_size
@@ -30,31 +33,31 @@ from busbw.units import format_size
 SCHEMA = 7
 
 JSON: TypeAlias = Any
-"""A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
+"""A value as json.loads returns it. msgspec has no recursive aliases, so readers check the type."""
 
 Mode = Literal["isolated", "barriers", "pipelined", "persistent", "graph", "overlap"]
-"""What a sample is: one call from a synchronised start; the same with the barrier behind it; calls back to back; the
-same of calls that were prepared once, each started and waited for; a replay of a captured graph of calls; or a call
-that is posted, computed beside, and waited for. Never compared with each other."""
+"""What a sample times. isolated: one call after a synchronised start; barriers: the same, including a barrier after it;
+pipelined: back-to-back calls; persistent: back-to-back calls prepared once, each started and waited for; graph: replay
+of a captured graph of calls; overlap: post a call, compute, wait. Modes are never compared with each other."""
 
 Sync = Literal["none", "barrier", "dissemination", "window"]
-"""How ranks start a sample together: not at all, by the library's barrier, by a dissemination barrier over
-point-to-point messages, or at an agreed time of the synchronised clock."""
+"""How ranks are synchronised before a sample: not at all, with the library's barrier, with a dissemination barrier over
+point-to-point messages, or by starting at an agreed time of the synchronised clock."""
 
 Cache = Literal["warm", "rotating", "flushed"]
-"""Where the data of a call are: in the buffers of the call before, in other ones in turn, or out of the caches."""
+"""Location of a call's data: the buffers of the previous call, other buffers in turn, or flushed from the caches."""
 
 TimedBy = Literal["host", "device"]
-"""The clock that durations are from: the host's around the call, or the device's between two marks in its stream."""
+"""Clock of the durations: the host's around the call, or the device's between two events in its stream."""
 
 LoopKind = Literal["python", "compiled"]
-"""What makes the calls of a sample between the two reads of the clock. A Python call is longer than a short message."""
+"""Loop that makes the calls between two clock reads. A Python call takes longer than a short message."""
 
 Pairs = Literal["together", "alone"]
-"""How a matrix of pairs is measured: disjoint pairs at once, or one pair after another."""
+"""How a pair matrix is measured: disjoint pairs concurrently, or one pair at a time."""
 
 Pinning = Literal["pinned", "pageable"]
-"""Memory of the host that a GPU copies from or to: locked in its place, or not."""
+"""Host memory of GPU copies: page-locked or not."""
 
 StopReason = Literal["converged", "cap_time", "cap_samples"]
 CheckState = Literal["verified", "wrong", "not checked"]
@@ -63,56 +66,72 @@ EndStatus = Literal["complete", "failed", "interrupted"]
 TransportRules = Literal["gloo-tcp", "nccl-net", "mpi-net"]
 
 FailureCause = Literal["wrong_data", "backend", "rank_lost", "timeout", "environment", "unknown"]
-"""Why a case failed: its data were wrong; the library or the program refused it; a rank died; a rank did not answer in
-time; a disk, a limit or a network was at fault; or it was not recorded (runs before schema 4)."""
+"""Why a case failed: wrong data; an error of the library or program; a rank died; a rank did not answer in time; a
+failing disk, limit or network; or not recorded (runs before schema 4)."""
 
 TRANSIENT = frozenset({"rank_lost", "timeout", "environment"})
-"""The causes that are not the case's own."""
+"""Causes that are not the fault of the case."""
 
 DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 CASE_DTYPE_BYTES = DTYPE_BYTES | {"uint32": 4, "uint64": 8, "float8_e4m3": 1, "float8_e5m2": 1}
-"""The types of a case: also those that logs of other tools have, and busbw does not measure."""
+"""Types of a case, including those of other tools' logs that busbw does not measure."""
 REDOPS = ("sum", "avg", "min", "max", "product")
+LONGEST_NS = 10**18
+"""31 years; sums of several samples still fit into 64 bits."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+Ns = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_NS)]
+_DurationNs = Annotated[int, msgspec.Meta(le=LONGEST_NS)]  # the least is checked below, with advice
+_PrintedNs = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_NS)]
+"""Ranges are checked when a record is read; ``soundness`` checks fields against each other."""
+
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-"""The quantiles that are stored for every rank."""
-
-
-def _require_finite(record: "Record", *fields: str) -> None:
-    """JSON has no infinity and no NaN: msgspec would write null, and the row could not be read again. ``fields`` are
-    numbers, or vectors of them.
-    """
-    for name in fields:
-        value = getattr(record, name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and not math.isfinite(number):
-                raise ValueError(f"{name} is {number}; want a finite number")
+"""Quantiles that are stored for every rank."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of everything that is stored: immutable, compared by value, unknown fields refused."""
+    """Base of all stored records: immutable, compared by value, unknown fields refused."""
+
+
+@cache
+def _float_fields(record: type[Record]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(record) if "float" in str(field.type))
+
+
+class FiniteRecord(Record, frozen=True, kw_only=True):
+    """A record that refuses NaN and infinity: msgspec would write null, and the row could not be read again."""
+
+    def __post_init__(self) -> None:
+        for name in _float_fields(type(self)):
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if number is not None and not math.isfinite(number):
+                    raise ValueError(f"{name} is {number}; want a finite number")
 
 
 class Case(Record, frozen=True, kw_only=True):
-    """One point of a sweep: everything that has to be equal for two measurements to be of the same thing.
+    """One point of a sweep: all settings that must be equal if two measurements are to be comparable.
 
-    ``size_bytes`` is S of the definitions (nccl-tests' meaning). ``ranks`` is the number of ranks in the world and
-    ``group`` says how they were split (``all`` or a split such as ``div:2``). ``dtype`` and ``redop`` are None where
-    the op has none.
-    ``mode``, ``sync`` and ``cache`` say how it was timed: they change the number as much as the library does, so they
-    are part of what is measured. ``pre_enqueue``: the device's stream was blocked until all calls were enqueued, so
-    that launching them is not in the time.
+    size_bytes: S as in nccl-tests
+    ranks, nodes: ranks of the world, and hosts
+    group: split of the ranks, ``all`` or one such as ``div:2``
+    dtype, redop: None if the op has none
+    mode, sync, cache: how the call is timed, which changes the result as much as the library does
+    pre_enqueue: the device's stream was blocked until all calls were enqueued, so that launch overhead is not timed
 
-    The settings, None where the op has no such or it was not asked for (``settings_in_words`` says them):
-    ``algorithm``: done by this one over send and receive; None: by the backend's own.
-    ``threads``: how many threads of a rank share a call; None: the rank's own makes it.
-    ``numa_node``: the NUMA node that memory of the host was put on; None: it lies where it was touched first.
-    ``access``: how a file is gone through.
-    ``pairs``: whether disjoint pairs of a matrix ran together.
-    ``pinning``: what memory of the host is copied from or to.
-    ``imbalance``: how uneven the traffic of all_to_all_v is, 0 (even) to 1.
-    ``traffic``: fingerprint of the matrix that gives this traffic instead.
-    ``workload``: what a step of training trains, and how ranks share it.
-    ``tool_op``: what another tool calls it, of which it has several for one op.
+    Settings, None if the op has no such setting or the default applies (``settings_in_words`` formats them):
+    algorithm: explicit algorithm over send and receive; None: the backend's own
+    threads: threads of a rank that share a call; None: only the rank's main thread
+    numa_node: NUMA node of host memory; None: where it was first touched
+    access: how a file is accessed
+    pairs: whether disjoint pairs of a matrix ran concurrently
+    pinning: kind of host memory of a GPU copy
+    imbalance: imbalance of all_to_all_v, 0 (even) to 1
+    traffic: fingerprint of the traffic matrix that replaces the imbalance
+    workload: what a training step trains, and how ranks divide the work
+    tool_op: another tool's name of the op, if it has several for one op
     """
 
     op: str
@@ -131,12 +150,12 @@ class Case(Record, frozen=True, kw_only=True):
     in_place: bool = False
     root: int | None = None
     algorithm: str | None = None
-    threads: int | None = None
-    numa_node: int | None = None
+    threads: Annotated[int, msgspec.Meta(ge=1, le=limits.MOST_THREADS)] | None = None
+    numa_node: Annotated[int, msgspec.Meta(ge=0, lt=MOST_NODES)] | None = None
     access: Access | None = None
     pairs: Pairs | None = None
     pinning: Pinning | None = None
-    imbalance: float | None = None
+    imbalance: Annotated[float, msgspec.Meta(ge=0)] | None = None
     traffic: str | None = None
     workload: Workload | None = None
     tool_op: str | None = None
@@ -170,11 +189,11 @@ _SETTINGS: dict[str, Callable[[Any], str]] = {
     "tool_op": str,
 }
 SETTINGS = tuple(_SETTINGS)
-"""The fields of a case that only some ops have."""
+"""Fields of a case that only some ops have."""
 
 
 def settings_in_words(of: object, only: Container[str] = SETTINGS) -> list[str]:
-    """The settings of a case, or of what else has ``only`` some of these fields, as people call them."""
+    """The settings of a case, or of an object with ``only`` some of these fields, as text."""
     return [
         words(value)
         for name, words in _SETTINGS.items()
@@ -199,9 +218,10 @@ _DETAILS: dict[str, Callable[[Any], str]] = {
 
 
 def case_in_words(of: object, without: Container[str] = ()) -> list[str]:
-    """The op of a case, or of what else has some of its fields, and what is not the usual of it; size and ranks apart.
+    """The op of a case, and everything that differs from the defaults, except size and ranks. ``of`` may be another
+    object with some of these fields.
 
-    ``without`` names the fields that are not said.
+    ``without``: fields to leave out
     """
     known = {name: getattr(of, name, None) for name in _DETAILS if name not in without}
     words = [_DETAILS[name](value) for name, value in known.items() if value is not None]
@@ -209,69 +229,76 @@ def case_in_words(of: object, without: Container[str] = ()) -> list[str]:
 
 
 class RankSamples(Record, frozen=True, kw_only=True):
-    """What one rank of a group saw in one block: quantiles of its own durations (at ``QUANTILES``, in ns per
-    sample), and every duration where the block was small enough to keep them (else None). ``entries_ns`` is when it
-    entered each of these samples, in ns since the first entry of its group in this block, on the common clock; None
-    where there is none.
+    """What one rank of a group measured in one block.
+
+    quantiles_ns: its own durations at ``QUANTILES``, ns per sample
+    samples_ns: all its durations; None if the block was too large to keep them
+    entries_ns: when it entered each sample, ns since the first entry of its group in this block, on the common clock;
+        None without a common clock
     """
 
     rank: int
     quantiles_ns: tuple[int, ...]
     samples_ns: tuple[int, ...] | None
-    entries_ns: tuple[int, ...] | None = None
+    entries_ns: tuple[Ns, ...] | None = None
 
 
 class OverlapSamples(Record, frozen=True, kw_only=True):
-    """Communication beside computation, one entry a sample, each the maximum over the ranks of a group, in ns.
+    """Communication overlapped with computation, one entry per sample: maximum over the ranks of a group, in ns.
 
-    ``pure_ns`` is the call alone, posted and waited for at once, sampled in turns with the other; ``post_ns`` starting
-    it, ``compute_ns`` the computation in between, ``wait_ns`` waiting for it afterwards, ``exposed_ns`` post and wait
-    of the same rank together: what the computation did not hide. ``compute_alone_ns`` is what the same computation
-    takes when nothing is under way (median over tries before and after the samples, each of the slowest rank). On a
-    device all of them are by its clock, and ``host_post_ns`` is what starting the call took the host (None: the parts
-    are by the host's clock as it is).
+    pure_ns: the call alone, posted and waited for immediately; alternates with the overlapped samples
+    post_ns, compute_ns, wait_ns: posting the call, the computation, and waiting for the call
+    exposed_ns: post plus wait of the same rank: communication time not hidden by the computation
+    compute_alone_ns: the same computation without communication (median over tries before and after the samples, each
+        of the slowest rank)
+    host_post_ns: host time to post the call on a device, where all other times are by the device's clock; None: all
+        times are by the host's clock
     """
 
-    pure_ns: tuple[int, ...]
-    post_ns: tuple[int, ...]
-    compute_ns: tuple[int, ...]
-    wait_ns: tuple[int, ...]
-    exposed_ns: tuple[int, ...]
-    compute_alone_ns: int
-    host_post_ns: tuple[int, ...] | None = None
+    pure_ns: tuple[Ns, ...]
+    post_ns: tuple[Ns, ...]
+    compute_ns: tuple[Ns, ...]
+    wait_ns: tuple[Ns, ...]
+    exposed_ns: tuple[Ns, ...]
+    compute_alone_ns: Ns
+    host_post_ns: tuple[Ns, ...] | None = None
 
 
-class GroupSamples(Record, frozen=True, kw_only=True):
-    """The samples of one block for one group of ranks that ran the op together; all vectors have one length.
+class GroupSamples(FiniteRecord, frozen=True, kw_only=True):
+    """Samples of one block for one group of ranks that ran the op together. All vectors have the same length.
 
-    For the pair ops a group is the pair (source, destination). ``slowest_ns[i]`` is the maximum over the ranks of the
-    duration of sample i (which is ``Measurement.calls`` calls), ``fastest_ns[i]`` the minimum, ``late_rank[i]`` the
-    rank (global number) that holds the minimum: in a synchronising op usually the one that came last. ``last_rank[i]``
-    is the rank that truly entered last, ``arrival_skew_ns[i]`` last entry minus first entry, ``exit_span_ns[i]`` last
-    exit minus last entry, ``exit_skew_ns[i]`` last exit minus first exit; all four None where the clocks cannot be
-    compared. ``disturbed`` numbers the samples in which a rank was switched out by the kernel, ``missed`` those for
-    which a rank was not there when its window opened, or whose stream was not held long enough; they are kept like all
-    others. ``timed_by`` says which clock the durations are from; where the ranks drive a device, ``beside_ns`` is the
-    same by the other one (slowest rank). ``bus_factor`` turns algbw into busbw (None where there is no wire, one
-    rank). ``wire_bytes`` is what all ranks of the group together must send for one call by the best algorithm;
-    ``moved_factor`` how many times that the backend is known to move.
+    ranks: the group; for pair ops (source, destination)
+    bus_factor: busbw / algbw; None without a wire, as with one rank
+    wire_bytes: bytes that all ranks of the group together must send per call under the best algorithm
+    moved_factor: bytes that the backend is known to move, over ``wire_bytes``
+    slowest_ns, fastest_ns: maximum and minimum over the ranks of a sample's duration (``Measurement.calls`` calls)
+    late_rank: rank (in the world) with the minimum duration; in a synchronising op usually the last arrival
+    last_rank: rank that entered last; this and the next three are None if clocks cannot be compared
+    arrival_skew_ns: last entry minus first entry
+    exit_span_ns: last exit minus last entry
+    exit_skew_ns: last exit minus first exit
+    disturbed: indices of samples in which the kernel descheduled a rank; they are kept
+    missed: indices of samples in which a rank missed its start window, or its stream was not blocked long enough; they
+        are kept
+    timed_by: clock of the durations
+    beside_ns: durations by the other clock (slowest rank), if the ranks drive a device
     """
 
     ranks: tuple[int, ...]
     bus_factor: float | None
     wire_bytes: float
     moved_factor: float = 1.0
-    slowest_ns: tuple[int, ...]
-    fastest_ns: tuple[int, ...]
+    slowest_ns: tuple[_DurationNs, ...]
+    fastest_ns: tuple[_DurationNs, ...]
     late_rank: tuple[int, ...]
     last_rank: tuple[int, ...] | None = None
-    arrival_skew_ns: tuple[int, ...] | None
-    exit_span_ns: tuple[int, ...] | None
-    exit_skew_ns: tuple[int, ...] | None = None
+    arrival_skew_ns: tuple[Ns, ...] | None
+    exit_span_ns: tuple[Annotated[int, msgspec.Meta(ge=-LONGEST_NS, le=LONGEST_NS)], ...] | None
+    exit_skew_ns: tuple[Ns, ...] | None = None
     disturbed: tuple[int, ...] = ()
     missed: tuple[int, ...] = ()
     timed_by: TimedBy = "host"
-    beside_ns: tuple[int, ...] | None = None
+    beside_ns: tuple[Ns, ...] | None = None
     overlap: OverlapSamples | None = None
     per_rank: tuple[RankSamples, ...]
 
@@ -285,45 +312,43 @@ class GroupSamples(Record, frozen=True, kw_only=True):
         for name, durations in (("slowest_ns", self.slowest_ns), ("fastest_ns", self.fastest_ns)):
             if min(durations, default=1) <= 0:
                 raise ValueError(
-                    f"{name} has a sample of {min(durations)} ns, and a time is above 0: the clock is broken (busbw "
-                    "selftest tells), or somebody changed the number"
+                    f"{name} has a sample of {min(durations)} ns, but durations must be positive: the clock is faulty "
+                    "(run busbw selftest) or the file was edited"
                 )
-        _require_finite(self, "bus_factor", "wire_bytes", "moved_factor")
+        super().__post_init__()
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """Tri-state: were the data right? ``reason`` says why they were not checked."""
+    """Result of the data check; ``reason``: why data were not checked."""
 
     state: CheckState
-    wrong_elements: int = 0
+    wrong_elements: Count = 0
     reason: str | None = None
 
 
 def least_good(reasons: Sequence[StopReason]) -> StopReason:
-    """The reason to stop that says most of what is wanting: a cap before convergence."""
+    """The least favourable stop reason: a limit before convergence."""
     return max(reasons, key=("converged", "cap_samples", "cap_time").index)
 
 
-class RankClock(Record, frozen=True, kw_only=True):
-    """How the clock of one rank stands to that of rank 0, by an exchange of time stamps.
+class RankClock(FiniteRecord, frozen=True, kw_only=True):
+    """Clock of one rank relative to rank 0, from an exchange of time stamps.
 
-    ``offset_ns`` is rank 0's clock minus this one, ``error_ns`` the bound within which that is certain (half of the
-    envelope, and those of the ranks in between), ``rtt_ns`` the shortest round trip, ``drift_ppm`` how many millionths
-    rank 0's clock runs faster (None: not watched for long enough to tell).
+    offset_ns: rank 0's clock minus this clock
+    error_ns: error bound of the offset (half of the envelope, plus those of the ranks in between)
+    rtt_ns: shortest round trip
+    drift_ppm: rate of rank 0's clock relative to this clock, in millionths; None: not observed for long enough
     """
 
-    rank: int
+    rank: Natural
     offset_ns: int
-    error_ns: int
-    rtt_ns: int
+    error_ns: Ns
+    rtt_ns: Ns
     drift_ppm: float | None = None
 
-    def __post_init__(self) -> None:
-        _require_finite(self, "drift_ppm")
 
-
-class GpuConditions(Record, frozen=True, kw_only=True):
-    """One GPU before and after a block: clock of its processors in MHz (None: not told), and why it ran slower."""
+class GpuConditions(FiniteRecord, frozen=True, kw_only=True):
+    """One GPU before and after a block: clock in MHz (None: unknown), and reasons for throttling."""
 
     index: int
     mhz_before: float | None = None
@@ -331,13 +356,15 @@ class GpuConditions(Record, frozen=True, kw_only=True):
     throttled: tuple[str, ...] = ()
 
 
-class HostConditions(Record, frozen=True, kw_only=True):
-    """What a host was doing during one block; None is what it does not tell.
+class HostConditions(FiniteRecord, frozen=True, kw_only=True):
+    """State of a host during one block; None: not available.
 
-    ``load_before`` and ``load_after`` are runnable processes of the last minute. Shares are of the block's wall time
-    on all cores: ``busy_share`` in use by anybody, ``foreign_share`` by others than the ranks, ``steal_share`` taken
-    away by the hypervisor. ``switches`` counts, rank by rank in their order, how often the kernel took the core away.
-    ``mhz_before`` and ``mhz_after`` are mean core frequencies.
+    load_before, load_after: load average over the last minute
+    busy_share: fraction of the block's wall time, over all cores, that is used by any process
+    foreign_share: the same for processes other than the ranks
+    steal_share: the same for time taken by the hypervisor
+    switches: involuntary context switches of each rank, in rank order
+    mhz_before, mhz_after: mean core frequency
     """
 
     host: str
@@ -351,15 +378,13 @@ class HostConditions(Record, frozen=True, kw_only=True):
     mhz_after: float | None = None
     gpus: tuple[GpuConditions, ...] = ()
 
-    def __post_init__(self) -> None:
-        shares = ("busy_share", "foreign_share", "steal_share")
-        _require_finite(self, "load_before", "load_after", *shares, "mhz_before", "mhz_after")
 
+class CrossCheck(FiniteRecord, frozen=True, kw_only=True):
+    """Result of another tool for the same case, stored apart from busbw's samples.
 
-class CrossCheck(Record, frozen=True, kw_only=True):
-    """What another tool says of the same case, beside our own samples and never among them: ``tool`` with its
-    ``version`` and ``settings``, and the rate of every rank of the world, in their order, while all of them ran it at
-    once. ``error``: why it has none, by the first rank that has one.
+    tool, version, settings: the tool and how it was run
+    bytes_per_second: rate of every rank of the world, in rank order, while all ranks ran the tool together
+    error: why there is no rate, from the first rank with an error
     """
 
     tool: str
@@ -368,100 +393,111 @@ class CrossCheck(Record, frozen=True, kw_only=True):
     bytes_per_second: tuple[float, ...] = ()
     error: str | None = None
 
-    def __post_init__(self) -> None:
-        _require_finite(self, "bytes_per_second")
-
 
 class Sent(Record, frozen=True, kw_only=True):
-    """Equal calls of one collective in a step, as each of ``ranks`` made them: ``calls`` of S = ``size_bytes`` among
-    ``group`` ranks. ``op`` is that of a collective; ``send_recv`` is one message to another rank.
+    """Identical calls of one collective in a step.
+
+    op: a collective, or ``send_recv`` for one message to another rank
+    group: size of the group
+    size_bytes: S of a call
+    calls: number of calls of each rank in ``ranks``
+    ranks: the ranks that made these calls
     """
 
     op: str
-    group: int
-    size_bytes: int
-    calls: int
+    group: Positive
+    size_bytes: Count
+    calls: Count
     ranks: tuple[int, ...]
 
 
 class RankTimeline(Record, frozen=True, kw_only=True):
-    """What one rank did in one step, by the common clock: ``spans`` of ``compute`` or the name of a call, with their
-    begin and end in ns since the first rank began. Computation with short breaks is one span.
+    """Activity of one rank in one step, on the common clock. ``spans``: ``compute`` or the name of a call, with begin
+    and end in ns since the first rank began. Computation with short breaks is one span.
     """
 
     rank: int
-    spans: tuple[tuple[str, int, int], ...]
+    spans: tuple[tuple[str, Ns, Ns], ...]
 
 
 class RankMemory(Record, frozen=True, kw_only=True):
-    """Bytes of tensors of one rank in a step: of all that is alive at once at its peak, of weights, and of gradients
-    behind the backward pass. On the processor, what an operation needs within itself is not seen.
+    """Tensor memory of one rank in a step. On a CPU, temporary memory inside an operation is not counted.
+
+    peak_bytes: all tensors that are alive at the peak
+    weights_bytes: weights
+    gradients_bytes: gradients after the backward pass
     """
 
     rank: int
-    peak_bytes: int
-    weights_bytes: int
-    gradients_bytes: int
+    peak_bytes: Count
+    weights_bytes: Count
+    gradients_bytes: Count
 
 
-class StepParts(Record, frozen=True, kw_only=True):
-    """A step of training taken apart, behind the samples of its block; vectors have one entry a try, ns of the slowest
-    rank.
+class StepParts(FiniteRecord, frozen=True, kw_only=True):
+    """Breakdown of a training step, measured after the samples of its block. Vectors have one entry per try, in ns of
+    the slowest rank.
 
-    step_ns: the whole step, watched as the next one is, which takes a little time.
-    compute_ns: the same step on all ranks at once, in which nothing is sent.
-    communication_ns: the same collectives in the order of the step, without anything else.
-    sent: what was sent in a step, counted where torch.distributed hands it over.
-    memory: of one more step, rank by rank; empty in a run that is older.
-    timeline: one more step, rank by rank; empty where clocks cannot be compared, or ranks are many.
-    parameters: of the whole model. flop: of a step of all ranks together, of matrix products alone. tokens: of a step.
-    dropped: how often in a step an expert had no room for a token of its own.
-    steps: how many of them the vectors and ``sent`` are of.
-    gaps: by how much the loss is above its least, before the first of these steps and behind each of them; empty where
-    the least loss is not known.
+    step_ns: the whole step, instrumented like the following ones, which costs a little time
+    compute_ns: the same step without communication, on all ranks together
+    communication_ns: the same collectives in the same order, without computation
+    sent: calls of a step, counted at the interface of torch.distributed
+    memory: memory of one more step, by rank; empty in older runs
+    timeline: one more step, by rank; empty if clocks cannot be compared, or for many ranks
+    parameters: of the whole model
+    flop: matrix products of a step, over all ranks
+    tokens: tokens of a step
+    dropped: times in a step that an expert was full and dropped a token
+    steps: number of steps behind the vectors and ``sent``
+    gaps: loss minus its minimum, before the first of these steps and after each; empty if the minimum is unknown
     """
 
-    step_ns: tuple[int, ...]
-    compute_ns: tuple[int, ...]
-    communication_ns: tuple[int, ...]
+    step_ns: tuple[Annotated[int, msgspec.Meta(ge=1, le=LONGEST_NS)], ...]
+    compute_ns: tuple[Ns, ...]
+    communication_ns: tuple[Ns, ...]
     sent: tuple[Sent, ...]
     memory: tuple[RankMemory, ...] = ()
     timeline: tuple[RankTimeline, ...] = ()
-    parameters: int
+    parameters: Annotated[int, msgspec.Meta(ge=1, le=2**60)]
     flop: int
-    tokens: int
-    dropped: int = 0
-    steps: int = 1
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=2**60)]
+    dropped: Count = 0
+    steps: Positive = 1
     gaps: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        _require_finite(self, "gaps")
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
     """One block: the raw samples of one case, with one set of buffers, in one launch.
 
-    A sample is ``calls`` calls between two clock reads. ``first_call_ns`` is the very first call of the block
-    (slowest rank), before the ``warmup_calls``. ``started`` is UTC, ISO 8601. ``elapsed_ns`` is the wall time of the
-    whole block: buffers, checks, warm-up and barriers included. ``buffer_sets`` are used in turns. ``loop`` made the
-    calls, the same one on all ranks. Entries of different ranks may be compared within ``clock_error_ns`` (0 on one
-    clock, None: not at all); ``clocks`` says where that is from when the clocks had to be synchronised. ``conditions``
-    has one entry a host. ``cross_check`` is there where another tool measured the same, ``step`` for training.
+    A sample is ``calls`` calls between two clock reads.
+
+    calls: calls per sample
+    first_call_ns: first call of the block (slowest rank), before the warm-up
+    warmup_calls: calls before the samples
+    started: UTC, ISO 8601
+    elapsed_ns: wall time of the whole block, including buffers, checks, warm-up and barriers
+    buffer_sets: number of buffer sets used in turn
+    loop: loop that made the calls, the same on all ranks
+    clock_error_ns: error bound when entries of different ranks are compared (0: one clock, None: not comparable)
+    clocks: the synchronised clocks behind that bound; None if no synchronisation was needed
+    conditions: one entry per host
+    cross_check: result of another tool, if there is one
+    step: only for training
     """
 
     case: Case
-    launch: int
-    block: int
-    calls: int
-    first_call_ns: int
-    warmup_calls: int
+    launch: Natural
+    block: Natural
+    calls: Positive
+    first_call_ns: Ns
+    warmup_calls: Natural
     stop_reason: StopReason
     check: Check
     started: str
-    elapsed_ns: int
-    buffer_sets: int = 1
+    elapsed_ns: Ns
+    buffer_sets: Positive = 1
     loop: LoopKind = "python"
-    clock_error_ns: int | None = None
+    clock_error_ns: Ns | None = None
     clocks: tuple[RankClock, ...] | None = None
     conditions: tuple[HostConditions, ...] = ()
     cross_check: CrossCheck | None = None
@@ -469,34 +505,31 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     groups: tuple[GroupSamples, ...]
 
 
-class Imported(Record, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
+class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
     """One number that another tool printed for a case on one group of ranks.
 
-    launch, block: which table of the log it is of, and which of the rows of that table that have its case
-    ranks: the group; for the pair ops source and destination
-    time_ns: of one call, as the tool states it or as its rate gives it; of ``samples_ns`` the median
-    statistic: what the number is of the calls, by the tool: mean, median, max …; None: it does not say
-    calls: how many calls it is of; None: not told
+    launch, block: number of the table in the log, and of the row among the table's rows for this case
+    ranks: the group; for pair ops (source, destination)
+    time_ns: of one call, as printed or derived from the rate; the median of ``samples_ns`` if there are any
+    statistic: what the tool says the number is: mean, median, max, …; None: unknown
+    calls: number of calls behind the number; None: unknown
     bus_factor, wire_bytes: as in ``GroupSamples``
-    line: where it stands in the log, from 1
-    samples_ns: every call of the slowest process, where the tool keeps them; mostly empty
+    line: line in the log, from 1
+    samples_ns: every call of the slowest process, if the tool prints them; mostly empty
     """
 
     case: Case
-    launch: int
-    block: int
+    launch: Natural
+    block: Natural
     ranks: tuple[int, ...]
-    time_ns: float
+    time_ns: _PrintedNs
     statistic: str | None
-    calls: int | None
+    calls: Count | None
     bus_factor: float | None
     wire_bytes: float
     check: Check
-    line: int
-    samples_ns: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        _require_finite(self, "time_ns", "bus_factor", "wire_bytes")
+    line: Positive
+    samples_ns: tuple[_PrintedNs, ...] = ()
 
 
 class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"):
@@ -507,58 +540,57 @@ class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"
 
 
 class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
-    """A block that was tried and gave no result that may be believed, with the error in words and its cause."""
+    """A block that was tried but gave no trustworthy result, with the error message and its cause."""
 
     case: Case
-    launch: int
-    block: int
+    launch: Natural
+    block: Natural
     error: str
     cause: FailureCause = "unknown"
 
     @property
     def transient(self) -> bool:
-        """Whether the case is not to blame: other launches of it count, and ``--resume`` measures it again. A failure
-        whose cause was not recorded is taken for one of the case.
+        """Whether the failure is not the case's fault: its other launches count, and ``--resume`` measures it again.
+        An unknown cause counts as the case's fault.
         """
         return self.cause in TRANSIENT
 
 
-class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="kind"):
-    """A launch began: fresh processes. ``hosts[r]`` is the host of rank r, ``pids[r]`` its process.
+class LaunchStarted(FiniteRecord, frozen=True, kw_only=True, tag="launch", tag_field="kind"):
+    """Start of a launch, in fresh processes. Costs per rank are medians; they are stored but never subtracted.
 
-    ``order_seed`` seeded the order of the blocks. ``timer_ns`` is the cost of one clock read on each rank (median of
-    many back-to-back reads, or a step of the clock where that is longer), ``empty_call_ns`` and ``empty_loop_ns`` that
-    of a call that does nothing, alone in a sample and in a row of calls, through the very loop that takes the samples
-    (median, per rank; empty in runs of before it was measured); ``compiled_call_ns`` and ``compiled_loop_ns`` are the
-    same of the compiled loop (empty where no rank, or not every one, has it). All are stored and never subtracted.
-    ``shared_clock``: all ranks read the same clock. ``clocks`` is how they stand to each other by an exchange of time
-    stamps, also where the truth is known to be 0. ``resumes`` is the launch whose missing blocks this one measures.
+    order_seed: seed of the order of the blocks
+    hosts, pids: host and process of rank r
+    timer_ns: cost of one clock read (over many back-to-back reads), or the clock's resolution if that is longer
+    shared_clock: all ranks read the same clock
+    empty_call_ns, empty_loop_ns: cost of a call that does nothing, alone in a sample and in a row of calls, in the
+        loop that takes the samples; empty in older runs
+    compiled_call_ns, compiled_loop_ns: the same for the compiled loop; empty unless every rank has it
+    clocks: clock offsets from an exchange of time stamps, even if the true offset is known to be 0
+    resumes: launch whose missing blocks this one measures
     """
 
-    launch: int
+    launch: Natural
     started: str
     order_seed: int
     hosts: tuple[str, ...]
     pids: tuple[int, ...]
-    timer_ns: tuple[int, ...]
+    timer_ns: tuple[Ns, ...]
     shared_clock: bool
     load_average: float
-    empty_call_ns: tuple[int, ...] = ()
-    empty_loop_ns: tuple[int, ...] = ()
-    compiled_call_ns: tuple[int, ...] = ()
-    compiled_loop_ns: tuple[int, ...] = ()
+    empty_call_ns: tuple[Ns, ...] = ()
+    empty_loop_ns: tuple[Ns, ...] = ()
+    compiled_call_ns: tuple[Ns, ...] = ()
+    compiled_loop_ns: tuple[Ns, ...] = ()
     clocks: tuple[RankClock, ...] = ()
     resumes: int | None = None
 
-    def __post_init__(self) -> None:
-        _require_finite(self, "load_average")
-
 
 class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
-    """The last row of a run that came to an end of its own; a run without it was killed.
+    """Last row of a run that ended normally; a run without this row was killed.
 
-    ``rows`` is how many rows stand before it, and ``checksum`` the SHA-256 of all their bytes, in hexadecimal digits
-    (None in runs of before they were kept). ``store.Appender`` fills both in.
+    rows: number of rows before this one; filled in by ``store.Appender``
+    checksum: SHA-256 of their bytes, in hexadecimal; likewise; None in older runs
     """
 
     status: EndStatus
@@ -572,12 +604,12 @@ Row: TypeAlias = Measurement | Imported | Skipped | Failed | LaunchStarted | End
 
 
 class BackendTraits(Record, frozen=True, kw_only=True):
-    """What the analysis has to know of a backend, so that it can judge one that it has never heard of.
+    """Properties of a backend that let the analysis handle backends it does not know.
 
-    ``cost_models``: the family of cost models that its algorithms follow: ``gloo``, ``mpi`` (chosen by the library's
-    tables), ``nccl`` (switches may add up); another name: none is known.
-    ``transport``: whose rules say how messages leave a host: ``gloo-tcp`` (sockets of one interface, within a host,
-    too), ``nccl-net`` or ``mpi-net`` (RDMA cards or sockets, by NCCL's or by MPI's variables).
+    cost_models: family of cost models of its algorithms: ``gloo``, ``mpi`` (chosen by the library's tables), ``nccl``
+        (in-network reduction possible); any other name: no model
+    transport: rules for how messages leave a host: ``gloo-tcp`` (sockets of one interface, also within a host),
+        ``nccl-net`` or ``mpi-net`` (RDMA NICs or sockets, by the variables of NCCL or MPI)
     """
 
     cost_models: str
@@ -585,7 +617,7 @@ class BackendTraits(Record, frozen=True, kw_only=True):
 
 
 class LogNote(Record, frozen=True, kw_only=True):
-    """What to know before believing a log: a stable ``code``, one sentence, and the line that it is about."""
+    """A caveat about a log: a stable ``code``, one sentence, and the line it refers to."""
 
     code: str
     text: str
@@ -595,12 +627,12 @@ class LogNote(Record, frozen=True, kw_only=True):
 class ImportedLog(Record, frozen=True, kw_only=True):
     """The log that a run was imported from.
 
-    tool, tool_version: what printed it
+    tool, tool_version: the tool that printed it
     file: its name
-    command: the command line, where the log has one
-    given: what the user said of it that it does not say, by the names of the options
-    unknown: what neither of them said, by the names of the options
-    notes: what its reader found odd
+    command: the command line, if the log has it
+    given: properties missing in the log that the user supplied, by option name
+    unknown: properties that neither the log nor the user gives, by option name
+    notes: peculiarities that the reader found
     """
 
     tool: str
@@ -613,13 +645,16 @@ class ImportedLog(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """``run.json``: what was asked for, of what, on what; written once, when the world has formed.
+    """``run.json``: plan, hosts and environment of a run; written once, when all ranks are connected.
 
-    ``plan`` is the plan as executed. ``cases`` are all cases of it, in the order of the plan, so that one that was
-    never reached can be named. ``adjusted`` says in words which sizes were rounded. ``hosts[r]`` is the host of rank
-    r and ``environments`` holds the facts of each host, from allow-lists only. ``launcher`` is how ranks came to life,
-    ``backend`` what the analysis has to know of the plan's backend (None: a run of an older version with one that this
-    version does not know). ``imported``: the log of another tool that it is from; None: busbw measured it.
+    plan: the plan as executed
+    cases: all cases in plan order, so that cases without a row can be listed
+    adjusted: sentences about sizes that were rounded
+    hosts: host of rank r
+    environments: facts of each host, from allow-lists only
+    launcher: how the ranks were started
+    backend: traits of the plan's backend; None: an older run with a backend that this version does not know
+    imported: log of another tool that the run comes from; None: measured by busbw
     """
 
     schema: int

@@ -1,4 +1,4 @@
-"""Rows of TOML that say where their numbers are from."""
+"""TOML rows that name the source of their numbers."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ _MONTH: Final = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 
 
 class SourcedRow(Record, frozen=True, kw_only=True):
-    """What every row has: a ``name``, the ``source`` (URL) of its values, the month ``looked_up`` (YYYY-MM)."""
+    """Fields of every row: ``name``, ``source`` (URL) of its values, month ``looked_up`` (YYYY-MM), ``note``."""
 
     name: str
     source: str
@@ -20,16 +20,16 @@ class SourcedRow(Record, frozen=True, kw_only=True):
     note: str = ""
 
     def check_source(self) -> None:
-        """Raise UsageError where one of them is not what it should be."""
+        """Raise UsageError if one of these fields is invalid."""
         if not self.name.strip():
             refuse("name", self.name, "a name")
         for key in self.__struct_fields__:
             if isinstance(text := getattr(self, key), str) and plain_text(text) != text:
-                refuse(key, text, "one line of what can be printed")
+                refuse(key, text, "one line of printable text")
         if not URL.fullmatch(self.source):
-            refuse("source", self.source, "a URL; a row without a source does not get in")
+            refuse("source", self.source, "a URL; every row needs a source")
         if not _MONTH.fullmatch(self.looked_up):
-            refuse("looked_up", self.looked_up, "the month in which the source was read: 2026-11")
+            refuse("looked_up", self.looked_up, "the month in which the source was read, such as 2026-11")
 
 
 def refuse(key: str, given: object, allowed: str) -> None:

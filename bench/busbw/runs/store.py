@@ -1,7 +1,7 @@
-"""The run folder: create it, append to it so that a crash loses at most one line, read it, read old formats.
+"""The run folder: creating it, appending rows so that a crash loses at most one line, and reading all formats.
 
-``results/<machine>/<UTC>-<id>/run.json`` is written once and whole; ``samples.jsonl`` grows by one complete line per
-block, flushed and fsynced before the next block starts. Nothing else is needed to judge a run.
+``results/<machine>/<UTC>-<id>/run.json`` is written once, atomically. ``samples.jsonl`` grows by one complete line per
+block, which is flushed and fsynced before the next block starts. The analysis needs nothing else.
 """
 
 import contextlib
@@ -42,36 +42,34 @@ from busbw.runs.records import (
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.jsonl"
 PACKED_FILE = "samples.jsonl.gz"
-"""The samples of a large run that has ended; as long as it is there, a plain file beside it does not count."""
+"""Samples of a large run that has ended; it takes precedence over a plain file."""
 
 PLACES = (PACKED_FILE, SAMPLES_FILE) * 2
-"""Where rows are looked for, twice: somebody else may pack or unpack the run meanwhile, and the file that one has just
-looked for is the other one then.
-"""
+"""Files to try for rows, twice: another process may pack or unpack the run meanwhile, which swaps the two files."""
 
 _Decoded = TypeVar("_Decoded")
 
 Keep = Callable[[Measurement, "Groups"], Measurement]
-"""Takes a block without its groups, and these as they are decoded; gives what is kept of the block."""
+"""Takes a block without groups and an iterator over its groups; returns the block to keep."""
 
 _WIDE_BYTES = 4 << 20
-"""Longer rows are decoded group by group: all pairs of 1,024 ranks as records would be 6 GB."""
+"""Longer rows are decoded group by group: all pairs of 1,024 ranks as records would take 6 GB."""
 
 
 _LATEST = "latest"
 
 NOT_A_RECORD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding damaged bytes raises: no JSON or another shape, no UTF-8, nested without end."""
+"""Exceptions for damaged bytes: not JSON or of another shape, not UTF-8, nested too deeply."""
 
 
 def utc_now() -> str:
-    """The time of day as it is stored: UTC, ISO 8601, whole milliseconds."""
+    """The current time as it is stored: UTC, ISO 8601, milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as read back: ``rows`` as they were written, ``warnings`` what the reader has to say about them."""
+    """A run read from disk: ``rows`` in file order, and ``warnings`` of the reader."""
 
     path: Path
     run: Run
@@ -80,17 +78,17 @@ class StoredRun:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """The blocks that were measured."""
+        """The measured blocks."""
         return tuple(row for row in self.rows if isinstance(row, Measurement))
 
     @property
     def imported(self) -> tuple[Imported, ...]:
-        """The numbers of another tool."""
+        """The results of another tool."""
         return tuple(row for row in self.rows if isinstance(row, Imported))
 
     @property
     def checks(self) -> Iterator[tuple[Case, Check]]:
-        """Whether the data of each case were right, as often as that was told."""
+        """The data checks of all measured or imported blocks."""
         yield from ((row.case, row.check) for row in self.measurements)
         yield from ((row.case, row.check) for row in self.imported)
 
@@ -101,7 +99,7 @@ class StoredRun:
 
     @property
     def failed(self) -> tuple[Failed, ...]:
-        """The cases that were tried and gave no result."""
+        """The blocks that were tried and gave no result."""
         return tuple(row for row in self.rows if isinstance(row, Failed))
 
     @property
@@ -111,21 +109,21 @@ class StoredRun:
 
     @property
     def end(self) -> Ended | None:
-        """How the run ended; None when it was killed or is still going on. A run that was resumed has older ends."""
+        """How the run ended; None if it was killed or is not over. A resumed run has older ends, too."""
         last = self.rows[-1] if self.rows else None
         return last if isinstance(last, Ended) else None
 
     @property
     def not_reached(self) -> tuple[Case, ...]:
-        """The cases of the plan that have no row at all."""
+        """The cases of the plan without any row."""
         seen = {row.case for row in self.rows if isinstance(row, Measurement | Imported | Skipped | Failed)}
         return tuple(case for case in self.run.cases if case not in seen)
 
 
 def create(results_dir: Path, machine: str) -> Path:
-    """Make the folder of a new run and return it. Raises UsageError when that is not possible.
+    """Create the folder of a new run. Raises UsageError on failure.
 
-    Its name starts with the time in milliseconds, so that runs sort by age even when a script makes several a second.
+    Its name starts with the time in milliseconds, so that runs sort by age even if several start in one second.
     """
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", machine).strip("-.") or "machine"
     stamp = re.sub(r"[-:]", "", utc_now())
@@ -134,13 +132,13 @@ def create(results_dir: Path, machine: str) -> Path:
         folder.mkdir(parents=True)
     except OSError as error:
         raise UsageError(
-            f"cannot make the run folder {folder}: {error.strerror}; give a writable one with --results-dir"
+            f"cannot create the run folder {folder}: {error.strerror}; use --results-dir to choose a writable folder"
         ) from error
     return folder
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Write ``run.json`` whole or not at all."""
+    """Write ``run.json`` atomically."""
     target = folder / RUN_FILE
     with files.explained("write", target):
         with files.replaced(target) as file:
@@ -149,13 +147,13 @@ def write_run(folder: Path, run: Run) -> None:
 
 
 class Appender:
-    """Appends rows to ``samples.jsonl``; each is on the disk before ``append`` returns.
+    """Appends rows to ``samples.jsonl``; each is on disk before ``append`` returns.
 
-    A torn or damaged last line, left by a writer that was killed or by a power cut, is cut off on opening: ``read`` has
-    no use for it either, and another row behind it would make it damage in the middle.
+    An incomplete or damaged last line, left by a killed writer or a power cut, is removed on opening: ``read`` ignores
+    it as well, and another row after it would make it damage in the middle of the file.
 
-    ``written`` is how many bytes the file has to have by what the writers before this one know; None: any number, and
-    none yet. Raises StoreError when it has not.
+    ``written`` is the expected length of the file in bytes; None: unknown, and the file may be missing. Raises
+    StoreError if the length differs.
     """
 
     def __init__(self, folder: Path, written: int | None = None) -> None:
@@ -180,7 +178,7 @@ class Appender:
 
     @property
     def written(self) -> int:
-        """How many bytes of complete rows there are."""
+        """Length of the complete rows in bytes."""
         return self._end
 
     def __enter__(self) -> Self:
@@ -190,10 +188,10 @@ class Appender:
         os.close(self._file)
 
     def append(self, row: Row) -> None:
-        """Add one row; an end gets the count and the checksum of the rows before it.
+        """Append one row; an end gets the number and checksum of the rows before it.
 
-        Raises StoreError when the file is no longer the one that was opened, as long as it was left; and (disk full,
-        quota …) with the file cut back to its last complete line.
+        Raises StoreError if the file was changed since it was opened, and for write errors (disk full, quota, …), after
+        which the file is cut back to its last complete line.
         """
         self.require_whole()
         if isinstance(row, Ended):
@@ -206,25 +204,25 @@ class Appender:
                 written += os.pwrite(self._file, line[written:], self._end + written)
             os.fsync(self._file)
         except OSError as error:
-            with contextlib.suppress(OSError):  # what cannot be cut now is cut on the next opening
+            with contextlib.suppress(OSError):  # if this fails, the next opening cuts the line
                 os.ftruncate(self._file, self._end)
-            raise StoreError(f"cannot write {self._path}: {error.strerror}; the rows before are kept") from error
+            raise StoreError(f"cannot write {self._path}: {error.strerror}; earlier rows are kept") from error
         self._end += len(line)
 
     def require_whole(self) -> None:
-        """Raise StoreError when somebody removed, replaced or cut the file that is written here."""
-        mine = os.fstat(self._file)
+        """Raise StoreError if the file was removed, replaced or truncated by someone else."""
+        opened = os.fstat(self._file)
         try:
-            there = self._path.stat()
+            current = self._path.stat()
         except OSError:
-            there = None
-        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            current = None
+        if current is None or (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino):
             raise _lost(self._path, 0, self._end)
-        if mine.st_size != self._end:
-            raise _lost(self._path, mine.st_size, self._end)
+        if opened.st_size != self._end:
+            raise _lost(self._path, opened.st_size, self._end)
 
     def _summed_up(self) -> tuple[int, str]:
-        """How many rows are in the file, and the checksum of their bytes."""
+        """Number of rows in the file, and the checksum of their bytes."""
         rows, checksum, place = 0, hashlib.sha256(), 0
         while part := os.pread(self._file, min(1 << 20, self._end - place), place):
             rows, place = rows + part.count(b"\n"), place + len(part)
@@ -232,7 +230,7 @@ class Appender:
         return rows, checksum.hexdigest()
 
     def _sound_length(self, end: int) -> int:
-        """The length without the last line where that one is no row."""
+        """Length without the last line, if that line is not a row."""
         start = self._complete_length(end - 1) if end else 0
         try:
             if end:
@@ -242,7 +240,7 @@ class Appender:
         return end
 
     def _complete_length(self, end: int) -> int:
-        """How many of the first ``end`` bytes are complete lines."""
+        """Length of the complete lines within the first ``end`` bytes."""
         step = 1 << 16
         while end > 0:
             start = max(0, end - step)
@@ -255,13 +253,13 @@ class Appender:
 
 def _lost(path: Path, found: int, written: int) -> StoreError:
     return StoreError(
-        f"{path} was removed, replaced or changed while it was written: {found} of {written} bytes are there; "
+        f"{path} was removed, replaced or changed while it was being written: {found} of {written} bytes remain; "
         "measure again"
     )
 
 
 def _encode(record: Row | Run) -> bytes:
-    """JSON of a record. Names and error texts of the system may hold bytes that are no UTF-8: they are escaped."""
+    """JSON of a record. Names and messages of the system may contain bytes that are not UTF-8; these are escaped."""
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
@@ -269,7 +267,7 @@ def _encode(record: Row | Run) -> bytes:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file survives a power cut only when its folder has been written too."""
+    """Flush the folder: without this, a new file may not survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -278,11 +276,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(folder: Path, *, keep: Keep | None = None) -> StoredRun:
-    """Read a run folder, and hold what it says against itself. ``keep`` makes of every block what is kept of it (None:
-    all of it).
+    """Read a run folder and check its consistency. ``keep`` reduces every block to what is kept of it (None: all).
 
-    A damaged last line is dropped with a warning that names the case it was for. Raises NewerSchema for a run from
-    a newer busbw, DamagedRun (with the line's number) for damage anywhere else, StoreError when there is no run.
+    A damaged last line is dropped with a warning that names its case. Raises NewerSchema for a run of a newer busbw,
+    DamagedRun (with the line number) for any other damage, StoreError if there is no run.
     """
     run, schema = _read_run(folder / RUN_FILE)
     for name in PLACES:
@@ -297,18 +294,15 @@ def _read_samples(path: Path, run: Run, schema: int, keep: Keep | None) -> Store
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
 
-    def damaged(number: int, line: bytes, error: Exception) -> DamagedRun:
-        return _damaged(path, number, _damage(line, error))
-
     decode = partial(_decode_row, schema=schema, one_by_one=keep is not None)
-    for number, line, decoded in decoded_lines(path, decode, damaged):
+    for number, line, decoded in decoded_lines(path, decode):
         if decoded is None:
-            warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(line)}")
+            warnings.append(f"{path}: the last line is incomplete and was dropped; it was for {_case_of(line)}")
             break
         row, groups = decoded
         try:
             flaw = next(sound.flaws(row, number), None) or _flaw_of_end(row, number - 1, checksum.hexdigest)
-            if flaw is None and isinstance(row, Measurement):
+            if flaw is None and isinstance(row, Measurement) and groups is not None:
                 row = _kept(row, groups, keep)
         except soundness.Unsound as error:
             flaw = str(error)
@@ -318,18 +312,15 @@ def _read_samples(path: Path, run: Run, schema: int, keep: Keep | None) -> Store
             raise _damaged(path, number, flaw)
         rows.append(row)
         checksum.update(line)
-        del line, groups, decoded  # a long one is gone before the next one is there
+        del line, groups, decoded  # frees a long line before the next one is read
     return StoredRun(path=path.parent, run=run, rows=tuple(rows), warnings=tuple(warnings))
 
 
-def decoded_lines(
-    path: Path, decode: Callable[[bytes], _Decoded], damaged: Callable[[int, bytes, Exception], DamagedRun]
-) -> Iterator[tuple[int, bytes, _Decoded | None]]:
-    """The lines of ``SAMPLES_FILE`` or ``PACKED_FILE``, each with its number and what ``decode`` makes of it; None of a
-    last one that is incomplete.
+def decoded_lines(path: Path, decode: Callable[[bytes], _Decoded]) -> Iterator[tuple[int, bytes, _Decoded | None]]:
+    """The lines of ``SAMPLES_FILE`` or ``PACKED_FILE``, each as (number, line, decoded); decoded is None for an
+    incomplete last line.
 
-    Raises FileNotFoundError, StoreError, DamagedRun for a broken archive, and what ``damaged`` makes of any other line
-    that cannot be decoded.
+    Raises FileNotFoundError, StoreError, and DamagedRun for a broken archive or any other line that cannot be decoded.
     """
     bad: tuple[bytes, Exception] | None = None
     number = 0
@@ -337,7 +328,7 @@ def decoded_lines(
         with files.lines(path, packed=path.name == PACKED_FILE) as lines:
             for line in lines:
                 if bad is not None:
-                    raise damaged(number, *bad) from bad[1]
+                    raise _damaged(path, number, _damage(*bad)) from bad[1]
                 number += 1
                 if not line.endswith(b"\n"):
                     yield number, line, None
@@ -360,36 +351,36 @@ def decoded_lines(
 
 
 def _flaw_of_end(row: Row, before: int, checksum: Callable[[], str]) -> str | None:
-    """What an end says of the rows before it that is not so; older ones say nothing."""
+    """Contradiction between an end and the rows before it; older ends record nothing about them."""
     if not isinstance(row, Ended):
         return None
     if row.rows not in {None, before}:
-        return f"the run ended with {row.rows} rows, and {before} are there"
+        return f"the run ended with {row.rows} rows, but has {before}"
     if row.checksum not in {None, checksum()}:
-        return "a row before this end was changed since it was written: their checksum is another one"
+        return "a row before this end was changed after it was written: the checksum differs"
     return None
 
 
 def _damaged(path: Path, line: int, flaw: str) -> DamagedRun:
     return DamagedRun(
-        f"{path}, line {line}: {flaw}; measure it again, or take out this line and every end, and resume the run"
+        f"{path}, line {line}: {flaw}; measure again, or delete this line and all end rows, and resume the run"
     )
 
 
 def read_run(folder: Path) -> Run:
-    """Only ``run.json`` of a run folder; raises as ``read`` does."""
+    """Only ``run.json`` of a run folder; raises like ``read``."""
     return _read_run(folder / RUN_FILE)[0]
 
 
 def written_schema(folder: Path) -> int:
-    """The schema that a run was written in, before it was lifted; raises as ``read`` does."""
+    """The schema in which a run was written; raises like ``read``."""
     return _read_run(folder / RUN_FILE)[1]
 
 
 def find(results_dir: Path, selector: str) -> Path:
-    """The folder that ``selector`` means: a path, a run's name or the start or end of it, or ``latest``.
+    """The folder of a run; ``selector``: a path, a run's name, its beginning or end, or ``latest``.
 
-    Raises StoreError when nothing or more than one run answers to it.
+    Raises StoreError unless exactly one run matches.
     """
     given = Path(selector)
     with files.explained("read", given):
@@ -425,11 +416,10 @@ def _read_run(path: Path) -> tuple[Run, int]:
         raise DamagedRun(f"{path}: {_damage(content, error)}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
-        raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; a run has a whole number from 1 to {SCHEMA}")
+        raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; want a whole number from 1 to {SCHEMA}")
     if schema > SCHEMA:
         raise NewerSchema(
-            f"{path} has schema {schema}, which is newer than this busbw understands ({SCHEMA}); "
-            "upgrade busbw to read it"
+            f"{path} has schema {schema}, but this busbw supports only schemas up to {SCHEMA}; upgrade busbw to read it"
         )
     try:
         run = msgspec.convert(upgrades.run_as_now(document, schema), Run)
@@ -454,9 +444,9 @@ _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
 
 
 class _Wide(Measurement, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
-    """A block whose groups are not decoded yet."""
+    """A block whose groups are still encoded."""
 
-    groups: tuple[msgspec.Raw, ...]  # type: ignore[assignment]  # the one field that is read in two steps
+    groups: tuple[msgspec.Raw, ...]  # type: ignore[assignment]  # decoded in a second step
 
 
 _WIDE_DECODER: msgspec.json.Decoder[_Wide | Imported | Skipped | Failed | LaunchStarted | Ended] = msgspec.json.Decoder(
@@ -465,23 +455,23 @@ _WIDE_DECODER: msgspec.json.Decoder[_Wide | Imported | Skipped | Failed | Launch
 _GROUP_DECODER = msgspec.json.Decoder(GroupSamples)
 
 
+@dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a block, each held against itself before it is given; Unsound is raised with the first flaw.
+    """The groups of a block, each checked when it is read; raises Unsound for the first flaw.
 
-    ``raw``: the same as JSON, where the row is a long one (else empty); who takes these has to look by itself.
+    ``raw``: the groups as JSON if the row is long, else empty; users of ``raw`` must check the groups themselves.
     """
 
-    def __init__(self, case: Case | None, groups: Iterable[GroupSamples], raw: Sequence[msgspec.Raw] = ()) -> None:
-        self.raw = raw
-        self._case = case
-        self._groups = groups
+    case: Case
+    groups: Iterable[GroupSamples]
+    raw: Sequence[msgspec.Raw] = ()
 
     def __iter__(self) -> Iterator[GroupSamples]:
-        return iter(()) if self._case is None else soundness.sound_groups(self._groups, self._case)
+        return soundness.sound_groups(self.groups, self.case)
 
 
-def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups]:
-    """A row, and the groups of a block; ``one_by_one``: those of a long row are decoded as they are taken."""
+def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups | None]:
+    """A row, and its groups if it is a block; ``one_by_one``: groups of a long row are decoded lazily."""
     line = upgrades.row_as_now(line, schema)
     if one_by_one and len(line) > _WIDE_BYTES:
         wide = _WIDE_DECODER.decode(line)
@@ -489,13 +479,13 @@ def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Gro
             fields = {name: getattr(wide, name) for name in Measurement.__struct_fields__ if name != "groups"}
             groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups), wide.groups)
             return Measurement(**fields, groups=()), groups
-        return wide, Groups(None, ())
+        return wide, None
     row = _ROW_DECODER.decode(line)
-    return row, Groups(row.case, row.groups) if isinstance(row, Measurement) else Groups(None, ())
+    return row, Groups(row.case, row.groups) if isinstance(row, Measurement) else None
 
 
 def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
-    """What is kept of a block, with all of its groups taken."""
+    """The block to keep, after all of its groups were read."""
     if keep is not None:
         return keep(row, groups)
     for _ in groups:
@@ -504,23 +494,23 @@ def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
 
 
 def _damage(content: bytes, error: Exception) -> str:
-    """What is wrong with a record. Writers that do not know JSON well put NaN and Infinity where a number was lost."""
+    """Why a record is invalid. Careless JSON writers put NaN and Infinity in place of missing numbers."""
     with contextlib.suppress(ValueError, RecursionError):
         constants: list[str] = []
         json.loads(content, parse_constant=constants.append)
         if constants:
-            return f"{constants[0]} is no number; numbers are finite, and times are whole ns above 0"
+            return f"{constants[0]} is not a number; numbers must be finite, and times whole ns above 0"
     return str(error)
 
 
 def _case_of(torn: bytes) -> str:
-    """Which case a torn line was for, as far as it was written. A number counts only when something follows it."""
+    """The case of an incomplete line, as far as it was written. A number counts only if something follows it."""
     text = torn.decode(errors="replace")
     if re.match(r'\{"kind":"(launch|end)"', text):
-        return "no case: it told how a launch began or the run ended"
+        return "the start of a launch or the end of the run, and no case"
     op = re.search(r'"op":"([^"]+)"', text)
     if op is None:
-        return "a case whose name was not yet written"
+        return "a case whose name is missing"
     size = re.search(r'"size_bytes":(\d+)[,}]', text)
     block = re.search(r'"launch":(\d+),"block":(\d+)[,}]', text)
     where = f" (launch {int(block[1]) + 1}, block {int(block[2]) + 1})" if block else ""

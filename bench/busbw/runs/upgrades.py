@@ -1,6 +1,6 @@
-"""How runs of older schemas become runs of this one: step by step, and nothing that was not measured is added.
+"""Upgrades of runs from older schemas, step by step. They add nothing that was not measured.
 
-Since schema 1 only the cases of a row were ever written in another way, so of a row nothing but its case is lifted.
+Since schema 1 only the case of a row has changed its format, so only the case is upgraded.
 """
 
 import math
@@ -19,7 +19,7 @@ _MOST_KEPT = 1 << 14
 
 
 def _as_it_is(document: JSON) -> JSON:
-    """For a step that only added fields: what an old run did not record takes the field's default, never a guess."""
+    """For steps that only added fields: a missing field takes its default."""
     return document
 
 
@@ -37,15 +37,15 @@ _VALUES: dict[str, tuple[str, Callable[[str], JSON]]] = {
     "skew": ("imbalance", _finite),
     "matrix": ("traffic", str),
 }
-"""What stood before a colon → the field of the case, or of its access, and how its value was written."""
+"""Word before the colon → field of the case or its access, and parser of the value."""
 _NAMES = {"together": "pairs", "alone": "pairs", "pinned": "pinning", "pageable": "pinning"}
 _NAMES |= dict.fromkeys(("direct", "dropped", "memory"), "way")
 _BY_HAND = "by hand: "
 
 
 def _settings_of(variant: str) -> dict[str, JSON]:
-    """The fields that a text such as ``block:1MiB depth:4 direct`` has become. Raises KeyError, ValueError and
-    UsageError for what was never one.
+    """The fields in a text such as ``block:1MiB depth:4 direct``. Raises KeyError, ValueError and UsageError for a text
+    that no busbw has written.
     """
     if variant.startswith(_BY_HAND):
         return {"algorithm": variant.removeprefix(_BY_HAND)}
@@ -67,12 +67,12 @@ def _typed_case(case: JSON) -> JSON:
     try:
         settings = {} if variant is None else _settings_of(variant)
     except (KeyError, ValueError, UsageError) as error:
-        raise msgspec.ValidationError(f"variant {variant!r:.80} is none that a case had") from error
+        raise msgspec.ValidationError(f"variant {variant!r:.80} is not one that a case can have") from error
     return {name: value for name, value in case.items() if name != "variant"} | settings
 
 
 def _renamed_skew(sweep: JSON) -> JSON:
-    """With the number that its cases have: their text had six digits of it."""
+    """The sweep with the number of its cases, whose text had six digits."""
     if not isinstance(sweep, dict) or not isinstance(skew := sweep.get("skew"), int | float):
         return sweep
     return {name: value for name, value in sweep.items() if name != "skew"} | {"imbalance": float(f"{skew:g}")}
@@ -103,7 +103,7 @@ _TRAITS = {
     "mpi": {"cost_models": "mpi", "transport": "mpi-net"},
     "mpi-cuda": {"cost_models": "mpi-cuda", "transport": "mpi-net"},
 }
-"""The backends of schema 5 and before."""
+"""Traits of the backends up to schema 5."""
 
 
 def _renamed_run(run: JSON) -> JSON:
@@ -115,7 +115,7 @@ def _renamed_run(run: JSON) -> JSON:
 
 
 def _lifted(run: JSON, of_case: Upgrade, of_sweep: Upgrade) -> JSON:
-    """A ``run.json`` with each of its cases, and each sweep of its plan, lifted."""
+    """A ``run.json`` with each case, and each sweep of its plan, upgraded."""
     lifted = dict(run)
     if isinstance(cases := run.get("cases"), list):
         lifted["cases"] = [of_case(case) for case in cases]
@@ -126,24 +126,24 @@ def _lifted(run: JSON, of_case: Upgrade, of_sweep: Upgrade) -> JSON:
 
 UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
     1: (_as_it_is, _as_it_is),
-    2: (_as_it_is, _as_it_is),  # up to then Python made all calls, the default of loop
+    2: (_as_it_is, _as_it_is),  # so far Python made all calls, the default of loop
     3: (_as_it_is, _as_it_is),
     4: (lambda run: _lifted(run, _typed_case, _renamed_skew), _typed_case),
     5: (_renamed_run, _pre_enqueued_case),
     6: (_as_it_is, _as_it_is),
 }
-"""Schema n → how its run.json and the case of a row become those of n + 1. Schema 1 is the first."""
+"""Schema n → upgrades of its run.json, and of the case of a row, to n + 1."""
 
 
 def run_as_now(run: JSON, schema: int) -> JSON:
-    """A ``run.json`` of ``schema`` as one of this schema. Raises ValidationError for what cannot be lifted."""
+    """A ``run.json`` of ``schema`` in the current schema. Raises ValidationError if it cannot be upgraded."""
     for step in range(schema, SCHEMA):
         run = UPGRADES[step][0](run)
     return {**run, "schema": SCHEMA}
 
 
 class _OnlyCase(msgspec.Struct, frozen=True):
-    """What is read of a row to lift it."""
+    """Decoded part of a row."""
 
     case: msgspec.Raw = msgspec.Raw()
 
@@ -152,7 +152,7 @@ _ONLY_CASE = msgspec.json.Decoder(_OnlyCase)
 
 
 def row_as_now(line: bytes, schema: int) -> bytes:
-    """A row of ``schema`` as one of this schema; raises what decoding it would. All but its case is passed over."""
+    """A row of ``schema`` in the current schema; raises the decoder's exceptions. Only its case is decoded."""
     same = all(UPGRADES[step][1] is _as_it_is for step in range(schema, SCHEMA))
     if same or not (case := bytes(_ONLY_CASE.decode(line).case)):
         return line
@@ -161,7 +161,7 @@ def row_as_now(line: bytes, schema: int) -> bytes:
 
 @lru_cache(_MOST_KEPT)
 def case_as_now(case: bytes, schema: int) -> bytes:
-    """The JSON of a case of ``schema`` as that of one of this schema: a run has the same ones again and again."""
+    """The JSON of a case of ``schema`` in the current schema. Cached, because a run repeats the same cases."""
     if schema == SCHEMA:
         return case
     document = msgspec.json.decode(case)

@@ -1,1 +1,1 @@
-"""The machine: what is there, and what its hardware can do at most."""
+"""The machine: its hardware, and the peak rates of that hardware."""

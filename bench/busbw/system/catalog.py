@@ -1,6 +1,6 @@
-"""The catalogue of peaks: what hardware can do by its datasheet and in practice, every row with its source.
+"""Catalogue of hardware peaks: datasheet rates and practical rates, each row with its source.
 
-The rows are TOML files in ``peaks/``; a user's own file adds rows and replaces shipped ones of the same name. Rates are
+The rows are TOML files in ``peaks/``; a user's own file adds rows and replaces shipped rows of the same name. Rates are
 B/s of payload, decimal, in one direction unless a row says otherwise; FLOP/s are dense (docs/formats.md#peaks).
 """
 
@@ -22,7 +22,7 @@ from busbw.runs.sourced import URL, SourcedRow, refuse
 from busbw.units import format_rate
 
 VARIABLE = "BUSBW_PEAKS"
-"""Environment variable that names a file of own peaks."""
+"""Environment variable with the path of the user's peaks file."""
 
 Kind = Literal["nvlink", "nvswitch", "xgmi", "c2c", "pcie", "ddr", "infiniband", "ethernet", "efa", "slingshot", "nvme"]
 Direction = Literal["one direction", "reads and writes together"]
@@ -41,23 +41,27 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
     "slingshot": (5e9, 200e9),
     "nvme": (0.1e9, 100e9),
 }
-"""Kind → the B/s of one unit between which a row is believed. Meant for slips: bits for bytes, GB for B, a whole card
-for one lane."""
+"""Kind → plausible range of one unit in B/s. Catches slips: bits for bytes, GB for B, a whole card for one lane."""
 _NETWORKS: tuple[Kind, ...] = ("infiniband", "ethernet", "efa", "slingshot")
 _PLAUSIBLE_MEMORY = (50e9, 100e12)
 _PLAUSIBLE_FLOPS = (1e12, 1e18)
 
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int8")
 LANES = (1, 2, 4, 8, 12, 16, 32)
-"""How many lanes a link of PCI Express can have (PCI Express Base Specification, Max Link Width)."""
+"""Possible numbers of lanes of a PCI Express link (PCI Express Base Specification, Max Link Width)."""
 
 
 class Rate(SourcedRow, frozen=True, kw_only=True):
-    """What one unit (``per``: lane, link, channel, port …) of a link, memory or drive carries, in B/s.
+    """Rate of one unit (lane, link, channel, port, …) of a link, memory or drive.
 
-    ``practical_bytes_per_second`` is what good measurements reach, by ``practical_source``; None where none was found.
-    ``over``: what these measured, of a network (None: RDMA, or it is none). ``ports``: how many ports one unit has, of
-    a row that is of several together.
+    per: the unit
+    bytes_per_second: nominal, B/s
+    practical_bytes_per_second, practical_source: what good measurements reach, and their source; None: unknown
+    over: protocol of the practical rate of a network; None: RDMA, or not a network
+    ports: number of ports of one unit, for a row about several ports together
+    """
+
+    """
     """
 
     kind: Kind
@@ -72,19 +76,19 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.check_source()
         if self.over is not None and (self.kind not in _NETWORKS or self.practical_bytes_per_second is None):
-            refuse("over", self.over, f"it with a practical value of {', '.join(_NETWORKS)}")
+            refuse("over", self.over, f"over only with a practical value of {', '.join(_NETWORKS)}")
         if self.ports is not None and (self.kind != "efa" or self.ports < 1):
-            refuse("ports", self.ports, "1 or more ports, in rows of kind efa")
+            refuse("ports", self.ports, "1 or more ports, only in rows of kind efa")
         _check_rate(self, "bytes_per_second", PLAUSIBLE[self.kind])
 
     @property
     def practical_of(self) -> str | None:
-        """Of what the practical rate is, where not of both directions: what drives write is less, and differs."""
+        """Direction of the practical rate if it is not both: drives write more slowly, and by different amounts."""
         return "reads" if self.kind == "nvme" and self.practical_bytes_per_second is not None else None
 
     @property
     def peak(self) -> "HardwarePeak":
-        """One unit."""
+        """The peak of one unit."""
         return HardwarePeak(
             nominal=self.bytes_per_second,
             practical=self.practical_bytes_per_second,
@@ -98,11 +102,16 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
 
 
 class Gpu(SourcedRow, frozen=True, kw_only=True):
-    """One GPU as a device of the system. ``names`` are what NVML and drivers call it and ``pci`` its PCI identities
-    (``10de:2335``). ``memory_bytes_per_second`` counts reads and writes together, ``flops`` are dense FLOP/s by data
-    type. ``link`` is the row of its links to other GPUs and ``links`` how many it has; ``pcie`` and ``lanes`` its way
-    to the host, or ``host_link`` the row of that way where it is not PCI Express. ``links_known`` is false where it has
-    links to other GPUs and no source gives their rate: PCI Express is not its way to them.
+    """One GPU, as a device of the system.
+
+    names: names used by NVML and drivers
+    pci: PCI identities (``10de:2335``)
+    memory_bytes_per_second: reads plus writes
+    flops: dense FLOP/s by data type
+    link, links: row of its links to other GPUs, and number of them
+    links_known: false if it has links to other GPUs whose rate no source gives; PCI Express is not its path to them
+    host_link: row of its link to the host, if that is not PCI Express
+    pcie, lanes: its PCI Express link
     """
 
     names: tuple[str, ...] = ()
@@ -122,12 +131,12 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.check_source()
         if not self.names and not self.pci:
-            refuse("names", self.names, "at least one name or PCI identity, or the row can never be found")
+            refuse("names", self.names, "at least one name or PCI identity; otherwise the row can never match")
         if strange := [one for one in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", one)]:
-            refuse("pci", strange, "vendor:device in lower case, as in 10de:2335")
+            refuse("pci", strange, "vendor:device in lower case, such as 10de:2335")
         _check_rate(self, "memory_bytes_per_second", _PLAUSIBLE_MEMORY)
-        if strangers := sorted(set(self.flops) - set(DTYPES)):
-            refuse("flops", ", ".join(strangers), f"the data types {', '.join(DTYPES)}")
+        if unknown := sorted(set(self.flops) - set(DTYPES)):
+            refuse("flops", ", ".join(unknown), f"the data types {', '.join(DTYPES)}")
         for dtype, value in self.flops.items():
             _believe(f"flops.{dtype}", value, _PLAUSIBLE_FLOPS, "FLOP/s")
         if (self.link is None) != (self.links is None):
@@ -144,17 +153,17 @@ def _believe(key: str, value: float, limits: tuple[float, float], unit: str) -> 
 
 
 def _check_rate(row: Rate | Gpu, key: str, limits: tuple[float, float]) -> None:
-    """The nominal rate ``key`` of a row, and what of it is reached in practice, by a source of its own."""
+    """Check the nominal rate ``key`` of a row, and its practical rate with its own source."""
     nominal, practical, source = getattr(row, key), getattr(row, f"practical_{key}"), row.practical_source
     _believe(key, nominal, limits, "B/s")
     if practical is None:
         if source is not None:
-            refuse("practical_source", source, f"it together with practical_{key}")
+            refuse("practical_source", source, f"practical_source only with practical_{key}")
         return
     if not (math.isfinite(practical) and 0 < practical <= nominal):
         refuse(f"practical_{key}", practical, f"above 0 and at most the nominal {nominal:g}")
     if source is None or not URL.fullmatch(source):
-        refuse("practical_source", source, "a URL, as there is a practical value")
+        refuse("practical_source", source, "a URL, because there is a practical value")
 
 
 class _File(Record, frozen=True, kw_only=True):
@@ -164,10 +173,15 @@ class _File(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class HardwarePeak:
-    """B/s by the datasheet (``nominal``) and in practice (None: not known), ``what`` it is of, in which ``direction``,
-    and the ``source`` of the nominal value: a URL, or who states it; ``practical_source`` is that of the practical one.
-    ``practical_of``: of what the practical value is where it is not of both directions (``reads`` of a drive).
-    ``kind`` is that of the row that it is by, where there is one.
+    """A hardware peak in B/s.
+
+    nominal: by the datasheet
+    practical, practical_source: measured in practice (None: unknown), and its source
+    what: what the peak is of
+    direction: direction of the rates
+    source: source of the nominal value: a URL, or who states it
+    kind: kind of the catalogue row, if there is one
+    practical_of: direction of the practical value if it is not both (``reads`` of a drive)
     """
 
     nominal: float
@@ -180,14 +194,14 @@ class HardwarePeak:
     practical_of: str | None = None
 
     def times(self, count: float, what: str) -> "HardwarePeak":
-        """``count`` of these together."""
+        """``count`` of these units together."""
         practical = None if self.practical is None else count * self.practical
         return replace(self, nominal=count * self.nominal, practical=practical, what=what)
 
     @property
     def in_words(self) -> str:
-        """``nominal (source: …), 392 GB/s in practice (source: …)``: what follows the nominal rate."""
-        by = f"source: {self.source}" if URL.fullmatch(self.source) else f"as {self.source}"
+        """``nominal (source: …), 392 GB/s in practice (source: …)``, to follow the nominal rate."""
+        by = f"source: {self.source}" if URL.fullmatch(self.source) else self.source
         if self.practical is None:
             return f"nominal ({by})"
         source = "" if self.practical_source is None else f" (source: {self.practical_source})"
@@ -197,7 +211,7 @@ class HardwarePeak:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All rows. ``origins``: (kind or ``gpu``, name) → the user's file that a row is from; no shipped row is in it."""
+    """All rows. ``origins``: (kind or ``gpu``, name) of a row → the user's file; shipped rows are absent."""
 
     rates: tuple[Rate, ...]
     gpus: tuple[Gpu, ...]
@@ -208,8 +222,8 @@ class Catalogue:
         return next((row for row in self.rates if row.kind == kind and row.name == name), None)
 
     def gpu(self, name: str | None, pci: str | None = None) -> Gpu | None:
-        """The GPU that NVML or a driver calls ``name``; without a name the only one with this PCI identity. Names are
-        compared whole: slower siblings (H800, H20) differ by little more.
+        """The GPU that NVML or a driver calls ``name``; without a name, the only GPU with this PCI identity. Names must
+        match exactly: those of slower siblings (H800, H20) are similar.
         """
         if name is None:
             alike = self.identified(pci)
@@ -218,12 +232,12 @@ class Catalogue:
         return next((row for row in self.gpus if called in {one.casefold() for one in row.names}), None)
 
     def identified(self, pci: str | None) -> tuple[Gpu, ...]:
-        """The GPUs that have this PCI identity, which siblings share; where the user's file has one, only its first."""
+        """The GPUs with this PCI identity, which siblings share; if the user's file has one, only its first."""
         alike = tuple(row for row in self.gpus if pci in row.pci)
         return tuple(row for row in alike if self.origin(row) is not None)[:1] or alike
 
     def origin(self, row: Rate | Gpu) -> str | None:
-        """The user's file that ``row`` is from; None for a shipped one."""
+        """The user's file that ``row`` comes from; None for a shipped row."""
         return self.origins.get(_key(row))
 
 
@@ -235,9 +249,7 @@ def _key(row: SourcedRow) -> tuple[str, str]:
 
 
 def own_file(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The user's file of peaks: ``given``, else $BUSBW_PEAKS, else peaks.toml in the folder of configurations if it is
-    there.
-    """
+    """The user's peaks file: ``given``, else $BUSBW_PEAKS, else peaks.toml in the configuration folder if it exists."""
     if given is not None:
         return given
     if named := environment.get(VARIABLE):
@@ -248,7 +260,7 @@ def own_file(given: Path | None = None, environment: Mapping[str, str] = os.envi
 
 
 def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Catalogue:
-    """The shipped rows with those of ``own_file`` on top. Raises UsageError with file, line, row and key."""
+    """The shipped rows and those of ``own_file``. Raises UsageError with file, line, row and key."""
     rows: dict[tuple[str, str], Rate | Gpu] = {}
     seen: dict[tuple[str, str], str] = {}
     folder = resources.files("busbw.system") / "peaks"
@@ -277,18 +289,16 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
             there = {row.name for row in rates if row.kind in kinds}
             if named is not None and named not in there:
                 raise UsageError(
-                    f"{seen[_key(gpu)]}: gpu {gpu.name!r}, key '{field}': {named!r} is no row of kind "
-                    f"{' or '.join(kinds)}; there are: {', '.join(sorted(there))}"
+                    f"{seen[_key(gpu)]}: gpu {gpu.name!r}, key '{field}': no row of kind {' or '.join(kinds)} is named "
+                    f"{named!r}; known: {', '.join(sorted(there))}"
                 )
-    # A user's row comes first: it may give a shipped GPU's name to a row of another name.
+    # A user's row comes first: it may give a shipped GPU's driver name to a row with another name.
     gpus.sort(key=lambda row: _key(row) not in origins)
     return Catalogue(rates, tuple(gpus), origins)
 
 
 def parse(text: str, origin: str) -> dict[tuple[str, str], Rate | Gpu]:
-    """The rows of one file by kind (or ``gpu``) and name. Raises UsageError with line, row and key, and what is
-    allowed.
-    """
+    """The rows of one file by kind (or ``gpu``) and name. Raises UsageError with line, row, key and allowed values."""
     parsed = limits.converted(limits.read_toml(text, origin), text, origin, _File, rate=Rate, gpu=Gpu)
     tables: dict[str, Sequence[Rate | Gpu]] = {"rate": parsed.rate, "gpu": parsed.gpu}
     found: dict[tuple[str, str], Rate | Gpu] = {}
@@ -296,6 +306,6 @@ def parse(text: str, origin: str) -> dict[tuple[str, str], Rate | Gpu]:
         for number, row in enumerate(rows):
             if _key(row) in found:
                 where = f"{origin}, line {limits.line_of(text, table, number, 'name')}: [[{table}]] {row.name!r}"
-                raise UsageError(f"{where}: this row is in the file twice")
+                raise UsageError(f"{where}: this row occurs twice in the file")
             found[_key(row)] = row
     return found

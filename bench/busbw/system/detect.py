@@ -1,7 +1,7 @@
-"""What a machine's memories and links can do: the facts of a host matched with the catalogue, and what is odd.
+"""Peaks of a machine's memories and links: host facts matched with the catalogue, and hardware problems.
 
-It reads facts as ``run.json`` holds them, so it serves the machine at hand and a run from elsewhere alike. Where a fact
-or a row is missing there is a reason in words instead of a number.
+Facts have the format of ``run.json``, so both the local machine and runs from elsewhere can be analysed. If a fact or a
+row is missing, the result is a reason in words instead of a number.
 """
 
 import re
@@ -16,20 +16,20 @@ from busbw.system.networks import efa_together, interface_of, port_of, rdma_port
 from busbw.units import format_rate
 
 _NVME = re.compile(r"nvme\d+")
-"""The kernel's name of a drive, before the number of its namespace and that of a partition."""
+"""The kernel's name of a drive, without the numbers of namespace and partition."""
 
 Name = Literal["HBM", "NVLink", "PCIe", "C2C", "DRAM", "NIC", "NVMe"]
 
 _LANES = 16
-"""Of the link of a GPU to its host."""
+"""Lanes between a GPU and its host."""
 
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
-"""GT/s of a lane → generation of PCI Express."""
+"""GT/s per lane → PCI Express generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of the hierarchy at ``holder`` (``GPU 0``): its peak or None. ``why`` says by what, or why not."""
+    """A level of the hierarchy at ``holder`` (``GPU 0``): its peak or None. ``why``: what it is, or why unknown."""
 
     name: Name
     holder: str
@@ -39,8 +39,11 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The levels of one host from the chip outwards, what is odd about them, and what could not be read. ``resting``
-    are links slower than both of their ends, which may only save power while nobody uses them.
+    """The levels of one host from the chip outwards.
+
+    findings: hardware problems
+    unknown: what could not be read
+    resting: links slower than both of their ends, perhaps only to save power while idle
     """
 
     levels: tuple[Level, ...]
@@ -50,7 +53,7 @@ class Picture:
 
 
 def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
-    """The picture of a host from its facts."""
+    """The levels and problems of a host from its facts."""
     levels: list[Level] = []
     for gpu in gpus_of(facts):
         levels.append(_level("HBM", called(gpu), memory_of(gpu, rows)))
@@ -72,7 +75,7 @@ def _level(name: Name, holder: str, found: HardwarePeak | str) -> Level:
 
 
 def gpus_of(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """The GPUs of a host, as ``run.json`` has them."""
+    """The GPUs of a host in ``run.json``."""
     return _listed(facts, "gpus")
 
 
@@ -82,7 +85,7 @@ def _listed(facts: Mapping[str, JSON], what: str) -> list[dict[str, JSON]]:
 
 
 def called(gpu: Mapping[str, JSON]) -> str:
-    """``GPU 0``, or its address where NVML gives it no number."""
+    """``GPU 0``, or its address if NVML gives it no number."""
     index = gpu.get("index")
     return f"GPU {gpu.get('address')}" if index is None else f"GPU {index}"
 
@@ -91,16 +94,16 @@ def _names(device: Mapping[str, JSON]) -> str:
     return "/".join(device.get("names") or ()) or str(device.get("address"))
 
 
-# --- one level each: its peak, or the reason why there is none ---------------------------------------------------
+# --- one level each: its peak, or the reason why it is unknown ----------------------------------------------------
 
 
 def from_log(device: Mapping[str, JSON]) -> bool:
-    """Whether all that is known of a device is its name, from the log of a tool: its links are those of its kind."""
+    """Whether only the name of a device is known, from a tool's log: its links are then those of its kind."""
     return device.get("told_by") is not None
 
 
 def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    """The memory of a GPU, reads and writes together."""
+    """The memory of a GPU, reads plus writes."""
     row = row_of(gpu, rows)
     if row is None:
         return no_row(gpu, rows)
@@ -115,8 +118,8 @@ def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
 
 
 def row_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Gpu | None:
-    """The row of a GPU. NVML's word for it counts alone; where NVML does not know it its name is what its maker wrote
-    on the card, as the kernel reads it, and its PCI identity tells where no row has that name.
+    """The row of a GPU. If NVML knows the GPU, its name decides. Otherwise the kernel gives the vendor's name, and
+    the PCI identity is used if no row has that name.
     """
     name, identity = gpu.get("name"), gpu.get("id")
     found = rows.gpu(name, identity)
@@ -124,99 +127,97 @@ def row_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Gpu | None:
 
 
 def no_row(gpu: Mapping[str, JSON], rows: Catalogue) -> str:
-    """Why a GPU has no row."""
+    """Why no row describes a GPU."""
     name, identity = gpu.get("name"), gpu.get("id")
-    said = f"{name!r}" if name else f"the GPU with PCI identity {identity}" if identity else "a GPU of unknown kind"
+    label = f"{name!r}" if name else f"the GPU with PCI identity {identity}" if identity else "a GPU of unknown kind"
     alike = [row.name for row in rows.identified(identity)] if gpu.get("index") is None else []
     either = f", which could be {' or '.join(alike)}" if len(alike) > 1 else ""
-    return f"no row for {said}{either}; add one to your peaks file"
+    return f"no row for {label}{either}; add one to your peaks file"
 
 
 def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None = None) -> HardwarePeak | str:
-    """The links of a GPU to others in one direction: those that are up, as NVML tells. With ``peers`` (addresses) only
-    those that lead to a switch or to one of them.
+    """The active links of a GPU to others in one direction, from NVML. With ``peers`` (addresses), only those that lead
+    to a switch or to one of the peers.
     """
     return _all_links(gpu, rows, peers) or _nvlinks_up(gpu, rows, peers)
 
 
 _MESH: Final = 7
-"""Links of a GPU that has one to each of the others on a board of eight (MI300 and later)."""
+"""Links of a GPU with one link to each other GPU on a board of eight (MI300 and later)."""
 
 
 def _all_links(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | None:
-    """Of a GPU that is known by its name alone, the links that its kind has, of a mesh those to ``peers``; None for
-    others.
-    """
+    """For a GPU known only by name: the links of its kind, in a mesh only those to ``peers``; None for other GPUs."""
     row = row_of(gpu, rows) if from_log(gpu) else None
     if row is None or not row.links:
         return None
-    link, count, which = rows.rate("nvlink", row.link or ""), row.links, f"all that {row.name} has"
+    link, count, which = rows.rate("nvlink", row.link or ""), row.links, f"all links of {row.name}"
     if link is None and row.links == _MESH and peers:
-        link, count, which = rows.rate("xgmi", row.link or ""), min(_MESH, len(peers)), "one to each of the others"
+        link, count, which = rows.rate("xgmi", row.link or ""), min(_MESH, len(peers)), "one to each other GPU"
     if link is None:
         return None
-    return link.peak.times(count, f"{count} × {row.link} ({format_rate(link.bytes_per_second)} a link), {which}")
+    return link.peak.times(count, f"{count} × {row.link} ({format_rate(link.bytes_per_second)} per link), {which}")
 
 
 def _nvlinks_up(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
-    told = gpu.get("nvlink")
+    nvlink = gpu.get("nvlink")
     row = row_of(gpu, rows)
-    if told is None:
+    if nvlink is None:
         if row is not None and row.link is not None and row.link.startswith("xGMI"):
-            return f"{row.name} has {row.links} links of {row.link}; which are up and where they lead is not read yet"
-        return "NVML tells of no NVLink"
-    generation = told.get("generation")
-    # The driver's word comes first: what is plugged in counts, not what the datasheet has.
+            return f"{row.name} has {row.links} links of {row.link}; busbw does not read yet which are up"
+        return "NVML reports no NVLink"
+    generation = nvlink.get("generation")
+    # The driver takes precedence: installed links count, not those of the datasheet.
     name = f"NVLink {generation}" if generation else (row.link if row is not None and row.link else None)
     if name is None:
-        return "NVML does not tell the generation of its NVLinks"
+        return "NVML does not report the generation of its NVLinks"
     link = rows.rate("nvlink", name)
     if link is None:
         return f"no row for {name!r} of kind nvlink; add one to your peaks file"
     usable = nvlinks(gpu, peers)
     if not usable:
         up = nvlinks(gpu)
-        return f"none of its {up} NVLinks leads to them" if up else "none of its NVLinks is up"
-    return link.peak.times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} a link)")
+        return f"none of its {up} active NVLinks leads to them" if up else "none of its NVLinks is up"
+    return link.peak.times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} per link)")
 
 
 def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int | None:
-    """How many NVLinks of a GPU are up and, with ``peers`` (addresses), lead to a switch or to one of them. None: NVML
-    tells of none. Where it does not tell where links lead, all count.
+    """Number of active NVLinks of a GPU; with ``peers`` (addresses), only those that lead to a switch or to a peer.
+    None: NVML reports none. If the ends of links are unknown, all links count.
     """
-    told = gpu.get("nvlink")
-    if told is None:
+    nvlink = gpu.get("nvlink")
+    if nvlink is None:
         return None
-    if peers is None or told.get("untold"):
-        return int(told.get("up") or 0)
-    reached = told.get("peers") or {}
-    return int(told.get("switch") or 0) + sum(int(reached.get(peer) or 0) for peer in peers)
+    if peers is None or nvlink.get("untold"):
+        return int(nvlink.get("up") or 0)
+    reached = nvlink.get("peers") or {}
+    return int(nvlink.get("switch") or 0) + sum(int(reached.get(peer) or 0) for peer in peers)
 
 
 def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    """The way of a GPU to the host in one direction: PCI Express as it is trained, or what its row has instead."""
+    """The link of a GPU to the host in one direction: PCI Express as trained, or the row's ``host_link``."""
     row = row_of(gpu, rows)
     link = None if row is None or row.host_link is None else rows.rate("c2c", row.host_link)
     return pcie_of(gpu, rows) if link is None else link.peak
 
 
 def _on_a_superchip(gpu: Mapping[str, JSON], rows: Catalogue) -> bool:
-    """Whether a GPU reaches the host by another way than PCI Express, which then only configures it."""
+    """Whether a GPU has another link to the host than PCI Express, which then serves only for configuration."""
     row = row_of(gpu, rows)
     return row is not None and row.host_link is not None
 
 
 def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    """The link of a device to the host in one direction, as it is trained."""
+    """The link of a device to the host in one direction, as trained."""
     if from_log(device):
         card = row_of(device, rows)
         widest = None if card is None else rows.rate("pcie", card.pcie or "")
         if card is None or widest is None:
             return no_row(device, rows)
-        return widest.peak.times(_LANES, f"{widest.name} x{_LANES}, the most that {card.name} has")
+        return widest.peak.times(_LANES, f"{widest.name} x{_LANES}, the maximum of {card.name}")
     trained = fact(device, "link.trained")
     if trained is None:
-        return "the kernel does not tell how its link was trained"
+        return "the kernel does not report how its link was trained"
     row = rows.rate("pcie", f"PCIe {GENERATIONS.get(float(trained['gigatransfers']))}")
     if row is None:
         return f"no row for PCIe at {trained['gigatransfers']:g} GT/s; add one to your peaks file"
@@ -224,26 +225,26 @@ def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
 
 
 def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    """The memory of the host, all sockets together, reads and writes together."""
-    told = facts.get("memory_modules")
-    if told is None:
-        return "its modules are not recorded"
-    kind, speed, channels = told.get("kind"), told.get("megatransfers"), told.get("channels")
+    """The memory of the host over all sockets, reads plus writes."""
+    modules = facts.get("memory_modules")
+    if modules is None:
+        return "its modules were not recorded"
+    kind, speed, channels = modules.get("kind"), modules.get("megatransfers"), modules.get("channels")
     missing = [what for what, value in (("kind", kind), ("speed", speed), ("channels", channels)) if not value]
     if missing:
-        return f"not told of its modules: {', '.join(missing)}"
-    # Firmware rounds thirds up or down: 2666 and 2667 MT/s are the same modules.
+        return f"unknown for its modules: {', '.join(missing)}"
+    # Firmware rounds thirds up or down: 2666 and 2667 MT/s mean the same modules.
     alike = (speed + off for off in (0, -1, 1))
     row = next((row for one in alike if (row := rows.rate("ddr", f"{kind}-{one}")) is not None), None)
     if row is None:
-        width = "; how wide their channels are differs from machine to machine" if str(kind).startswith("LP") else ""
+        width = "; their channel width differs between machines" if str(kind).startswith("LP") else ""
         return f"no row for {kind}-{speed} of kind ddr{width}; add one to your peaks file"
     return row.peak.times(channels, f"{channels} channels of {row.name}, all sockets")
 
 
 def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, HardwarePeak | str]]:
-    """Ports of RDMA cards that are up (those of EFA together where an instance has just these), then physical
-    interfaces that are up and belong to none of them.
+    """Active RDMA ports (EFA ports as one, if an instance has exactly these), then active physical interfaces that
+    belong to none of them.
     """
     cards = [card.get("names") or [] for card in _listed(facts, "nics")]
     shown: set[str] = set()
@@ -254,7 +255,7 @@ def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str,
             found.append((f"{port.get('device')} port {port.get('port')}", port_of(port, rows)))
     known = [peak for _, peak in found if isinstance(peak, HardwarePeak)]
     instance = efa_together(known, rows) if len(known) == len(found) else None
-    yield from found if instance is None else ((f"{len(found)} ports of EFA together", instance),)
+    yield from found if instance is None else ((f"{len(found)} EFA ports together", instance),)
     for nic in facts.get("nics") or ():
         if nic.get("kind") == "physical" and nic.get("up") and nic.get("name") not in shown:
             yield str(nic.get("name")), interface_of(nic, rows)
@@ -263,11 +264,11 @@ def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str,
 def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     link = pcie_of(drive, rows)
     if isinstance(link, str):
-        return f"{drive.get('model') or 'model not told'}: {link}"
+        return f"{drive.get('model') or 'unknown model'}: {link}"
     bus = link.what.removesuffix(" as trained")
     row = rows.rate("nvme", f"NVMe on {bus}")
-    what = f"{drive.get('model') or 'model not told'} on {link.what}"
-    # What drives reach over such a link is less than the link itself does.
+    what = f"{drive.get('model') or 'unknown model'} on {link.what}"
+    # Drives reach less than the link itself.
     reached = replace(link, practical=None, practical_source=None) if row is None else row.peak
     return replace(
         link,
@@ -284,17 +285,17 @@ def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Hardwar
     for drive in _listed(facts, "drives"):
         if named is not None and named[0] in (drive.get("names") or ()):
             return _drive(drive, rows)
-    return "that is no NVMe drive which the kernel tells of, so its rate is not known"
+    return "not an NVMe drive that the kernel reports, so its rate is unknown"
 
 
-# --- what is odd -------------------------------------------------------------------------------------------------
+# --- problems ------------------------------------------------------------------------------------------------------
 
 
 def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     for name, link in _links(facts, rows):
         yield from _link_findings(name, link, virtual=bool(facts.get("virtualization")))
     for gpu in gpus_of(facts):
-        # One GPU alone has nobody to talk to: clouds leave its links down.
+        # A single GPU has no peers: clouds leave its links down.
         if nvlinks(gpu) or len(gpus_of(facts)) > 1:
             yield from _nvlink_findings(gpu, rows)
     for card in _listed(facts, "nics"):
@@ -302,7 +303,7 @@ def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
 
 
 def _links(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, Mapping[str, JSON]]]:
-    """The links of GPUs, cards and drives of which is known how they are trained and what the card could."""
+    """The links of GPUs, NICs and drives whose training and maximum are known."""
     devices = [(called(gpu), gpu) for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
     devices += [(_names(one), one) for what in ("nics", "drives") for one in _listed(facts, what)]
     for name, device in devices:
@@ -316,42 +317,42 @@ def _resting(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
         speed, most, port = link["trained"]["gigatransfers"], link["card"]["gigatransfers"], link.get("port")
         if speed < most and not (port and port["gigatransfers"] <= speed):
             yield (
-                f"{name} runs at {speed:g} of its {most:g} GT/s; a link at rest may save power: look again while it "
-                "copies, and at slot and riser if it stays so"
+                f"{name} runs at {speed:g} of its {most:g} GT/s; an idle link may save power, so check again during a "
+                "copy; if it stays slow, check slot and riser"
             )
 
 
 def _link_findings(name: str, link: Mapping[str, JSON], *, virtual: bool) -> Iterator[str]:
     trained, card, port = link["trained"], link["card"], link.get("port")
-    shown = " (as the virtual machine shows it)" if virtual else ""
+    shown = " (as reported in the virtual machine)" if virtual else ""
     lanes, speed = trained["lanes"], trained["gigatransfers"]
     if lanes < card["lanes"]:
         if port and port["lanes"] <= lanes:
-            reason = "the slot above it has no more: another slot may"
+            reason = "its slot has no more lanes; try another slot"
         else:
-            reason = "reseat it, and look at risers, cables and the firmware's bifurcation of the slot"
+            reason = "reseat it, and check risers, cables and the firmware's bifurcation of the slot"
         yield f"{name} runs on {lanes} of its {card['lanes']} PCIe lanes{shown}; {reason}"
     if speed < card["gigatransfers"] and port and port["gigatransfers"] <= speed:
-        slot = "the slot above it can do no more"
+        slot = "its slot supports no more"
         yield f"{name} runs at {speed:g} of its {card['gigatransfers']:g} GT/s{shown}; {slot}"
     narrowest = link.get("narrowest")
-    if narrowest and not virtual:  # a hypervisor's bridges have links that it made up
+    if narrowest and not virtual:  # hypervisors invent the links of their bridges
         step = f"x{narrowest['lanes']} at {narrowest['gigatransfers']:g} GT/s"
         own = f"x{lanes} at {speed:g} GT/s"
-        yield f"{name} has {own}, but {narrowest['address']} on its way to the host only {step}"
+        yield f"{name} has {own}, but {narrowest['address']} on its path to the host has only {step}"
 
 
 def _nvlink_findings(gpu: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     up, row = nvlinks(gpu), row_of(gpu, rows)
     if up is not None and row is not None and row.links is not None and up < row.links:
         yield (
-            f"{called(gpu)} has {up} of its {row.links} NVLinks up; see nvidia-smi nvlink --status, the fabric manager "
-            "and dmesg"
+            f"{called(gpu)} has {up} of its {row.links} NVLinks up; check nvidia-smi nvlink --status, the fabric "
+            "manager and dmesg"
         )
 
 
 def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    """A card whose ports carry more than its way to the host."""
+    """A NIC whose ports carry more than its link to the host."""
     link = pcie_of(card, rows)
     ports = [port for port in rdma_ports(facts) if port.get("device") in (card.get("names") or ()) and port.get("up")]
     carried = sum(float(port.get("bytes_per_second") or 0) for port in ports)
@@ -368,6 +369,6 @@ def _unknown(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     gpus = [gpu for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
     devices = [*gpus, *_listed(facts, "nics"), *_listed(facts, "drives")]
     if silent := [str(one.get("address")) for one in devices if one.get("link") is None]:
-        yield f"PCIe link: the kernel does not tell it of {', '.join(silent)}"
+        yield f"PCIe link: the kernel does not report it for {', '.join(silent)}"
     if unnamed := [str(gpu.get("address")) for gpu in gpus_of(facts) if not gpu.get("name")]:
-        yield f"name and NVLink of GPU {', '.join(unnamed)}: NVML does not know it, or nvidia-ml-py is not installed"
+        yield f"name and NVLink of GPU {', '.join(unnamed)}: unknown to NVML, or nvidia-ml-py is not installed"

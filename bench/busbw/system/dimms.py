@@ -1,7 +1,7 @@
-"""The memory modules of a host: kind, speed and channels, as far as firmware and kernel tell who asks.
+"""Memory modules of a host: kind, speed and channels, as far as firmware and kernel report them to this user.
 
-The firmware's table (SMBIOS, what dmidecode prints) is for root alone; the kernel's own list (EDAC) is for everybody
-but knows no speeds. Virtual machines mostly have neither, or an invented module.
+The firmware's table (SMBIOS, as printed by dmidecode) is readable only by root; the kernel's list (EDAC) is readable by
+all but has no speeds. Most virtual machines have neither, or an invented module.
 """
 
 import re
@@ -19,7 +19,7 @@ _KINDS = {
 }  # fmt: skip
 """Memory type → its name: DMTF DSP0134, System Management BIOS reference, 7.18.2."""
 _CHANNEL = re.compile(r"^(?P<socket>.*?)[\s_-]*CHANNEL[\s_-]*(?P<channel>[0-9]+|[A-Z])(?![A-Z0-9])", re.IGNORECASE)
-"""Boards write ``P0 CHANNEL A``, ``P0_Node0_Channel0_Dimm0`` and ``CPU0_Channel_A_DIMM0``."""
+"""Boards use ``P0 CHANNEL A``, ``P0_Node0_Channel0_Dimm0`` and ``CPU0_Channel_A_DIMM0``."""
 _EDAC_CHANNEL = re.compile(r"channel (\d+)")
 _IN_DOUBLE_WORDS = 0xFFFF
 _UNKNOWN = (0, _IN_DOUBLE_WORDS)
@@ -27,7 +27,7 @@ _UNKNOWN = (0, _IN_DOUBLE_WORDS)
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module that is there: ``kind`` and MT/s as it runs, the channel that it is on; None: not told."""
+    """An installed module: ``kind``, running speed in MT/s and channel; None: unknown."""
 
     kind: str | None
     megatransfers: int | None
@@ -35,8 +35,13 @@ class _Module:
 
 
 def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
-    """``modules``: how many there are, ``kind`` (``DDR5``) and ``megatransfers`` a second at which they run,
-    ``channels`` on all sockets that have a module; ``told_by``; ``untold``: in words, what could not be read and why.
+    """Facts about the memory modules.
+
+    modules: number of modules
+    kind, megatransfers: such as ``DDR5``, and the running speed in MT/s
+    channels: channels with a module, over all sockets
+    told_by: source of the facts
+    untold: sentences about what could not be read, and why
     """
     untold: list[str] = []
     try:
@@ -44,10 +49,10 @@ def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
         told_by = "SMBIOS"
     except PermissionError:
         modules, told_by = [], None
-        untold.append("memory speed: the firmware's table is for root alone")
+        untold.append("memory speed: only root may read the firmware's table")
     except OSError:
         modules, told_by = [], None
-        untold.append("memory speed: the firmware shows no table of its modules")
+        untold.append("memory speed: the firmware provides no table of its modules")
     channels = len({module.channel for module in modules}) if all(module.channel for module in modules) else 0
     listed = sorted((sysfs / "devices/system/edac/mc").glob("mc*/dimm*"))
     if listed and not channels:
@@ -57,7 +62,7 @@ def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
             channels = len({(controller, number[1]) for controller, number in numbers if number})
             told_by = f"{told_by} and EDAC" if told_by else "EDAC"
     if not channels:
-        untold.append("memory channels: neither the firmware nor the kernel (EDAC) names them")
+        untold.append("memory channels: neither the firmware nor the kernel (EDAC) reports them")
     speeds = {module.megatransfers for module in modules}
     kinds = {module.kind for module in modules} or {_edac_kind(text_of(one / "dimm_mem_type")) for one in listed}
     if len(speeds) > 1:
@@ -77,7 +82,7 @@ def _from_table(table: bytes) -> Iterator[_Module]:
     at = 0
     while at + 4 <= len(table):
         kind, length = table[at], table[at + 1]
-        if length < 4:  # less than its own head: damage
+        if length < 4:  # shorter than its own header: damaged
             return
         body = table[at : at + length]
         end = table.find(b"\0\0", at + length)
@@ -109,7 +114,7 @@ def _module(body: bytes, strings: list[bytes]) -> _Module | None:
     )
 
 
-def _edac_kind(told: str | None) -> str | None:
+def _edac_kind(text: str | None) -> str | None:
     """``Registered-DDR5`` → ``DDR5``."""
-    found = re.search(r"(LP)?DDR\d", told or "")
+    found = re.search(r"(LP)?DDR\d", text or "")
     return found[0] if found else None

@@ -1,6 +1,6 @@
-"""Which environment variables are recorded: what changes results and what says where a rank is, and never a secret.
+"""Allow-list of recorded environment variables: those that affect results or describe a rank's placement, no secrets.
 
-And which of them belong to the place of one rank, so that no other process is to have them.
+Also lists variables of a single rank, which other processes must not inherit.
 """
 
 import os
@@ -10,16 +10,16 @@ from importlib import resources
 _LIST = resources.files("busbw.system").joinpath("variables.txt").read_text(encoding="utf-8")
 
 VARIABLES = tuple(line for line in _LIST.splitlines() if line and not line.startswith("#"))
-"""The environment variables that are recorded when they are set. None holds a secret: no address of a server either,
-through which a job could be joined.
+"""Environment variables that are recorded if they are set. None contains a secret, or the address of a server through
+which others could join a job.
 """
 
 OF_A_RANK = frozenset({"PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "SLURM_LOCALID"})
-"""Those that are one rank's alone, even where a host has no other."""
+"""Variables of a single rank, even on a host with only one rank."""
 
 
 def recorded(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What is set of ``VARIABLES``."""
+    """The variables of ``VARIABLES`` that are set."""
     return {name: environ[name] for name in VARIABLES if name in environ}
 
 
@@ -28,8 +28,8 @@ _OF_THE_USER = "PMIX_MCA_"
 
 
 def without_places(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """``environ`` but for what launchers of MPI leave there to tell a rank its place: the process that gets the rest is
-    to have another one, or none. A step of one task has some, of that task.
+    """``environ`` without the variables by which MPI launchers give a rank its place: the new process gets another
+    place, or none. Even a step of one task sets some of them for that task.
     """
     return {
         name: value
@@ -39,7 +39,7 @@ def without_places(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def in_common(ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What the ranks of a host have alike, which is what can be said of the host: the rest is each rank's own."""
+    """The variables that all ranks of a host share, which describe the host; the others belong to single ranks."""
     first, *others = ranks
     return {
         name: value

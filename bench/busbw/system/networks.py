@@ -1,4 +1,4 @@
-"""What ports of RDMA cards and network interfaces carry: what the system states, named by the row of the same rate."""
+"""Rates of RDMA ports and network interfaces: as stated by the system, named after the catalogue row of that rate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,21 +8,21 @@ from busbw.system.catalog import Catalogue, HardwarePeak, Over, Rate
 from busbw.units import format_rate
 
 EFA = "EFA"
-"""What ports of the Elastic Fabric Adapter are called."""
-_SYSTEM = "the system states it"
+"""Name of ports of the Elastic Fabric Adapter."""
+_SYSTEM = "stated by the system"
 
 
 def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """The ports of RDMA cards of a host, as ``run.json`` has them."""
+    """The RDMA ports of a host in ``run.json``."""
     ports: list[dict[str, JSON]] = facts.get("rdma") or []
     return ports
 
 
 def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = None) -> HardwarePeak | str:
-    """A network interface in one direction. What it carries in practice is ``over`` TCP, but for Slingshot's."""
+    """Rate of a network interface in one direction. The practical rate is ``over`` TCP, except on Slingshot."""
     speed = float(nic.get("speed_bytes_per_second") or 0)
     if not speed:
-        return "the system does not tell its speed"
+        return "the system does not report its speed"
     row = _ethernet(speed, rows)
     if is_slingshot(nic):
         row = next((one for one in rows.rates if one.kind == "slingshot" and _same(one, speed)), row)
@@ -30,14 +30,14 @@ def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = N
 
 
 def is_slingshot(nic: Mapping[str, JSON]) -> bool:
-    """Whether an interface belongs to a Cassini card of Slingshot (driver cxi_ss1, cxi_eth), which carries messages
-    past TCP as RDMA cards do.
+    """Whether an interface belongs to a Cassini NIC of Slingshot (driver cxi_ss1, cxi_eth), which bypasses TCP like
+    RDMA NICs.
     """
     return str(nic.get("driver") or "").startswith("cxi")
 
 
 def efa_together(peaks: Sequence[HardwarePeak], rows: Catalogue) -> HardwarePeak | None:
-    """What all ports of an instance carry that has just these ports of EFA; None where several kinds have, or none."""
+    """Total rate of an instance with exactly these EFA ports; None unless exactly one kind of instance matches."""
     if not peaks or any(peak.what != EFA for peak in peaks):
         return None
     total = sum(peak.nominal for peak in peaks)
@@ -46,17 +46,17 @@ def efa_together(peaks: Sequence[HardwarePeak], rows: Catalogue) -> HardwarePeak
 
 
 def port_of(port: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
-    """A port of an RDMA card in one direction."""
+    """Rate of an RDMA port in one direction."""
     rate = float(port.get("bytes_per_second") or 0)
     if not rate:
-        return "the kernel does not tell its rate"
+        return "the kernel does not report its rate"
     if port.get("driver") == "efa":
-        # The driver calls its rates by names of InfiniBand, which it is not; rows are of whole instances.
+        # The driver reports rates under InfiniBand names; the rows describe whole instances.
         return HardwarePeak(rate, None, EFA, "one direction", _SYSTEM)
     if port.get("layer") != "InfiniBand":
         return _stated(rate, _ethernet(rate, rows), "rdma")
     row = rows.rate("infiniband", str(port.get("rate")))
-    # Up to FDR the kernel tells what the wire signals, with the bits of its coding: the row says what is left.
+    # Up to FDR the kernel reports the signalling rate including the encoding; the row has the data rate.
     return _stated(rate, row, "rdma") if row is None or _same(row, rate) else row.peak
 
 
@@ -65,8 +65,8 @@ def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:
 
 
 def _stated(rate: float, row: Rate | None, over: Over) -> HardwarePeak:
-    """What the system states counts: the row of the same rate only adds its name and what is practical ``over`` that
-    way. Sockets do not reach what RDMA does.
+    """The rate that the system states. The row of the same rate only adds its name, and its practical rate if that was
+    measured ``over`` the same protocol: sockets are slower than RDMA.
     """
     if row is None or not _same(row, rate):
         return HardwarePeak(rate, None, format_rate(rate), "one direction", _SYSTEM)

@@ -1,7 +1,7 @@
-"""What NVIDIA's management library tells of a GPU: its place, links, clock, why it is held back. Without it, nothing.
+"""GPU facts from NVIDIA's management library: address, links, clock, throttling reasons. Optional.
 
-It is read through ``pynvml`` of the package nvidia-ml-py, which need not be there. Reading costs some tens of
-microseconds and runs beside the GPU's work: it is done before and after a block, never in between.
+It is used through ``pynvml`` of the package nvidia-ml-py. A query takes tens of microseconds and disturbs the GPU's
+work, so it is made before and after a block, never during one.
 """
 
 import importlib
@@ -17,13 +17,13 @@ from busbw.system.device import DeviceConditions
 _UUID_PREFIX = "GPU-"
 
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""Of one thing: the name changed with driver 535 and nvidia-ml-py 12.535, whose new one an older driver does not know;
-the old one is to be removed.
+"""New and old name of one function: it was renamed in driver 535 and nvidia-ml-py 12.535. Older drivers lack the new
+name; the old one will be removed.
 """
 
 
 def uuid_of(given: object) -> str | None:
-    """A GPU's UUID as NVML writes it, from torch's device property or an entry of CUDA_VISIBLE_DEVICES."""
+    """A GPU's UUID in NVML's format, from torch's device property or an entry of CUDA_VISIBLE_DEVICES."""
     text = "" if given is None else str(given).strip()
     if text.startswith(("MIG-", _UUID_PREFIX)):
         return text
@@ -32,8 +32,8 @@ def uuid_of(given: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as people call it: its number on the host and what it is. ``nvlink``: its links as ``_nvlink`` tells them,
-    None where it has none or the driver does not say.
+    """A GPU: its number on the host and its name. ``nvlink``: its links as returned by ``_nvlink``; None if it has none
+    or the driver does not report them.
     """
 
     index: int
@@ -42,7 +42,7 @@ class Gpu:
 
 
 class Nvml:
-    """One GPU as NVML sees it, found by its UUID or else by its number on the host."""
+    """One GPU, found by its UUID or else by its number on the host."""
 
     def __init__(self, library: ModuleType, handle: object) -> None:
         self._library = library
@@ -51,7 +51,7 @@ class Nvml:
         self._reasons: list[Any] = [getattr(library, name) for name in _REASONS if hasattr(library, name)]
 
     def conditions(self) -> DeviceConditions:
-        """The GPU now; what the driver does not tell of it is None or 0."""
+        """State of the GPU; values that the driver does not report are None or 0."""
         library = self._library
         try:
             mhz: float | None = float(library.nvmlDeviceGetClockInfo(self._handle, library.NVML_CLOCK_SM))
@@ -66,7 +66,7 @@ class Nvml:
 
 
 def gpus_by_address() -> dict[str, Gpu]:
-    """The GPUs of this host by PCI address as the kernel writes it (``0000:1b:00.0``); empty without NVML."""
+    """The GPUs of this host by PCI address in the kernel's format (``0000:1b:00.0``); empty without NVML."""
     library = _library()
     if library is None:
         return {}
@@ -76,23 +76,27 @@ def gpus_by_address() -> dict[str, Gpu]:
         return {}
     found: dict[str, Gpu] = {}
     for index in range(count):
-        # A GPU that is lost or hidden from this process must not hide the others.
+        # A GPU that is lost or hidden from this process must not hide others.
         with suppress(library.NVMLError):
             handle = library.nvmlDeviceGetHandleByIndex(index)
-            address = _as_the_kernel(_plain(library.nvmlDeviceGetPciInfo(handle).busId))
-            found[address] = Gpu(index, _plain(library.nvmlDeviceGetName(handle)), _nvlink(library, handle))
+            address = _as_the_kernel(library.nvmlDeviceGetPciInfo(handle).busId)
+            found[address] = Gpu(index, library.nvmlDeviceGetName(handle), _nvlink(library, handle))
     return found
 
 
 _NVLINK_VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
-"""What nvmlDeviceGetNvLinkVersion returns (nvmlNvlinkVersion_t, which numbers 2.2 and 3.1 as well) → the generation."""
+"""nvmlDeviceGetNvLinkVersion (nvmlNvlinkVersion_t, which also numbers 2.2 and 3.1) → NVLink generation."""
 _MOST_LINKS = 36
 
 
 def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
-    """The NVLinks of a GPU: the ``generation``, how many are ``up`` and ``down``, how many of those up end at a
-    ``switch`` or at each of its ``peers`` by their addresses; ``untold`` are those of which the other end is not told.
-    None without links.
+    """The NVLinks of a GPU; None without links.
+
+    generation: NVLink generation
+    up, down: number of links
+    switch: active links that end at a switch
+    peers: address of another GPU → active links to it
+    untold: active links with an unknown other end
     """
     ends: Counter[str] = Counter()
     generations: set[int] = set()
@@ -101,7 +105,7 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
         try:
             up = bool(library.nvmlDeviceGetNvLinkState(handle, link))
         except library.NVMLError:
-            break  # this GPU has no link of this number, and so none after it
+            break  # this GPU has no link with this or a higher number
         if not up:
             down += 1
             continue
@@ -111,8 +115,7 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
             if int(library.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)) == library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched += 1
             else:
-                remote = library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
-                ends[_as_the_kernel(_plain(remote.busId))] += 1
+                ends[_as_the_kernel(library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)] += 1
         except (library.NVMLError, AttributeError):
             untold += 1
     up_links = switched + untold + ends.total()
@@ -128,11 +131,6 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
     }
 
 
-def _plain(text: str | bytes) -> str:
-    """nvidia-ml-py gives bytes or text, by its version."""
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
-
-
 def _as_the_kernel(address: str) -> str:
     """``00000000:1B:00.0`` → ``0000:1b:00.0``: NVML pads the domain to eight digits."""
     domain, _, rest = address.lower().partition(":")
@@ -140,7 +138,7 @@ def _as_the_kernel(address: str) -> str:
 
 
 def _library() -> ModuleType | None:
-    """NVML, ready to be asked; None where it is not there or finds no driver."""
+    """NVML, initialised; None if it is not installed or finds no driver."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -153,7 +151,7 @@ def _library() -> ModuleType | None:
 
 
 def nvml_of(uuid: str | None, index: int) -> Nvml | None:
-    """The GPU with this UUID, or number ``index`` of the host where torch tells no UUID; None without NVML."""
+    """The GPU with this UUID, or number ``index`` of the host if torch reports no UUID; None without NVML."""
     library = _library()
     if library is None:
         return None

@@ -1,8 +1,7 @@
-"""Where GPUs, network cards and NVMe drives sit: their places on PCI and in NUMA, their links, and which card is
-closest to which GPU.
+"""PCI devices: addresses, NUMA nodes and links of GPUs, NICs and NVMe drives, and the closest NICs of each GPU.
 
-All of it is read from sysfs; NVML, where it is there, adds the numbers and names of the GPUs. What the kernel does not
-tell is None or in ``untold``: virtual machines often show one flat bus, whatever is below it.
+All facts come from sysfs; NVML, if installed, adds numbers and names of GPUs. Facts that the kernel does not report are
+None or listed in ``untold``: virtual machines often show a flat bus, whatever the hardware is.
 """
 
 import re
@@ -21,7 +20,7 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _GPU_CLASSES = {
     "0x10de": ("0x0300", "0x0302"),
     "0x1002": ("0x0300", "0x0302", "0x0380", "0x1200"),
-    # An integrated GPU of Intel is a VGA controller (0x0300) and no accelerator.
+    # An integrated Intel GPU is a VGA controller (0x0300) and not an accelerator.
     "0x8086": ("0x0302", "0x0380"),
 }
 """PCI vendor → the classes of its GPUs (PCI Code and ID Assignment Specification: 03 display, 12 accelerator)."""
@@ -29,8 +28,8 @@ _GPU_CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A device on PCI: the host bridge and every bridge down to it (``pci0000:16``, ``0000:16:02.0`` … its own
-    address), and its NUMA node, None where the kernel knows none.
+    """A PCI device: ``path`` is the host bridge and all bridges down to its own address (``pci0000:16``,
+    ``0000:16:02.0`` …); ``numa_node`` is None if the kernel does not know it.
     """
 
     path: tuple[str, ...]
@@ -42,7 +41,7 @@ class _Place:
         return self.path[-1]
 
     def facts(self) -> dict[str, JSON]:
-        """What is told of every device: its place, its identity (``10de:2335``) and its link (docs/formats.md)."""
+        """Facts of every kind of device: address, identity (``10de:2335``) and link (docs/formats.md)."""
         vendor, device = text_of(self.folder / "vendor"), text_of(self.folder / "device")
         steps = [one for one in (*reversed(self.folder.parents), self.folder) if one.name in self.path[1:]]
         return {
@@ -55,17 +54,17 @@ class _Place:
 
 
 def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dict[str, JSON]:
-    """The GPUs, network cards and NVMe drives of this host and, for every GPU, the cards that are closest to it.
+    """The GPUs, NICs and NVMe drives of this host, and the closest NICs of every GPU.
 
-    ``known`` are the GPUs that NVML knows, by PCI address.
+    ``known``: GPUs known to NVML, by PCI address.
     """
     known = gpus_by_address() if known is None else known
     gpus = _gpus(sysfs)
     nics, elsewhere = _named(sysfs, ("class/infiniband", "class/net"))
     drives, remote = _named(sysfs, ("class/nvme",))
-    untold = [f"{name} is not on PCI: its place is not known" for name in (*elsewhere, *remote)]
+    untold = [f"{name} is not on PCI, so its location is unknown" for name in (*elsewhere, *remote)]
     missing = sorted(set(known) - {place.address for place in gpus})
-    untold += [f"NVML knows a GPU at {address}, which sysfs does not show" for address in missing]
+    untold += [f"NVML reports a GPU at {address} that sysfs does not show" for address in missing]
     return {
         "gpus": [
             {
@@ -87,14 +86,14 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dic
 
 
 def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> dict[str, JSON]:
-    """The cards with the most of the way to the host in common with ``gpu``, or in its NUMA node, and which it is."""
+    """The NICs that share most of the path to the host with ``gpu``, or else its NUMA node; and which of the two."""
     if not nics:
         return {"closest_nics": [], "closest_by": None}
     shared = {place: _in_common(gpu.path, place.path) for place, _ in nics}
     most = max(shared.values())
     if most:
         names = [name for place, them in nics if shared[place] == most for name in them]
-        # The first step is the host bridge; what comes below it is a bridge or a switch.
+        # The first step is the host bridge; the following ones are bridges or switches.
         return {"closest_nics": names, "closest_by": "PCI switch" if most > 1 else "PCI root"}
     if gpu.numa_node is None or any(place.numa_node is None for place, _ in nics):
         return {"closest_nics": [], "closest_by": None}
@@ -103,7 +102,7 @@ def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> dic
 
 
 def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many steps from the top both ways share."""
+    """Number of steps from the top that both paths share."""
     return sum(1 for _ in takewhile(lambda steps: steps[0] == steps[1], zip(one, other, strict=False)))
 
 
@@ -117,14 +116,14 @@ def _gpus(sysfs: Path) -> list[_Place]:
 
 
 def _named(sysfs: Path, folders: Sequence[str]) -> tuple[list[tuple[_Place, tuple[str, ...]]], list[str]]:
-    """The devices with their names (an RDMA card has one for each of its two sides), and who is not on PCI."""
+    """The devices with their names (an RDMA NIC has two), and the names of devices that are not on PCI."""
     by_address: dict[str, tuple[_Place, list[str]]] = {}
     elsewhere: list[str] = []
     for folder in folders:
         for entry in _listed(sysfs / folder):
             device = entry / "device"
             if not device.exists():
-                continue  # loopback, bridges, tunnels: no device behind them
+                continue  # loopback, bridges, tunnels: no hardware
             place = _place(device)
             if place is None:
                 elsewhere.append(entry.name)
@@ -134,14 +133,14 @@ def _named(sysfs: Path, folders: Sequence[str]) -> tuple[list[tuple[_Place, tupl
 
 
 def _place(device: Path) -> _Place | None:
-    """Where a device of sysfs is, or the PCI device that it is part of (virtio); None where there is none above it."""
+    """Location of a device in sysfs, or of the PCI device it is part of (virtio); None if there is none."""
     steps = device.resolve().parts
     path = tuple(step for step in steps if _ROOT.fullmatch(step) or _ADDRESS.fullmatch(step))
     if not path or not _ADDRESS.fullmatch(path[-1]):
         return None
     folder = Path(*steps[: steps.index(path[-1]) + 1])
-    told = text_of(folder / "numa_node")
-    return _Place(path, int(told) if told is not None and told.isdigit() else None, folder)
+    node = text_of(folder / "numa_node")
+    return _Place(path, int(node) if node is not None and node.isdigit() else None, folder)
 
 
 def _listed(folder: Path) -> Iterable[Path]:

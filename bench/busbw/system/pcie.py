@@ -1,7 +1,7 @@
-"""How a device hangs on PCI Express: the link as trained, what it could be, and the narrowest step up to the host.
+"""PCI Express link of a device: as trained, its maximum, and the narrowest link on the way to the host.
 
-The kernel tells all of it in sysfs, for the link above a card and for the one below a port. Virtual machines tell none
-of it, or lanes of zero; both read as not told.
+The kernel reports the link above a card and the link below a port in sysfs. Virtual machines report nothing, or zero
+lanes; both count as unknown.
 """
 
 import re
@@ -17,23 +17,24 @@ _SPEED = re.compile(r"([0-9.]+) GT/s")  # "16 GT/s" up to Linux 5.6, "16.0 GT/s 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Gigatransfers a second on each of so many lanes. By the product one link is compared with another."""
+    """A link with ``lanes`` lanes at ``gigatransfers`` GT/s each."""
 
     gigatransfers: float
     lanes: int
 
     @property
     def product(self) -> float:
-        """What the link carries, up to the encoding, which is the same or better the faster it is."""
+        """Raw rate for comparing links, without the encoding, which is equal or better on faster links."""
         return self.gigatransfers * self.lanes
 
 
 def link_facts(steps: Sequence[Path]) -> dict[str, JSON] | None:
-    """The link of the last of ``steps``, which are the devices of sysfs from the port below the host down to the card.
+    """The link of the last of ``steps``: sysfs devices from the port below the host down to the card. None if the
+    kernel does not report how the card's link was trained.
 
-    ``trained``; ``card``, what the card could; ``port``, what the port above it could (None: not told);
-    ``narrowest``, the step that carries least where that is less than the card's link is now, with its address. None
-    where the kernel does not tell how the card's link was trained.
+    trained: the link as trained
+    card, port: maximum of the card, and of the port above it (None: unknown)
+    narrowest: slowest link on the way, with its address, if it is slower than the card's link; else None
     """
     if not steps:
         return None
@@ -53,10 +54,10 @@ def link_facts(steps: Sequence[Path]) -> dict[str, JSON] | None:
 
 
 def _read(device: Path, which: str) -> Link | None:
-    """``current`` or ``max`` of the link of ``device``; None: not told."""
+    """The ``current`` or ``max`` link of ``device``; None: unknown."""
     speed = _SPEED.match(text_of(device / f"{which}_link_speed") or "")
     lanes = text_of(device / f"{which}_link_width") or ""
-    # 255 lanes are what a device says that does not answer any more.
+    # A device that no longer answers reports 255 lanes.
     if speed is None or not lanes.isdigit() or not 0 < int(lanes) <= 32:
         return None
     return Link(float(speed[1]), int(lanes))

@@ -1,4 +1,4 @@
-"""The ports of RDMA cards (InfiniBand, RoCE, Omni-Path) as the kernel tells them, without any library of theirs."""
+"""Ports of RDMA NICs (InfiniBand, RoCE, Omni-Path) as the kernel reports them, without their libraries."""
 
 import re
 from pathlib import Path
@@ -10,9 +10,13 @@ _RATE = re.compile(r"([0-9.]+) Gb/sec(?: \(([^)]+)\))?")
 
 
 def ports(sysfs: Path = SYSFS) -> list[JSON]:
-    """Every port: ``device``, ``port``, the ``rate`` of one direction in B/s and what the kernel calls it (``4X HDR``),
-    ``layer`` (``InfiniBand`` or ``Ethernet``), the ``driver`` of the card (``mlx5_core``, ``efa``), and whether it is
-    ``up``. None is what is not told.
+    """All ports; None: unknown.
+
+    device, port: name of the NIC, number of the port
+    bytes_per_second, rate: rate in one direction, and the kernel's name of it (``4X HDR``)
+    layer: ``InfiniBand`` or ``Ethernet``
+    driver: driver of the NIC (``mlx5_core``, ``efa``)
+    up: whether the port is active
     """
     found: list[JSON] = []
     for folder in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
@@ -33,7 +37,7 @@ def ports(sysfs: Path = SYSFS) -> list[JSON]:
 
 
 def driver_of(device: Path) -> str | None:
-    """The driver of the card behind a device of sysfs (``/sys/class/net/eth0``); None where there is no card."""
+    """Driver of the NIC behind a device in sysfs (``/sys/class/net/eth0``); None for a virtual device."""
     try:
         return (device / "device/driver").resolve(strict=True).name
     except OSError:

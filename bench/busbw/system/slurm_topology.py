@@ -1,4 +1,4 @@
-"""What is known of a rank's place and of a host's node: cores and NUMA nodes, and what Slurm calls them."""
+"""Placement of a rank and of a host's node: cores, NUMA nodes, and names and switches given by Slurm."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,22 @@ _NUMA = Path("/sys/devices/system/node")
 
 
 def rank_facts(local_rank: int, gpu: int | None, node: int | None = None) -> dict[str, JSON]:
-    """The place of this process: its number on its host, and the number of that ``node``, by the launcher; the cores
-    that it may use, whether it may bind threads to them, the NUMA nodes that they lie in, and the number of the GPU
-    that it drives. None is what nobody tells.
+    """Placement of this process; None: unknown.
+
+    local_rank: number on its host, from the launcher
+    node: number of the host, from the launcher
+    cores: cores it may use
+    binds_threads: whether it may bind threads to them
+    numa_nodes: NUMA nodes of these cores
+    gpu: number of the GPU it drives
     """
-    mine = allowed_cores()
+    allowed = allowed_cores()
     nodes = numa_nodes()
-    within = [int(number) for number, cores in nodes.items() if set(mine) & set(numbers_in(cores) or ())]
+    within = [int(number) for number, cores in nodes.items() if set(allowed) & set(numbers_in(cores) or ())]
     return {
         "local_rank": local_rank,
         "node": node,
-        "cores": number_list(mine),
+        "cores": number_list(allowed),
         "binds_threads": binds_threads(),
         "numa_nodes": within if nodes else None,
         "gpu": gpu,
@@ -32,7 +37,7 @@ def rank_facts(local_rank: int, gpu: int | None, node: int | None = None) -> dic
 
 
 def allowed_cores() -> list[int]:
-    """The numbers of the cores in the affinity mask of this process."""
+    """Core numbers in the affinity mask of this process."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -40,27 +45,31 @@ def allowed_cores() -> list[int]:
 
 @cache
 def binds_threads() -> bool:
-    """Whether the system lets a thread of this process choose the core that it runs on."""
+    """Whether threads of this process may choose their core."""
     if not hasattr(os, "sched_setaffinity"):
         return False
-    mine = os.sched_getaffinity(0)
+    allowed = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, {min(mine)})
-        os.sched_setaffinity(0, mine)
+        os.sched_setaffinity(0, {min(allowed)})
+        os.sched_setaffinity(0, allowed)
     except OSError:
         return False
     return True
 
 
 def numa_nodes(folder: Path = _NUMA) -> dict[str, str]:
-    """The cores of every NUMA node of this host, as the kernel writes them (``0-31,64-95``); empty: not told."""
-    told = {path.parent.name.removeprefix("node"): text_of(path) for path in folder.glob("node*/cpulist")}
-    return {number: told[number] or "" for number in sorted(told, key=int) if told[number] is not None}
+    """Cores of every NUMA node of this host, in the kernel's format (``0-31,64-95``); empty if unknown."""
+    cores = {path.parent.name.removeprefix("node"): text_of(path) for path in folder.glob("node*/cpulist")}
+    return {number: cores[number] or "" for number in sorted(cores, key=int) if cores[number] is not None}
 
 
 def of_hosts(hosts: Sequence[str], facts: Sequence[Mapping[str, JSON]]) -> dict[str, dict[str, JSON]]:
-    """What the facts of every rank say of every host, to stand beside its own: ``machines`` that have its name, the
-    ``node`` that Slurm has there, the ``variables`` that its ranks have alike, and its ``ranks`` with the rest.
+    """Facts about every host that follow from those of its ranks.
+
+    machines: number of machines with this host name
+    node: the host's node in Slurm
+    variables: variables that all its ranks share
+    ranks: facts and other variables of each rank
     """
     names = {host: _variables(facts[hosts.index(host)]).get("SLURMD_NODENAME") for host in dict.fromkeys(hosts)}
     found: dict[str, dict[str, JSON]] = {}
@@ -77,24 +86,23 @@ def of_hosts(hosts: Sequence[str], facts: Sequence[Mapping[str, JSON]]) -> dict[
                 {
                     "rank": rank,
                     **(facts[rank].get("rank") or {}),
-                    "variables": {name: value for name, value in mine.items() if name not in alike},
+                    "variables": {name: value for name, value in own.items() if name not in alike},
                 }
-                for rank, mine in zip(ranks, variables, strict=True)
+                for rank, own in zip(ranks, variables, strict=True)
             ],
         }
     return found
 
 
 def _variables(fact: Mapping[str, JSON]) -> dict[str, str]:
-    found = fact.get("variables")
-    return dict(found) if isinstance(found, Mapping) else {}
+    return fact.get("variables") or {}
 
 
 def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, str]) -> dict[str, JSON] | None:
-    """What Slurm calls this host, its number in the job and the switches above it; None where it does not say.
+    """Slurm's name of this host, its number in the job and the switches above it; None if Slurm does not provide them.
 
-    An mpiexec that starts its ranks over ssh hands them the variables of the host that it was started on. So a name
-    that several hosts have is the name of none of them but of the one that is called so.
+    An mpiexec that starts ranks over ssh passes on the variables of its own host. A name shared by several hosts is
+    therefore valid only for the host that is called so.
     """
     name = names[host]
     shared = sum(other == name for other in names.values()) > 1
@@ -110,12 +118,14 @@ def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, st
 
 
 def switches_of(address: str | None, pattern: str | None, node: str) -> tuple[str, ...] | None:
-    """The switches above ``node`` from the top to its leaf, by SLURM_TOPOLOGY_ADDR (``spine.leaf1.n7``) and the kinds
-    of its parts, SLURM_TOPOLOGY_ADDR_PATTERN (``switch.switch.node``); empty where Slurm knows none. None when they are
-    not those of this node. Format: man srun, OUTPUT ENVIRONMENT VARIABLES.
+    """The switches above ``node`` from the top to its leaf.
+
+    ``address``: SLURM_TOPOLOGY_ADDR (``spine.leaf1.n7``); ``pattern``: SLURM_TOPOLOGY_ADDR_PATTERN, the kinds of its
+    parts (``switch.switch.node``). Empty if Slurm has no topology; None if they describe another node. Format: man
+    srun, OUTPUT ENVIRONMENT VARIABLES.
     """
     if address is None or pattern is None:
         return None
     kinds = pattern.split(".")
-    parts = address.split(".", len(kinds) - 1)  # the name of a node may have dots of its own
+    parts = address.split(".", len(kinds) - 1)  # the node's name may contain dots
     return tuple(parts[:-1]) if len(parts) == len(kinds) and parts[-1] == node else None

@@ -1,6 +1,6 @@
-"""What is known of the storage below a plan's path, host by host; and why a case cannot have its files there.
+"""Facts about the storage below a plan's path on each host, and why a case cannot have its files there.
 
-Everything is asked before anything is written, and every rank comes to the same answer from the facts of all of them.
+All checks precede any writing, and every rank reaches the same result from the facts of all ranks.
 """
 
 import errno
@@ -23,7 +23,7 @@ from busbw.runs.records import JSON, Case
 from busbw.units import about_size, format_size
 
 PREFIX = "busbw-files-"
-"""How the folders begin that runs make below their paths: what a killed run leaves behind is known by it."""
+"""Prefix of the folders that runs create below their paths; identifies what a killed run left behind."""
 
 _MARGIN = 0.05
 _LEAST_MARGIN_BYTES = 16 << 20
@@ -37,19 +37,19 @@ _Facts = Mapping[str, JSON]
 
 
 def files_folder(path: str | None, run: str) -> Path | None:
-    """Where the run of that name makes its files below ``path``; None where it makes none."""
+    """The folder in which the run named ``run`` creates its files below ``path``; None if it creates none."""
     return None if path is None else Path(path).absolute() / f"{PREFIX}{run}"
 
 
 def remove_files(folder: Path | None) -> None:
-    """Nothing of ``folder`` is left, if it is there. Does not raise: what went wrong before is the one to tell."""
+    """Remove ``folder`` if it exists. Does not raise, so that an earlier error is reported instead."""
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def storage_facts(path: str | None) -> dict[str, JSON]:
-    """The storage below ``path`` as this host sees it, under ``storage``: what cannot be known is None, ``error`` says
-    why files cannot be made there. Nothing when there is no path.
+    """The storage below ``path`` as this host sees it, under ``storage``. Unknown values are None; ``error``: why files
+    cannot be created there. Empty without a path.
     """
     if path is None:
         return {}
@@ -60,30 +60,30 @@ def storage_facts(path: str | None) -> dict[str, JSON]:
             facts |= {**_mount(folder), **_space(folder)}
             facts["way"], facts["no_direct"] = _way(folder, facts["type"])
         except OSError as error:
-            facts["error"] = f"{folder} on {socket.gethostname()} cannot be looked at: {error.strerror}"
+            facts["error"] = f"{folder} on {socket.gethostname()} cannot be examined: {error.strerror}"
     return {"storage": facts}
 
 
 def _error(folder: Path) -> str | None:
-    """Why no file can be made in ``folder``."""
+    """Why files cannot be created in ``folder``."""
     where = f"{folder} on {socket.gethostname()}"
     try:
         if not folder.exists():
-            return f"{where} does not exist; make it there, or give another --path: a folder that every host has"
+            return f"{where} does not exist; create it, or use another --path: a folder that exists on every host"
         if not folder.is_dir():
-            return f"{where} is a file; --path wants a folder"
+            return f"{where} is a file; --path must be a folder"
         with tempfile.TemporaryFile(dir=folder):
             return None
     except OSError as error:
         if error.errno == errno.EROFS:
-            return f"{where} is on a file system that is mounted read-only; give another --path"
+            return f"{where} is on a read-only file system; use another --path"
         if isinstance(error, PermissionError):
-            return f"{where} is not for this user to write ({error.strerror}); give another --path"
-        return f"{where} takes no file: {error.strerror}; give another --path"
+            return f"{where} is not writable for this user ({error.strerror}); use another --path"
+        return f"{where} accepts no file: {error.strerror}; use another --path"
 
 
 def _mount(folder: Path) -> dict[str, JSON]:
-    """The file system that ``folder`` is in: the last one that was mounted at the longest path above it."""
+    """The file system of ``folder``: the last one mounted at the longest path above it."""
     resolved = folder.resolve()
     above = [one for one in psutil.disk_partitions(all=True) if resolved.is_relative_to(one.mountpoint)]
     if not above:
@@ -94,20 +94,20 @@ def _mount(folder: Path) -> dict[str, JSON]:
 
 
 def _space(folder: Path) -> dict[str, JSON]:
-    told = os.statvfs(folder)
-    free, total = told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize
+    stats = os.statvfs(folder)
+    free, total = stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize
     return {"free_bytes": free, "total_bytes": total, "number": folder.stat().st_dev}
 
 
 def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
-    """How the page cache can be kept out of files in ``folder``, and why not by O_DIRECT."""
+    """How the page cache can be bypassed in ``folder``, and why O_DIRECT is not possible."""
     if kind in _IN_MEMORY:
-        return "memory", f"{kind} is memory itself"
+        return "memory", f"{kind} is in memory"
     if not hasattr(os, "posix_fadvise"):
-        return "memory", "this system can neither go past its page cache nor drop a file from it"
+        return "memory", "this system can neither bypass its page cache nor drop a file from it"
     if not hasattr(os, "O_DIRECT"):
         return "dropped", "this system has no O_DIRECT"
-    block = mmap.mmap(-1, GRAIN_BYTES)  # O_DIRECT wants it at the start of a page
+    block = mmap.mmap(-1, GRAIN_BYTES)  # O_DIRECT requires an aligned buffer; this one starts at a page
     with tempfile.NamedTemporaryFile(dir=folder, prefix="busbw-") as file:
         try:
             opened = os.open(file.name, os.O_RDWR | os.O_DIRECT)
@@ -124,81 +124,81 @@ def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
 
 
 def _tools() -> dict[str, JSON]:
-    """Versions of what else measures storage; None: it is not installed."""
+    """Versions of other tools that measure storage; None if not installed."""
     try:
-        told = subprocess.run(
+        version = subprocess.run(
             [shutil.which("fio") or "fio", "--version"], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return {"fio": None}
-    return {"fio": told.stdout.strip().removeprefix("fio-")}
+    return {"fio": version.stdout.strip().removeprefix("fio-")}
 
 
 def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
-    """Raise UsageError when ``ranks`` ranks of this host cannot have files of ``size_bytes`` each below ``path``.
+    """Raise UsageError if ``ranks`` ranks of this host cannot have files of ``size_bytes`` each below ``path``.
 
-    What another host lacks is known only once its ranks are there: ``obstacle``.
+    Problems of other hosts are found only once their ranks run: ``obstacle``.
     """
-    told = _storage(storage_facts(path))
-    reason = told["error"] or _no_room(told, socket.gethostname(), ranks, size_bytes)
+    storage = _storage(storage_facts(path))
+    reason = storage["error"] or _no_room(storage, socket.gethostname(), ranks, size_bytes)
     if reason is not None:
-        raise UsageError(f"--path: no files can be made: {reason}")
+        raise UsageError(f"--path: files cannot be created: {reason}")
 
 
 # --- of all ranks --------------------------------------------------------------------------------------------------
 
 
 def way_of_all(facts: Sequence[_Facts]) -> Way:
-    """How the page cache is kept out on every rank alike, by the facts of each: the worst way of any of them."""
-    known = [cast("Way", told["way"]) for told in map(_storage, facts) if told.get("way") in _WAYS]
+    """How all ranks bypass the page cache, from the facts of each: the worst way of any rank."""
+    known = [cast("Way", storage["way"]) for storage in map(_storage, facts) if storage.get("way") in _WAYS]
     return max(known, key=_WAYS.index, default="direct")
 
 
 def obstacle(case: Case, facts: Sequence[_Facts]) -> str | None:
-    """Why ``case`` cannot have its files below the path, by the facts of every rank: it is not there, or has no room.
+    """Why ``case`` cannot have its files below the path, from the facts of every rank: not accessible, or too small.
 
-    Ranks of one file system need their bytes together.
+    The files of all ranks on one file system must fit together.
     """
     if not OPS[case.op].stores:
         return None
-    errors = [(fact, str(told["error"])) for fact in facts if (told := _storage(fact)).get("error")]
+    errors = [(fact, str(storage["error"])) for fact in facts if (storage := _storage(fact)).get("error")]
     if errors:
         hosts = sorted({str(fact.get("host")) for fact, _ in errors})
-        others = f"; the same or alike on {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
-        return f"no files can be made: {errors[0][1]}{others}"
+        others = f"; a similar problem on {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
+        return f"files cannot be created: {errors[0][1]}{others}"
     by_system: dict[tuple[object, ...], list[_Facts]] = {}
     for fact in facts:
         by_system.setdefault(_system(fact), []).append(fact)
     for ranks in by_system.values():
-        told = min(map(_storage, ranks), key=lambda one: int(one["free_bytes"]))
-        reason = _no_room(told, ranks[0].get("host"), len(ranks), case.size_bytes)
+        storage = min(map(_storage, ranks), key=lambda one: int(one["free_bytes"]))
+        reason = _no_room(storage, ranks[0].get("host"), len(ranks), case.size_bytes)
         if reason is not None:
             return reason
     return None
 
 
-def _no_room(told: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | None:
-    """Why ``ranks`` files of ``size_bytes`` are too many for a file system; a margin is left for everybody else."""
-    free = int(told["free_bytes"])
+def _no_room(storage: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | None:
+    """Why a file system has no room for ``ranks`` files of ``size_bytes``; a margin is left for other users."""
+    free = int(storage["free_bytes"])
     bare = ranks * size_bytes
     needed = bare + max(round(_MARGIN * bare), _LEAST_MARGIN_BYTES)
     if needed <= free:
         return None
     return (
-        f"too little space: {told['path']} on {host} ({told['device']}) has {about_size(free)} free "
-        f"and {about_size(needed)} are needed, which is {ranks} ranks × {format_size(size_bytes)} and a "
-        "margin; free some, or ask for smaller --sizes, fewer --ranks or another --path"
+        f"too little space: {storage['path']} on {host} ({storage['device']}) has {about_size(free)} free, "
+        f"but {about_size(needed)} are needed ({ranks} ranks × {format_size(size_bytes)} and a "
+        "margin); free some space, or use smaller --sizes, fewer --ranks or another --path"
     )
 
 
 def cautions(facts: Mapping[str, _Facts]) -> tuple[str, ...]:
-    """What to hear before numbers of storage, one line each, by the facts of every host."""
+    """Warnings about storage measurements, one line each, from the facts of every host."""
     of_a_way = {
-        "memory": "what is written and read there never leaves memory",
+        "memory": "data written and read there never leave memory",
         "dropped": "files are dropped from the page cache before they are read",
     }
-    told = [one for one in map(_storage, facts.values()) if one.get("way") in of_a_way]
-    return tuple(dict.fromkeys(f"{one['path']}: {one['no_direct']}; {of_a_way[one['way']]}" for one in told))
+    cached = [one for one in map(_storage, facts.values()) if one.get("way") in of_a_way]
+    return tuple(dict.fromkeys(f"{one['path']}: {one['no_direct']}; {of_a_way[one['way']]}" for one in cached))
 
 
 def _storage(fact: _Facts) -> _Facts:
@@ -207,8 +207,8 @@ def _storage(fact: _Facts) -> _Facts:
 
 
 def _system(fact: _Facts) -> tuple[object, ...]:
-    """What tells the file system of a rank apart from those of others."""
-    told = _storage(fact)
-    if told.get("type") in _OF_ALL_HOSTS or ":" in str(told.get("device")):
-        return (told.get("type"), told.get("device"))
-    return (fact.get("boot_id"), fact.get("host"), told.get("number"))
+    """Identifies the file system of a rank."""
+    storage = _storage(fact)
+    if storage.get("type") in _OF_ALL_HOSTS or ":" in str(storage.get("device")):
+        return (storage.get("type"), storage.get("device"))
+    return (fact.get("boot_id"), fact.get("host"), storage.get("number"))

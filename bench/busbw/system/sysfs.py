@@ -1,4 +1,4 @@
-"""What the kernel tells in small files."""
+"""Small text files in which the kernel reports facts."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ SYSFS = Path("/sys")
 
 
 def text_of(path: Path | str) -> str | None:
-    """The text of a file without what is blank at its ends; None where it cannot be read."""
+    """The stripped text of a file; None if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):

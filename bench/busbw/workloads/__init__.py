@@ -1,1 +1,1 @@
-"""What is trained: models and samples as rows, each with its source."""
+"""Training workloads: models and samples as rows, each with its source."""

@@ -1,7 +1,7 @@
-"""Models and samples that are trained, as rows of TOML with their sources, and what follows from a row alone.
+"""Rows of TOML that describe models and samples with their sources, and quantities derived from one row.
 
-The shipped rows are in ``models/`` and ``samples.toml``; a user's own file adds rows and replaces shipped ones of the
-same name. FLOP count 2 for a multiplication and its addition.
+``models/`` and ``samples.toml`` have the shipped rows; a user's own file adds rows and replaces shipped rows of the
+same name. FLOP count a multiplication and its addition as 2.
 """
 
 import math
@@ -23,11 +23,11 @@ Norm = Literal["rms", "layer", "none"]
 
 _LARGEST: Final = 10**9
 _MOST_LAYERS: Final = 1 << 14
-"""Each stage of a pipeline is looked at."""
+"""A lower limit, because each stage of a pipeline is checked."""
 
 
 class Sample(SourcedRow, frozen=True, kw_only=True):
-    """What is read to train on one example: ``bytes`` as stored, ``flop`` of its forward and backward pass."""
+    """Data read to train on one example: ``bytes`` as stored, ``flop`` of its forward and backward pass."""
 
     bytes: int
     flop: int
@@ -42,16 +42,16 @@ class Sample(SourcedRow, frozen=True, kw_only=True):
 class Model(SourcedRow, frozen=True, kw_only=True):
     """A transformer, or with ``heads = 0`` layers without attention.
 
-    heads, kv_heads, head_dim: of the attention; fewer kv_heads than heads is grouped-query attention.
-    ffn, gated: width of the dense feed-forward network; a gated one has three matrices, else two.
-    vocabulary, tied: rows of the embedding; tied: the output head is the same matrix.
-    positions: rows of a learned table of positions (0: none, as with rotary ones).
-    norm, biases, qk_norm, dropout: rms has a weight, layer a weight and a bias; qk_norm: two more of head_dim a layer.
-    experts, top_k, shared_experts, expert_ffn: of the layers behind the first ``dense_layers`` (experts = 0: none).
-    nodes_per_token: on how many nodes the experts of a token are at most (0: no limit).
-    rope_dim, value_dim, q_rank, kv_rank: multi-head latent attention (kv_rank = 0: none): a query and a key have
-    head_dim + rope_dim, a value value_dim; q_rank = 0: queries are not compressed.
-    sequence, batch, dtype: tokens of a sequence, sequences of a step and type of weights in the published training.
+    heads, kv_heads, head_dim: attention; fewer kv_heads than heads is grouped-query attention
+    ffn, gated: width of the dense feed-forward network; it has three matrices if gated, else two
+    vocabulary, tied: rows of the embedding; tied: the output head is the same matrix
+    positions: rows of a learned position table (0: none, as with rotary embeddings)
+    norm, biases, qk_norm, dropout: rms has a weight, layer a weight and a bias; qk_norm adds two of head_dim per layer
+    experts, top_k, shared_experts, expert_ffn: layers after the first ``dense_layers`` (experts = 0: no experts)
+    nodes_per_token: most nodes that hold the experts of one token (0: no limit)
+    rope_dim, value_dim, q_rank, kv_rank: multi-head latent attention (kv_rank = 0: not used): queries and keys have
+        width head_dim + rope_dim, values value_dim; q_rank = 0: queries are not compressed
+    sequence, batch, dtype: tokens per sequence, sequences per step and type of weights in the published training
     """
 
     layers: int
@@ -95,13 +95,13 @@ class Model(SourcedRow, frozen=True, kw_only=True):
         if self.dtype not in DTYPE_BYTES:
             refuse("dtype", self.dtype, ", ".join(DTYPE_BYTES))
         if self.heads and not (self.kv_heads and self.head_dim and self.heads % self.kv_heads == 0):
-            refuse("kv_heads", self.kv_heads, f"kv_heads that divides {self.heads} heads, and head_dim")
+            refuse("kv_heads", self.kv_heads, f"a divisor of {self.heads} heads, together with head_dim")
         if self.kv_rank and not (self.heads and self.value_dim):
-            refuse("kv_rank", self.kv_rank, "it with heads and value_dim")
+            refuse("kv_rank", self.kv_rank, "kv_rank only together with heads and value_dim")
         if self.experts and not (self.expert_ffn and 1 <= self.top_k <= self.experts):
-            refuse("experts", self.experts, f"them with expert_ffn and top_k of 1 to {self.experts}")
+            refuse("experts", self.experts, f"experts only together with expert_ffn and top_k of 1 to {self.experts}")
         if not self.experts and (self.top_k or self.shared_experts or self.expert_ffn or self.nodes_per_token):
-            refuse("experts", self.experts, "1 or more of them with top_k, shared_experts, expert_ffn, nodes_per_token")
+            refuse("experts", self.experts, "1 or more, to use top_k, shared_experts, expert_ffn or nodes_per_token")
         if self.dense_layers > self.layers:
             refuse("dense_layers", self.dense_layers, f"at most {self.layers}")
         if not self.ffn and not self.experts:
@@ -109,12 +109,12 @@ class Model(SourcedRow, frozen=True, kw_only=True):
 
     @property
     def width_bytes(self) -> int:
-        """Bytes of a weight, and of an element of an activation."""
+        """Bytes of a weight, and of one element of an activation."""
         return DTYPE_BYTES[self.dtype]
 
     @property
     def expert_layers(self) -> int:
-        """How many layers have experts."""
+        """Number of layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
 
     @property
@@ -128,13 +128,16 @@ class Model(SourcedRow, frozen=True, kw_only=True):
         return self.value_dim or self.head_dim
 
 
-# --- what follows from a row -------------------------------------------------------------------------------------
+# --- derived from a row ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Parameters of a part: ``split`` are divided among tensor ranks, ``whole`` are on each of them; ``products``: how
-    many of both are in matrix products (no norm, no bias, no table that is looked up).
+    """Parameters of a part of the model.
+
+    split: divided among tensor-parallel ranks
+    whole: replicated on each of them
+    products: those of both that are in matrix products (not norms, biases or lookup tables)
     """
 
     split: int
@@ -143,7 +146,7 @@ class Count:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All parameters of the part."""
         return self.split + self.whole
 
 
@@ -152,9 +155,11 @@ def _norm(model: Model) -> int:
 
 
 def attention(model: Model) -> Count:
-    """Parameters of one layer's attention and the norm before it (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762,
-    section 3.2; grouped-query: https://arxiv.org/abs/2305.13245; latent: https://arxiv.org/abs/2412.19437, section
-    2.1.1, whose down-projections every tensor rank has).
+    """Parameters of one layer's attention and the norm before it.
+
+    Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2; grouped-query:
+    https://arxiv.org/abs/2305.13245; latent: https://arxiv.org/abs/2412.19437, section 2.1.1, whose down-projections
+    are on every tensor-parallel rank.
     """
     h, heads, groups = model.hidden, model.heads, model.kv_heads
     if not heads:
@@ -184,37 +189,37 @@ def one_expert(model: Model) -> int:
 
 
 def around_experts(model: Model) -> Count:
-    """Parameters of a layer's norm, router and shared experts, which no token goes without."""
+    """Parameters of a layer's norm, router and shared experts, which every token uses."""
     router = model.hidden * model.experts
     shared = model.shared_experts * one_expert(model)
     return Count(shared, router + _norm(model), shared + router)
 
 
 def embedding(model: Model) -> Count:
-    """Tables that a token is looked up in: no products."""
+    """Lookup tables; they are in no matrix product."""
     return Count(model.vocabulary * model.hidden, model.positions * model.hidden, 0)
 
 
 def head(model: Model) -> Count:
-    """The norm behind the last layer and the output head; a tied one multiplies, and is counted in the embedding."""
+    """The norm after the last layer, and the output head; a tied head is a product but is counted in the embedding."""
     matrix = model.vocabulary * model.hidden
     return Count(0 if model.tied else matrix, _norm(model) if model.vocabulary else 0, matrix)
 
 
 def parameters(model: Model, *, active: bool = False) -> int:
-    """All parameters; ``active``: only those that one token works with."""
+    """All parameters; ``active``: only those that one token uses."""
     return _of_all_parts(model, lambda part: part.total, model.top_k if active else model.experts)
 
 
 def products(model: Model) -> int:
-    """Parameters that one token is multiplied by: the N of 6 N with embeddings, norms and biases left out (Kaplan et
-    al. 2020, https://arxiv.org/abs/2001.08361, section 2.1), and with the output head.
+    """Parameters in matrix products for one token: the N of 6 N without embeddings, norms and biases (Kaplan et al.
+    2020, https://arxiv.org/abs/2001.08361, section 2.1), but with the output head.
     """
     return _of_all_parts(model, lambda part: part.products, model.top_k)
 
 
 def _of_all_parts(model: Model, count: Callable[[Count], int], experts: int) -> int:
-    """Over the parts of a model, with so many experts in a layer that has some."""
+    """Sum of ``count`` over the parts of a model, with ``experts`` experts in each mixture layer."""
     mixture = experts * one_expert(model) + count(around_experts(model))
     return (
         count(embedding(model))
@@ -226,16 +231,16 @@ def _of_all_parts(model: Model, count: Callable[[Count], int], experts: int) -> 
 
 
 def attention_flop(model: Model, sequence: int, *, causal: bool) -> float:
-    """FLOP of a token's forward pass in scores and weighted values: 2 s a (d_k + d_v) a layer, which is 4 s a d
-    (Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B). Causal: the mean token sees (s + 1)/2.
+    """FLOP of a token's forward pass in scores and weighted values: 2 s a (d_k + d_v) per layer, which is 4 s a d
+    (Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B). Causal: a token sees (s + 1)/2 on average.
     """
     seen = (sequence + 1) / 2 if causal else sequence
     return 2 * seen * model.heads * (model.key_dim + model.head_value_dim) * model.layers
 
 
 def flop_per_token(model: Model, sequence: int, *, causal: bool) -> float:
-    """FLOP of a token's forward and backward pass: 6 a parameter in products, and 3 times the attention's forward pass
-    (Kaplan et al. 2020, section 2.1: the backward pass is twice the forward pass). Nothing is computed twice.
+    """FLOP of a token's forward and backward pass: 6 per parameter in products, and 3 times the attention's forward
+    pass (Kaplan et al. 2020, section 2.1: a backward pass costs two forward passes). No recomputation.
     """
     return 6 * products(model) + 3 * attention_flop(model, sequence, causal=causal)
 
@@ -245,19 +250,19 @@ _SCALED: Final = {
     **dict.fromkeys(("rope_dim", "value_dim", "q_rank", "kv_rank", "sequence", "batch"), 8),
     "layers": 4,
 }
-"""What of a model is made smaller → the multiple that it is rounded up to, so that ranks can divide it."""
+"""Scaled field → the multiple that it is rounded up to, so that ranks can divide it."""
 
 
 def scaled(model: Model, scale: float) -> Model:
-    """``model`` with its widths, layers, sequence and batch times ``scale``; heads and experts stay as many. Each is
-    rounded up to a multiple of 8 (layers: of 4), and is at most that of the row.
+    """``model`` with widths, layers, sequence and batch times ``scale``; the numbers of heads and experts stay. Each
+    value is rounded up to a multiple of 8 (layers: 4), but is at most that of the row.
     """
     smaller = {
         name: min(whole, math.ceil(whole * scale / step) * step)
         for name, step in _SCALED.items()
         if (whole := getattr(model, name))
     }
-    # As large a part of the layers, for which one has to be there.
+    # The same fraction of dense layers, at least one if the model has any.
     dense = max(min(1, model.dense_layers), model.dense_layers * smaller["layers"] // model.layers)
     return msgspec.structs.replace(model, **smaller, dense_layers=dense)
 
@@ -292,17 +297,17 @@ def parse(text: str, origin: str) -> _File:
 
 
 def models(own: Path | None = None) -> dict[str, Model]:
-    """Name → model: the shipped ones, and those of the file ``own`` in place of shipped ones of the same name."""
+    """Name → model: the shipped ones, and those of the file ``own``, which replace shipped ones of the same name."""
     return {row.name: row for file in _files(own) for row in file.model}
 
 
 def samples(own: Path | None = None) -> dict[str, Sample]:
-    """Name → sample, likewise."""
+    """Name → sample, with the same rule for ``own``."""
     return {row.name: row for file in _files(own) for row in file.sample}
 
 
 def named(rows: dict[str, _Named], name: str) -> _Named:
-    """The row of this name, in whatever letters, spaces and dashes. Raises UsageError that lists all."""
+    """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows."""
     wanted = _plain(name)
     found = next((row for key, row in rows.items() if _plain(key) == wanted), None)
     if found is None:

@@ -1,7 +1,7 @@
-"""Which experts tokens go to: chosen in advance, so that load and dropped tokens are as stated.
+"""Expert of every token, chosen in advance so that load and dropped tokens are as specified.
 
-Megatron-LM forces the load of a benchmark likewise (``--moe-router-force-load-balancing``). A router still weighs what
-the experts of a token find.
+Megatron-LM forces balanced load in benchmarks likewise (``--moe-router-force-load-balancing``). A router still
+computes the weights of the chosen experts.
 """
 
 from math import ceil
@@ -10,12 +10,12 @@ DROPPED = -1
 
 
 def routed(tokens: int, experts: int, top_k: int, ranks: int, imbalance: float, capacity: float | None) -> list[int]:
-    """The expert of choice j of token i, at j · tokens + i; every rank with so many tokens chooses like this.
+    """The expert of choice j of token i, at index j · tokens + i; the same on every rank with this many tokens.
 
-    imbalance: what the experts of the first of ``ranks`` ranks get over what an even share is; the other experts share
-    the rest evenly. capacity: an expert takes so many times an even share of a rank's tokens, others are ``DROPPED``
-    (Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668, section 2.2). Choices of a token differ as long as
-    imbalance · top_k ≤ experts.
+    imbalance: load of the experts on the first of ``ranks`` ranks, over an even share; the others share the rest evenly
+    capacity: most tokens of an expert, over its even share of a rank's tokens; excess tokens are ``DROPPED``
+        (Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668, section 2.2)
+    The choices of a token differ as long as imbalance · top_k ≤ experts.
     """
     pairs, busy = tokens * top_k, experts // ranks
     each = pairs / experts

@@ -1,4 +1,4 @@
-"""All-reduce by partners, trees and servers: every rank ends with the sum of all inputs. Rings are in ``rings``."""
+"""All-reduce by recursive doubling and halving, trees and servers. Ring algorithms are in ``rings``."""
 
 from collections.abc import Iterable
 from itertools import permutations
@@ -10,8 +10,8 @@ from busbw.ops.algorithms.trees import down, down_the_binomial_tree, filled, twi
 
 
 def recursive_doubling(ranks: int) -> Schedule:
-    """Everything to a partner twice as far in every round; ranks beyond a power of two fold in before and get the
-    result afterwards (Thakur et al. 2005).
+    """Each rank exchanges everything with partners at doubling distance; ranks beyond a power of two fold in before and
+    receive the result afterwards (Thakur et al. 2005).
     """
     middle = core(ranks)
     rounds = every_turn(middle, distances(middle), lambda rank, far: same(rank, rank ^ far, (0,), adds=True))
@@ -19,38 +19,38 @@ def recursive_doubling(ranks: int) -> Schedule:
 
 
 def rabenseifner(ranks: int) -> Schedule:
-    """Recursive halving to add, recursive doubling to hand out, folded likewise (Rabenseifner 2004)."""
+    """Recursive halving to reduce, recursive doubling to gather, folded likewise (Rabenseifner 2004)."""
     middle = core(ranks)
     whole = tuple(range(middle))
     return _of(ranks, middle, fold(ranks, whole), halving(middle), doubling(middle), unfold(ranks, whole))
 
 
 def binomial(ranks: int) -> Schedule:
-    """A binomial tree up to rank 0 and down again (Chan et al. 2007)."""
+    """Up a binomial tree to rank 0 and down again (Chan et al. 2007)."""
     return _of(ranks, 1, up_the_binomial_tree(ranks), down_the_binomial_tree(ranks))
 
 
 def tree(ranks: int, children: int) -> Schedule:
-    """A tree in which each rank has so many children, up to rank 0 and down again, level by level."""
+    """Up a tree with ``children`` children per rank to rank 0 and down again, level by level."""
     one = [filled(ranks, children)]
     return _of(ranks, 1, up(one, 1), down(one, 1))
 
 
 def double_tree(ranks: int, segments: int = SEGMENTS) -> Schedule:
-    """Up two trees and down again, each with half of the data in so many segments; who has children in one has none in
-    the other (Sanders et al. 2009).
+    """Up two trees and down again, each with half of the data in ``segments`` segments; a rank with children in one
+    tree is a leaf in the other (Sanders et al. 2009).
     """
     both = twins(range(ranks))
     return _of(ranks, 2 * segments, up(both, segments), down(both, segments))
 
 
-def in_two_parts(first: Schedule, second: Schedule) -> Schedule:
-    """A reduce-scatter that leaves block r in slot r of rank r, and an all-gather that begins there."""
+def reduce_scatter_all_gather(first: Schedule, second: Schedule) -> Schedule:
+    """A reduce-scatter that leaves block r in slot r of rank r, followed by an all-gather that starts there."""
     return _of(first.ranks, first.blocks, first.rounds, second.rounds)
 
 
 def parameter_server(ranks: int) -> Schedule:
-    """All send to rank 0, which adds up and sends back: the bottleneck that the others avoid."""
+    """All send to rank 0, which adds up and sends back; rank 0 is the bottleneck."""
     others = range(1, ranks)
     up = tuple(same(rank, 0, (0,), adds=True) for rank in others)
     return _of(ranks, 1, [up, tuple(same(0, rank, (0,)) for rank in others)])
@@ -64,7 +64,7 @@ def sharded_parameter_server(ranks: int) -> Schedule:
 
 
 def direct(ranks: int) -> Schedule:
-    """Everything to everybody at once."""
+    """Every rank sends everything to all others at once."""
     pairs = list(permutations(range(ranks), 2))
     return _of(ranks, 1, [tuple(same(rank, to, (0,), adds=True) for rank, to in pairs)])
 

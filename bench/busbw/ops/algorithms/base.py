@@ -1,8 +1,8 @@
-"""What an algorithm is: who sends which blocks to whom, round by round, as plain data that can be counted and run.
+"""Schedules of algorithms: which blocks each rank sends to which rank, round by round, as plain data.
 
-A rank keeps ``slots`` blocks of equal size, its slots. It begins with blocks of its input in some of them and ends with
-its result in some of them. In a round every transfer reads what was there before the round; what is received replaces a
-slot or is added to it. The same data are counted for the cost models, simulated, and run over send and receive.
+A rank keeps ``slots``, which hold blocks of equal size. Some slots hold its input at the start and its result at the
+end. All transfers of a round read the state before the round; received blocks replace a slot or are added to it. The
+same data feed the cost models and the simulation, and run over send and receive.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 Slots = tuple[int, ...]
 NOTHING = -1
-"""In ``begins``: the slot is empty."""
+"""In ``begins``: an empty slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One message: the slots ``sent`` of rank ``source`` go to the slots ``received`` of rank ``to``, in that order.
-    ``adds``: they are added to what is there, otherwise they replace it.
+    """One message: slots ``sent`` of rank ``source`` go to slots ``received`` of rank ``to``, in that order.
+    ``adds``: received blocks are added to the slots; otherwise they replace them.
     """
 
     source: int
@@ -31,10 +31,11 @@ Round = tuple[Transfer, ...]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """An algorithm for ``ranks`` ranks. ``blocks`` is into how many blocks S is cut.
+    """An algorithm for ``ranks`` ranks.
 
-    ``begins[rank][slot]`` is the block of that rank's input that is in the slot at first, or ``NOTHING``;
-    ``ends[rank]`` are the slots that hold its result, in the order of its blocks.
+    blocks: number of blocks of S
+    begins: ``begins[rank][slot]`` is the input block that the slot holds at the start, or ``NOTHING``
+    ends: ``ends[rank]`` are the slots that hold the result, in block order
     """
 
     ranks: int
@@ -44,34 +45,34 @@ class Schedule:
     ends: tuple[Slots, ...]
 
 
-# --- what most algorithms are made of ----------------------------------------------------------------------------
+# --- building blocks of most algorithms ---------------------------------------------------------------------------
 
 
 def is_power_of_two(ranks: int) -> bool:
-    """Whether ``ranks`` is 1, 2, 4, 8 and so on."""
+    """Whether ``ranks`` is a power of two."""
     return ranks & (ranks - 1) == 0
 
 
 def vectors(ranks: int, blocks: int) -> tuple[Slots, ...]:
-    """Every rank has all blocks of its input, each in the slot of its number."""
+    """Every rank holds all blocks of its input: block b in slot b."""
     return (tuple(range(blocks)),) * ranks
 
 
 def own_blocks(ranks: int) -> tuple[Slots, ...]:
-    """Rank r has one block, in slot r of as many as there are ranks."""
+    """Rank r holds one block, in slot r; there are as many slots as ranks."""
     return tuple(tuple(0 if slot == rank else NOTHING for slot in range(ranks)) for rank in range(ranks))
 
 
 def every_turn(ranks: int, turns: Iterable[int], transfer: Callable[[int, int], Transfer]) -> Iterator[Round]:
-    """A round for each of ``turns``, in which each rank sends one message, ``transfer(rank, turn)``."""
+    """One round per turn; in each, every rank sends one message, ``transfer(rank, turn)``."""
     return (tuple(transfer(rank, turn) for rank in range(ranks)) for turn in turns)
 
 
 def same(source: int, to: int, slots: Slots, *, adds: bool = False) -> Transfer:
-    """A message of blocks that have the same slots on both sides."""
+    """A message whose blocks have the same slots on both sides."""
     return Transfer(source, to, slots, slots, adds)
 
 
 def joined(*parts: Iterable[Round]) -> tuple[Round, ...]:
-    """The rounds of one part after the other, without those in which nothing is sent."""
+    """The rounds of all parts in sequence, without empty rounds."""
     return tuple(one for part in parts for one in part if one)

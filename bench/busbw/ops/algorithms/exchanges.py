@@ -1,4 +1,4 @@
-"""All-gather, reduce-scatter and all-to-all: every rank sends to, and hears from, all others."""
+"""All-gather, reduce-scatter and all-to-all: every rank's data reach all others."""
 
 from collections.abc import Iterable, Iterator
 from itertools import permutations
@@ -10,24 +10,24 @@ from busbw.ops.algorithms.rings import around_every_host, hosts_of
 # --- all-gather --------------------------------------------------------------------------------------------------
 
 
-def gathering_ring(ranks: int) -> Schedule:
-    """Every block once around (Chan et al. 2007)."""
-    return _gathered(ranks, around_every_host(ranks, ranks))
+def all_gather_ring(ranks: int) -> Schedule:
+    """Every block goes around once (Chan et al. 2007)."""
+    return _all_gather(ranks, around_every_host(ranks, ranks))
 
 
-def gathering_recursive_doubling(ranks: int) -> Schedule:
-    """Everything to a partner twice as far in every round; a power of two of ranks (Thakur et al. 2005)."""
-    return _gathered(ranks, doubling(ranks))
+def all_gather_recursive_doubling(ranks: int) -> Schedule:
+    """Exchange everything with partners at doubling distance; needs a power of two of ranks (Thakur et al. 2005)."""
+    return _all_gather(ranks, doubling(ranks))
 
 
-def gathering_pairwise(ranks: int) -> Schedule:
-    """Every block straight to each other rank, one rank a round."""
+def all_gather_pairwise(ranks: int) -> Schedule:
+    """Every block goes directly to each other rank, one rank per round."""
     rounds = every_turn(ranks, range(1, ranks), lambda rank, far: same(rank, (rank + far) % ranks, (rank,)))
-    return _gathered(ranks, rounds)
+    return _all_gather(ranks, rounds)
 
 
-def gathering_neighbours(ranks: int) -> Schedule:
-    """Exchanges with the two neighbours in turns, two blocks at a time; an even number of ranks (Chen et al. 2005)."""
+def all_gather_neighbour_exchange(ranks: int) -> Schedule:
+    """Alternate between both neighbours, two blocks at a time; needs an even number of ranks (Chen et al. 2005)."""
 
     def neighbour(rank: int, turn: int) -> int:
         return (rank + (1 if (rank + turn) % 2 == 0 else -1)) % ranks
@@ -39,11 +39,11 @@ def gathering_neighbours(ranks: int) -> Schedule:
             yield tuple(same(rank, neighbour(rank, turn), sent[rank]) for rank in range(ranks))
             sent = [sent[neighbour(rank, turn)] for rank in range(ranks)]
 
-    return _gathered(ranks, rounds())
+    return _all_gather(ranks, rounds())
 
 
-def gathering_bruck(ranks: int) -> Schedule:
-    """All that is there to ranks twice as far down in every round; any number of ranks (Bruck et al. 1997)."""
+def all_gather_bruck(ranks: int) -> Schedule:
+    """Send everything to the rank at doubling distance below; any number of ranks (Bruck et al. 1997)."""
     steps = distances(ranks)
     sent = {step: tuple(range(min(step, ranks - step))) for step in steps}
     received = {step: tuple(range(step, min(2 * step, ranks))) for step in steps}
@@ -56,28 +56,28 @@ def gathering_bruck(ranks: int) -> Schedule:
     return Schedule(ranks, ranks, begins, joined(every_turn(ranks, steps, onward)), ends)
 
 
-def gathering_direct(ranks: int) -> Schedule:
-    """Every block to everybody at once."""
-    return _gathered(ranks, [tuple(same(rank, to, (rank,)) for rank, to in permutations(range(ranks), 2))])
+def all_gather_direct(ranks: int) -> Schedule:
+    """Every block to all ranks at once."""
+    return _all_gather(ranks, [tuple(same(rank, to, (rank,)) for rank, to in permutations(range(ranks), 2))])
 
 
-def gathering_trees(ranks: int) -> Schedule:
-    """Every block down a binomial tree of its own that reaches far first; what goes the same way in a round is one
-    message. Most bytes go to near ranks, where Bruck's way has them go far; any number of ranks (PAT with room for all
-    of them: Jeaugey 2025).
+def all_gather_pat(ranks: int) -> Schedule:
+    """One binomial tree per block, farthest ranks first; blocks with the same destination in a round form one message.
+    Most bytes go to near ranks, whereas Bruck's algorithm sends most bytes far. Any number of ranks (PAT with buffers
+    for all blocks: Jeaugey 2025).
     """
 
     def onward(rank: int, step: int) -> Transfer:
-        # How far from its own rank a block is when it is sent on.
+        # Distance of a block from its own rank when it is forwarded.
         offsets = range(0, ranks - step, 2 * step)
         return same(rank, (rank + step) % ranks, tuple((rank - offset) % ranks for offset in offsets))
 
-    return _gathered(ranks, every_turn(ranks, reversed(distances(ranks)), onward))
+    return _all_gather(ranks, every_turn(ranks, reversed(distances(ranks)), onward))
 
 
-def gathering_in_two_levels(ranks: int, on_host: int) -> Schedule:
-    """Rings of the ranks with the same place on all hosts, then a ring of every host, in which all that a rank has got
-    from its like on other hosts goes around as one message. Raises ValueError unless ``on_host`` divides ``ranks``.
+def all_gather_two_level(ranks: int, on_host: int) -> Schedule:
+    """Rings between ranks with the same local rank, then a ring within every host; there a message carries all blocks
+    that a rank received from other hosts. Raises ValueError unless ``on_host`` divides ``ranks``.
     """
 
     def across(rank: int, turn: int) -> Transfer:
@@ -85,30 +85,29 @@ def gathering_in_two_levels(ranks: int, on_host: int) -> Schedule:
 
     between = every_turn(ranks, range(hosts_of(ranks, on_host) - 1), across)
     inside = around_every_host(ranks, on_host, lambda place: tuple(range(place, ranks, on_host)))
-    return _gathered(ranks, between, inside)
+    return _all_gather(ranks, between, inside)
 
 
-def _gathered(ranks: int, *parts: Iterable[Round]) -> Schedule:
+def _all_gather(ranks: int, *parts: Iterable[Round]) -> Schedule:
     return Schedule(ranks, ranks, own_blocks(ranks), joined(*parts), vectors(ranks, ranks))
 
 
 # --- reduce-scatter ----------------------------------------------------------------------------------------------
 
 
-def scattering_ring(ranks: int) -> Schedule:
-    """Every block once around, growing (Chan et al. 2007)."""
-    return _scattered(ranks, around_every_host(ranks, ranks, lambda place: ((place - 1) % ranks,), adds=True))
+def reduce_scatter_ring(ranks: int) -> Schedule:
+    """Every partial sum goes around once (Chan et al. 2007)."""
+    return _reduce_scatter(ranks, around_every_host(ranks, ranks, lambda place: ((place - 1) % ranks,), adds=True))
 
 
-def scattering_recursive_halving(ranks: int) -> Schedule:
-    """Half of what is left to a partner half as far in every round. Of ranks beyond a power of two each second one of
-    the first hands all of its input to its neighbour before, who adds up for both, and gets its block afterwards
-    (Thakur et al. 2005).
+def reduce_scatter_recursive_halving(ranks: int) -> Schedule:
+    """Exchange halves with partners at halving distance. Ranks beyond a power of two: in the first pairs, the even
+    rank sends all of its input to the odd rank, which adds up for both and returns the block (Thakur et al. 2005).
     """
     middle = core(ranks)
     folded = ranks - middle
     pairs = [(2 * number, 2 * number + 1) for number in range(folded)]
-    # Who is left, numbered by place, and the blocks that are added up for each: two of those who add up for another.
+    # Remaining ranks by place, and the blocks that each adds up: two blocks for a rank that stands in for another.
     left = [*(taking for _, taking in pairs), *range(2 * folded, ranks)]
     meant = [*pairs, *((rank,) for rank in range(2 * folded, ranks))]
 
@@ -120,23 +119,23 @@ def scattering_recursive_halving(ranks: int) -> Schedule:
     before = tuple(same(giving, taking, tuple(range(ranks)), adds=True) for giving, taking in pairs)
     halves = every_turn(middle, reversed(distances(middle)), half)
     after = tuple(same(taking, giving, (giving,)) for giving, taking in pairs)
-    return _scattered(ranks, [before], halves, [after])
+    return _reduce_scatter(ranks, [before], halves, [after])
 
 
-def scattering_pairwise(ranks: int) -> Schedule:
-    """The block of each other rank straight to it, one rank a round (Thakur et al. 2005)."""
+def reduce_scatter_pairwise(ranks: int) -> Schedule:
+    """The block of each other rank goes directly to it, one rank per round (Thakur et al. 2005)."""
 
     def straight(rank: int, far: int) -> Transfer:
         to = (rank + far) % ranks
         return same(rank, to, (to,), adds=True)
 
-    return _scattered(ranks, every_turn(ranks, range(1, ranks), straight))
+    return _reduce_scatter(ranks, every_turn(ranks, range(1, ranks), straight))
 
 
 def mirrored(gathering: Schedule) -> Schedule:
-    """A reduce-scatter from an all-gather: the same messages in the opposite direction and order, each of which adds.
-    What handed one block to everybody then adds up everybody's on its way to one; every block has to come to every rank
-    once, as in all that are here.
+    """A reduce-scatter from an all-gather: the same messages in opposite direction and order, and each one adds. A tree
+    that distributed one block then sums all contributions to it. Requires that every block reaches every rank exactly
+    once, which holds for all schedules here.
     """
     ranks = gathering.ranks
     rounds = (
@@ -147,24 +146,24 @@ def mirrored(gathering: Schedule) -> Schedule:
     return Schedule(ranks, ranks, begins, joined(rounds), tuple((slots.index(0),) for slots in gathering.begins))
 
 
-def _scattered(ranks: int, *parts: Iterable[Round]) -> Schedule:
+def _reduce_scatter(ranks: int, *parts: Iterable[Round]) -> Schedule:
     return Schedule(ranks, ranks, vectors(ranks, ranks), joined(*parts), tuple((rank,) for rank in range(ranks)))
 
 
 # --- all-to-all --------------------------------------------------------------------------------------------------
 
 
-def exchange_pairwise(ranks: int) -> Schedule:
-    """One partner a round."""
-    return _exchanged(ranks, (_crossed(ranks, [distance]) for distance in range(1, ranks)))
+def all_to_all_pairwise(ranks: int) -> Schedule:
+    """One partner per round."""
+    return _all_to_all(ranks, (_pairs_at(ranks, [distance]) for distance in range(1, ranks)))
 
 
-def exchange_spread(ranks: int) -> Schedule:
+def all_to_all_spread(ranks: int) -> Schedule:
     """All messages at once."""
-    return _exchanged(ranks, [_crossed(ranks, range(1, ranks))])
+    return _all_to_all(ranks, [_pairs_at(ranks, range(1, ranks))])
 
 
-def _crossed(ranks: int, distances: Iterable[int]) -> Round:
+def _pairs_at(ranks: int, distances: Iterable[int]) -> Round:
     return tuple(
         Transfer(rank, (rank + distance) % ranks, ((rank + distance) % ranks,), (ranks + rank,))
         for rank in range(ranks)
@@ -172,9 +171,9 @@ def _crossed(ranks: int, distances: Iterable[int]) -> Round:
     )
 
 
-def _exchanged(ranks: int, *parts: Iterable[Round], before: int = 1) -> Schedule:
-    """What is received has slots of its own, after ``before`` times as many as the input has, which are the first; a
-    rank's own block stays where it is.
+def _all_to_all(ranks: int, *parts: Iterable[Round], before: int = 1) -> Schedule:
+    """Received blocks get their own slots, after ``before`` × ``ranks`` others, the first of which hold the input; a
+    rank's own block stays in place.
     """
     first = before * ranks
     begins = (tuple(range(ranks)) + (NOTHING,) * first,) * ranks
@@ -182,8 +181,8 @@ def _exchanged(ranks: int, *parts: Iterable[Round], before: int = 1) -> Schedule
     return Schedule(ranks, ranks, begins, joined(*parts), ends)
 
 
-def exchange_bruck(ranks: int) -> Schedule:
-    """Blocks travel by the bits of their distance: few messages, more bytes (Bruck et al. 1997)."""
+def all_to_all_bruck(ranks: int) -> Schedule:
+    """Blocks travel by the bits of their distance: fewer messages, more bytes (Bruck et al. 1997)."""
     moving = {step: tuple(slot for slot in range(ranks) if slot & step) for step in distances(ranks)}
     rounds = every_turn(ranks, moving, lambda rank, step: same(rank, (rank + step) % ranks, moving[step]))
     begins = tuple(tuple((rank + slot) % ranks for slot in range(ranks)) for rank in range(ranks))
@@ -191,17 +190,17 @@ def exchange_bruck(ranks: int) -> Schedule:
     return Schedule(ranks, ranks, begins, joined(rounds), ends)
 
 
-def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
-    """On every host each rank gives its neighbours what is meant for ranks in their place, on whatever host; then ranks
-    in the same place exchange what their hosts have for one another, in one message for each pair. Raises ValueError
-    unless ``on_host`` divides ``ranks``.
+def all_to_all_two_level(ranks: int, on_host: int) -> Schedule:
+    """Within a host, each rank gives its neighbours the blocks for ranks with their local rank on any host; then
+    ranks with the same local rank exchange their hosts' blocks in one message per pair. Raises ValueError unless
+    ``on_host`` divides ``ranks``.
 
-    Slots are a rank's input, what waits for the second half, and what is received for good.
+    Slots: a rank's input, blocks waiting for the second phase, final blocks.
     """
     hosts = hosts_of(ranks, on_host)
 
     def waiting(host: int, place: int, source_place: int) -> int:
-        """Where rank ``place`` keeps what its neighbour ``source_place`` has for its like on ``host``."""
+        """Slot of rank ``place`` for the block from neighbour ``source_place`` to rank ``place`` of ``host``."""
         return host * on_host + place if source_place == place else ranks + host * on_host + source_place
 
     def on_a_host(rank: int, distance: int) -> Transfer:
@@ -219,4 +218,4 @@ def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
         return Transfer(rank, there * on_host + place, sent, received)
 
     inside = every_turn(ranks, range(1, on_host), on_a_host)
-    return _exchanged(ranks, inside, every_turn(ranks, range(1, hosts), between_hosts), before=2)
+    return _all_to_all(ranks, inside, every_turn(ranks, range(1, hosts), between_hosts), before=2)

@@ -1,4 +1,4 @@
-"""All-reduce by rings: one, several at once, in segments, and in two levels of hosts."""
+"""Ring all-reduce: one ring, several rings, segmented, and in two levels of hosts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -7,19 +7,19 @@ from busbw.ops.algorithms.base import Round, Schedule, Slots, Transfer, every_tu
 
 
 def ring(ranks: int) -> Schedule:
-    """Once around to add, once around to hand out (Patarasuk and Yuan 2009)."""
+    """Once around to reduce, once around to gather (Patarasuk and Yuan 2009)."""
     return _rings(ranks, [range(ranks)])
 
 
 def both_ways(ranks: int) -> Schedule:
-    """Two rings of half of the data each, in opposite directions."""
+    """Two rings in opposite directions, each with half of the data."""
     return _rings(ranks, [range(ranks), range(ranks - 1, -1, -1)])
 
 
 def across_hosts(ranks: int, on_host: int) -> Schedule:
-    """As many rings as there are ranks on a host, each with its share of the data. Ring i comes to every host at the
-    rank in place i and leaves it at the one before: each rank sends to another host in one ring alone, so that all
-    network cards of a host are at work. Raises ValueError unless ``on_host`` divides ``ranks``.
+    """One ring per rank of a host, each with its share of the data. Ring i enters every host at local rank i and leaves
+    at the one before it: each rank sends to another host in one ring only, so all NICs of a host are used. Raises
+    ValueError unless ``on_host`` divides ``ranks``.
     """
     hosts_of(ranks, on_host)
     orders = [
@@ -30,7 +30,7 @@ def across_hosts(ranks: int, on_host: int) -> Schedule:
 
 
 def _rings(ranks: int, orders: Sequence[Sequence[int]]) -> Schedule:
-    """One ring for each order of the ranks; what goes from one rank to another in a round is one message."""
+    """One ring per order of the ranks; blocks with the same source and destination in a round form one message."""
 
     def rounds() -> Iterator[Round]:
         for first, adds in ((0, True), (1, False)):
@@ -47,13 +47,13 @@ def _rings(ranks: int, orders: Sequence[Sequence[int]]) -> Schedule:
 
 
 SEGMENTS, IN_FLIGHT = 4, 2
-"""Of the block of each rank in a segmented ring, and how many go around at once. Gloo has as many that none is longer
-than 1 MiB, at least two, and two of them under way."""
+"""Segments per rank's block of a segmented ring, and segments in flight. Gloo uses segments of at most 1 MiB, at least
+two per block, and two in flight."""
 
 
 def segmented(ranks: int) -> Schedule:
-    """A ring in which the block of each rank is cut into ``SEGMENTS`` that go around one behind the other,
-    ``IN_FLIGHT`` of them at once, so that a library can add up one while another is under way (as Gloo does).
+    """A ring in which each rank's block is cut into ``SEGMENTS`` pipelined segments, ``IN_FLIGHT`` at once, so that a
+    library can reduce one segment while another is in flight (as Gloo does).
     """
 
     def half(first: int, *, adds: bool) -> Iterator[Round]:
@@ -70,15 +70,15 @@ def segmented(ranks: int) -> Schedule:
 
 
 def in_two_levels(ranks: int, on_host: int) -> Schedule:
-    """A ring of the ranks of a host that adds up, rings of the ranks with the same place on all hosts, a ring of the
-    host that hands out. Raises ValueError unless ``on_host`` divides ``ranks``.
+    """Ring reduce-scatter within every host, ring all-reduce between ranks with the same local rank, ring all-gather
+    within every host. Raises ValueError unless ``on_host`` divides ``ranks``.
     """
     hosts = hosts_of(ranks, on_host)
 
     def across(first: int, *, adds: bool) -> Iterator[Round]:
         def transfer(rank: int, turn: int) -> Transfer:
             host, place = divmod(rank, on_host)
-            mine = shard(place + 1, on_host, hosts)  # what a ring that adds up leaves at this place
+            mine = shard(place + 1, on_host, hosts)  # the shard that a reducing ring leaves at this place
             return same(rank, (rank + on_host) % ranks, (mine[(host + first - turn) % hosts],), adds=adds)
 
         return every_turn(ranks, range(hosts - 1), transfer)
@@ -94,8 +94,8 @@ def in_two_levels(ranks: int, on_host: int) -> Schedule:
 
 
 def on_every_host(ranks: int, on_host: int, length: int, *, adds: bool) -> Iterator[Round]:
-    """On each host a ring over shards of ``length`` blocks: one that adds up, which leaves shard p + 1 at place p, or
-    one that hands these out.
+    """On each host, a ring over shards of ``length`` blocks: it reduces and leaves shard p + 1 at place p, or gathers
+    these shards.
     """
     first = 0 if adds else 1
     return around_every_host(ranks, on_host, lambda place: shard(place + first, on_host, length), adds=adds)
@@ -104,7 +104,7 @@ def on_every_host(ranks: int, on_host: int, length: int, *, adds: bool) -> Itera
 def around_every_host(
     ranks: int, on_host: int, slots: Callable[[int], Slots] = lambda place: (place,), *, adds: bool = False
 ) -> Iterator[Round]:
-    """On each host a ring in which ``slots(place)`` set out from that place."""
+    """On each host, a ring in which ``slots(place)`` start from that place."""
 
     def onward(rank: int, turn: int) -> Transfer:
         following = rank - rank % on_host + (rank + 1) % on_host
@@ -114,13 +114,13 @@ def around_every_host(
 
 
 def shard(number: int, on_host: int, length: int) -> Slots:
-    """The blocks of one of ``on_host`` shards."""
+    """The blocks of shard ``number`` out of ``on_host``."""
     first = number % on_host * length
     return tuple(range(first, first + length))
 
 
 def hosts_of(ranks: int, on_host: int) -> int:
-    """How many hosts there are. Raises ValueError unless ``on_host`` divides ``ranks``."""
+    """Number of hosts. Raises ValueError unless ``on_host`` divides ``ranks``."""
     if ranks % on_host:
-        raise ValueError(f"{ranks} ranks are not a multiple of {on_host} on a host")
+        raise ValueError(f"{ranks} ranks are not a multiple of {on_host} ranks per host")
     return ranks // on_host

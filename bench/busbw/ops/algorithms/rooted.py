@@ -1,4 +1,4 @@
-"""Broadcast, reduce, gather and scatter from and to rank 0, and the barrier."""
+"""Broadcast, reduce, gather and scatter with root 0, and the barrier."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,42 +8,43 @@ from busbw.ops.algorithms.rings import around_every_host, hosts_of
 from busbw.ops.algorithms.trees import below, chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
 
 SEGMENTS = 8
-"""Of a chain, and of each tree: enough to overlap, few enough to stay large."""
+"""Segments of a chain or tree: enough to overlap, few enough to stay large."""
 
 
 def broadcast_binomial(ranks: int) -> Schedule:
-    """Whoever has it sends it on, twice as many in every round (Chan et al. 2007)."""
+    """Every rank that has the data forwards it; their number doubles in each round (Chan et al. 2007)."""
     return _broadcast(ranks, 1, down_the_binomial_tree(ranks))
 
 
 def broadcast_scattered(ranks: int) -> Schedule:
-    """A binomial scatter, then a ring that gathers (van de Geijn: Barnett et al. 1994)."""
+    """A binomial scatter, then a ring all-gather (van de Geijn: Barnett et al. 1994)."""
     return _broadcast(ranks, ranks, _scattering_tree(ranks), around_every_host(ranks, ranks))
 
 
 def broadcast_chain(ranks: int) -> Schedule:
-    """From each rank to the next one, in segments one behind the other."""
+    """From each rank to the next one, in pipelined segments."""
     return _broadcast(ranks, SEGMENTS, down([chain(ranks)], SEGMENTS))
 
 
 def broadcast_tree(ranks: int) -> Schedule:
-    """Down a binary tree, in segments one behind the other."""
+    """Down a binary tree, in pipelined segments."""
     return _broadcast(ranks, SEGMENTS, down([filled(ranks, 2)], SEGMENTS))
 
 
 def broadcast_double_tree(ranks: int) -> Schedule:
-    """Rank 0 hands each half of the data to one of two trees of all others, in segments; who has children in
-    one tree has none in the other (Sanders et al. 2009).
+    """Rank 0 sends each half of the data down one of two trees of all others, in segments; a rank with children in
+    one tree is a leaf in the other (Sanders et al. 2009).
     """
     others = range(1, ranks)
-    # One other rank alone is the root of both trees, and has nobody below it.
+    # With two ranks, rank 1 is the root of both trees and has no children.
     trees = below(0, *twins(others)) if ranks > 2 else (filled(ranks, 1),) * 2
     return _broadcast(ranks, 2 * SEGMENTS, down(trees, SEGMENTS))
 
 
-def broadcast_in_two_levels(ranks: int, on_host: int) -> Schedule:
-    """A binomial scatter on the first host, binomial trees of the ranks with the same place on all hosts, and a ring of
-    every host that gathers: every card of a host has its share. Raises ValueError unless ``on_host`` divides ``ranks``.
+def broadcast_two_level(ranks: int, on_host: int) -> Schedule:
+    """A binomial scatter on the first host, binomial trees between ranks with the same local rank, and a ring
+    all-gather on every host, so that each NIC of a host carries its share. Raises ValueError unless ``on_host``
+    divides ``ranks``.
     """
     between = (
         tuple(
@@ -66,14 +67,14 @@ def _from_root(ranks: int, blocks: int) -> tuple[Slots, ...]:
 
 
 def reduce_binomial(ranks: int) -> Schedule:
-    """A binomial tree that adds up at rank 0 (Chan et al. 2007)."""
+    """Reduction up a binomial tree to rank 0 (Chan et al. 2007)."""
     whole = vectors(ranks, 1)
     return Schedule(ranks, 1, whole, joined(up_the_binomial_tree(ranks)), _at_root(ranks, (0,)))
 
 
 def reduce_rabenseifner(ranks: int) -> Schedule:
-    """Recursive halving to add, a binomial tree to gather the sums at rank 0; ranks beyond a power of two fold in
-    before (Rabenseifner 2004).
+    """Recursive halving to reduce, then a binomial gather to rank 0; ranks beyond a power of two fold in before
+    (Rabenseifner 2004).
     """
     middle = core(ranks)
     whole = tuple(range(middle))
@@ -82,12 +83,12 @@ def reduce_rabenseifner(ranks: int) -> Schedule:
 
 
 def scatter_binomial(ranks: int) -> Schedule:
-    """Whoever has blocks of others sends half of them on (Chan et al. 2007)."""
+    """Every rank that holds other ranks' blocks forwards half of them (Chan et al. 2007)."""
     return _scatter(ranks, _scattering_tree(ranks))
 
 
 def scatter_linear(ranks: int) -> Schedule:
-    """Rank 0 sends every block itself."""
+    """Rank 0 sends every block directly."""
     return _scatter(ranks, [tuple(same(0, rank, (rank,)) for rank in range(1, ranks))])
 
 
@@ -104,7 +105,7 @@ def _scattering_tree(ranks: int) -> Iterator[Round]:
 
 
 def gather_binomial(ranks: int) -> Schedule:
-    """The same the other way round."""
+    """A binomial scatter in reverse."""
     return _gather(ranks, _gathering_tree(ranks))
 
 
@@ -123,19 +124,19 @@ def _gather(ranks: int, rounds: Iterable[Round]) -> Schedule:
 
 
 def barrier_dissemination(ranks: int) -> Schedule:
-    """A word to the rank that is twice as far in every round (Hensgen et al. 1988)."""
+    """In each round a rank signals the rank at doubling distance (Hensgen et al. 1988)."""
     rounds = every_turn(ranks, distances(ranks), lambda rank, step: same(rank, (rank + step) % ranks, ()))
     return _barrier(ranks, rounds)
 
 
 def barrier_linear(ranks: int) -> Schedule:
-    """Rank 0 hears one rank after the other, and then tells one after the other."""
+    """Every rank signals rank 0, one after the other; then rank 0 signals every rank likewise."""
     others = range(1, ranks)
     return _barrier(ranks, [*((same(rank, 0, ()),) for rank in others), *((same(0, rank, ()),) for rank in others)])
 
 
 def barrier_of(all_reduce: Schedule) -> Schedule:
-    """An all-reduce of one element, which is in the last of its blocks: who has the sum has heard of everybody."""
+    """An all-reduce of one element, the last block: a rank that has the sum has heard from all ranks."""
     one_element = all_reduce.blocks - 1
     rounds = (
         tuple(same(one.source, one.to, ()) for one in messages if one_element in one.sent)

@@ -1,4 +1,4 @@
-"""Trees: who hangs below whom, and what goes up and down them, whole or in segments one behind the other."""
+"""Trees of ranks, and reductions up and broadcasts down them, in one piece or in pipelined segments."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from busbw.ops.algorithms.partners import distances
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Rank ``child`` hangs below rank ``parent``, ``depth`` edges below the root."""
+    """Rank ``child`` is a child of rank ``parent``, ``depth`` edges below the root."""
 
     child: int
     parent: int
@@ -20,21 +20,22 @@ Tree = tuple[Edge, ...]
 
 
 def chain(ranks: int) -> Tree:
-    """Each rank below the one before it."""
+    """Each rank is the child of the previous one."""
     return tuple(Edge(rank, rank - 1, rank) for rank in range(1, ranks))
 
 
 def filled(ranks: int, children: int) -> Tree:
-    """A tree that is filled level by level, each rank with so many ``children``."""
+    """A tree filled level by level, with up to ``children`` children per rank."""
     return _hung([(rank - 1) // children for rank in range(1, ranks)], range(ranks))
 
 
 def twins(members: Sequence[int]) -> tuple[Tree, Tree]:
-    """Two binary trees of the same members, ⌈lg n⌉ deep: who has children in one has none in the other, so that every
-    rank sends and receives at once (Sanders et al. 2009). Of an odd number, one member has one child in both.
+    """Two binary trees of the same members, ⌈lg n⌉ deep: a rank with children in one is a leaf in the other, so that
+    every rank sends and receives at once (Sanders et al. 2009). With an odd number, one member has one child in both.
 
-    In the first the even places have children, 0 at the root with one child; the second is the first in a mirror, or,
-    where that would give even places children again, shifted by one place (numbered as in NCCL's src/graph/trees.cc).
+    In the first tree the even places have children; place 0 is the root with one child. The second tree is the mirror
+    image, or, if even places would have children again, shifted by one place (numbered as in NCCL's
+    src/graph/trees.cc).
     """
     ranks = len(members)
     parents = [_parent_of(place, ranks) for place in range(1, ranks)]
@@ -43,14 +44,14 @@ def twins(members: Sequence[int]) -> tuple[Tree, Tree]:
 
 
 def _parent_of(place: int, ranks: int) -> int:
-    """The lowest bit of ``place`` moves up by one; at the right edge, where there is no such place, it goes."""
+    """Move the lowest bit of ``place`` up by one; drop it at the right edge, where no such place exists."""
     lowest = place & -place
     without = place ^ lowest
     return without | lowest << 1 if without | lowest << 1 < ranks else without
 
 
 def _hung(parents: Sequence[int], members: Sequence[int]) -> Tree:
-    """The tree in which place p + 1 hangs below place ``parents[p]``, with ``members`` in these places."""
+    """The tree in which place p + 1 is a child of place ``parents[p]``, with ``members`` in these places."""
     depths = {0: 0}
 
     def depth(place: int) -> int:
@@ -75,17 +76,17 @@ def _root(tree: Tree) -> int:
 
 
 def up(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
-    """Each tree adds up its share of the blocks at its root: ``segments`` of them, which follow one another."""
+    """Each tree reduces its share of the blocks to its root, in ``segments`` pipelined segments."""
     return _in_segments(trees, segments, adds=True)
 
 
 def down(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
-    """The root of each tree hands out its share of the blocks: ``segments`` of them, which follow one another."""
+    """The root of each tree broadcasts its share of the blocks, in ``segments`` pipelined segments."""
     return _in_segments(trees, segments, adds=False)
 
 
 def _in_segments(trees: Sequence[Tree], segments: int, *, adds: bool) -> Iterator[Round]:
-    """Up where it ``adds``, which begins at the deepest leaves; otherwise down, from the root."""
+    """``adds``: upwards, starting at the deepest leaves; otherwise downwards from the root."""
     deepest = max((edge.depth for tree in trees for edge in tree), default=0)
 
     def message(edge: Edge, slot: int) -> Transfer:
@@ -102,12 +103,12 @@ def _in_segments(trees: Sequence[Tree], segments: int, *, adds: bool) -> Iterato
 
 
 def up_the_binomial_tree(ranks: int) -> Iterator[Round]:
-    """Everything is added up at rank 0, one child after the other."""
+    """Reduce everything to rank 0, one child after the other."""
     for step in distances(ranks):
         yield tuple(same(rank, rank - step, (0,), adds=True) for rank in range(step, ranks, 2 * step))
 
 
 def down_the_binomial_tree(ranks: int) -> Iterator[Round]:
-    """What rank 0 has goes to all others, one child after the other."""
+    """Broadcast from rank 0 to all others, one child after the other."""
     for step in reversed(distances(ranks)):
         yield tuple(same(rank, rank + step, (0,)) for rank in range(0, ranks - step, 2 * step))
