@@ -1,4 +1,4 @@
-"""The table of backends. Their libraries are loaded only when one is opened."""
+"""The table of backends. A library is loaded only when its backend is opened."""
 
 import importlib.util
 import math
@@ -19,7 +19,7 @@ from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 
 
 def _lazily(module: str, name: str) -> Callable[..., Any]:
-    """What is called so in a module that costs a second, torch's or MPI's: it is loaded by the first call."""
+    """Function ``name`` of a backend module that takes a second to import; the first call imports it."""
 
     def called(*arguments: object) -> Any:  # noqa: ANN401 - whatever it returns
         return getattr(importlib.import_module(f"busbw.backends.{module}"), name)(*arguments)
@@ -32,8 +32,9 @@ def _torch_missing() -> str | None:
 
 
 def _cuda_missing(what: str) -> str | None:
-    """Why ``what`` cannot be had: as far as it can be told without importing torch, which would start CUDA in a process
-    that is to fork its ranks.
+    """Reasons why ``what`` is unavailable, as far as known without importing torch.
+
+    torch would initialise CUDA in this process, which is going to fork the ranks.
     """
     notes = _torch_notes()
     if notes is None:
@@ -49,56 +50,56 @@ def _cuda_missing(what: str) -> str | None:
 
 
 _CUDA_DEVICES = ("nvidia[0-9]*", "dxg", "nvhost-gpu")
-"""Device files of the NVIDIA driver: on a Linux host, in WSL, on Jetson."""
+"""Device files of the NVIDIA driver on a Linux host, in WSL and on Jetson."""
 
 _AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
-"""What AMD's driver computes on: GPUs, and processors, whose gpu_id is 0."""
+"""Compute nodes of AMD's driver: GPUs, and CPUs with gpu_id 0."""
 
 _HIDING = {
     False: ("CUDA_VISIBLE_DEVICES",),
     True: ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-"""For GPUs of AMD or not: the variables that say which of them a process is shown (HIP reads CUDA's name, too)."""
+"""Whether the GPUs are AMD's → variables that restrict which GPUs a process sees (HIP reads CUDA's name too)."""
 
 
 def _for_amd() -> bool:
-    """Whether this torch drives GPUs of AMD, which it calls CUDA devices, and RCCL NCCL."""
+    """Whether this torch is built for AMD GPUs; it calls them CUDA devices, and RCCL NCCL."""
     notes = _torch_notes()
     return notes is not None and _noted("hip", notes) not in {None, "None"}
 
 
 def _device_files() -> int:
-    """How many GPUs the driver of those that torch was built for tells of."""
+    """Number of GPUs of torch's vendor that the driver reports."""
     if not _for_amd():
         return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
     found = 0
     for identity in _AMD_NODES.glob("*/gpu_id"):
-        with suppress(OSError):  # one that belongs to another container cannot be read
+        with suppress(OSError):  # a GPU that belongs to another container cannot be read
             found += identity.read_text(encoding="utf-8").strip() not in {"", "0"}
     return found
 
 
 def _gpus() -> int:
-    """GPUs that CUDA shows to a process, as far as can be told without starting CUDA."""
+    """Number of GPUs that a process can see, as far as known without initialising CUDA."""
     return int(min(_device_files(), *(_shown(os.environ.get(name)) for name in _HIDING[_for_amd()])))
 
 
 def _shown(entries: str | None) -> float:
-    """How many GPUs a variable lets a process see at most."""
+    """Most GPUs that a variable with these ``entries`` lets a process see."""
     if entries is None:
         return math.inf
-    # CUDA stops at the first entry that it does not know; -1 is the usual way to show none.
+    # CUDA stops at the first invalid entry; -1 is the usual way to hide all.
     return len(list(takewhile(lambda entry: entry.strip() not in {"", "-1"}, entries.split(","))))
 
 
 def _torch_notes() -> Path | None:
-    """The file in which torch notes how it was built; None where there is no torch."""
+    """The file in which torch records its build options; None if torch is not installed."""
     spec = importlib.util.find_spec("torch")
     return None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
 
 
 def _built_with(what: str, notes: Path) -> bool:
-    """Whether torch was built with ``what`` (``cuda``, ``hip``). Where CUDA is not noted torch itself will say."""
+    """Whether torch was built with ``what`` (``cuda``, ``hip``); yes for CUDA if unrecorded, since torch will tell."""
     return _noted(what, notes) not in ({None, "None"} if what == "hip" else {"None"})
 
 
@@ -111,9 +112,9 @@ def _noted(what: str, notes: Path) -> str | None:
 
 
 def _mpi_missing() -> str | None:
-    """What can be told without loading MPI, which only ranks should do."""
+    """Reason why MPI is unavailable, as far as known without loading it, which only ranks should do."""
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed: pip install 'busbw[mpi]', or mpi4py alone where the system has an MPI"
+        return "mpi4py is not installed: pip install 'busbw[mpi]', or only mpi4py if the system has an MPI"
     return _torch_missing()
 
 
@@ -140,7 +141,7 @@ BACKENDS: dict[str, BackendRow] = {
         BackendRow(
             name="nccl",
             device="cuda",
-            summary="torch.distributed over NCCL: one NVIDIA GPU a rank, or one of AMD over RCCL",
+            summary="torch.distributed over NCCL (AMD: RCCL): one GPU per rank",
             missing=lambda: _cuda_missing("NCCL"),
             open=_lazily("pytorch.nccl", "NcclBackend"),
             traits=BackendTraits(cost_models="nccl", transport="nccl-net"),
@@ -151,7 +152,7 @@ BACKENDS: dict[str, BackendRow] = {
         BackendRow(
             name="mpi",
             device="cpu",
-            summary="MPI through mpi4py: CPU ranks, whatever network the library has",
+            summary="MPI through mpi4py: CPU ranks, any network of the library",
             missing=_mpi_missing,
             open=_lazily("mpi.backend", "MpiBackend"),
             traits=BackendTraits(cost_models="mpi", transport="mpi-net"),
@@ -163,7 +164,7 @@ BACKENDS: dict[str, BackendRow] = {
         BackendRow(
             name="mpi-cuda",
             device="cuda",
-            summary="MPI through mpi4py: one NVIDIA GPU a rank, whose memory the library takes",
+            summary="CUDA-aware MPI through mpi4py: one NVIDIA GPU per rank",
             missing=_mpi_cuda_missing,
             open=_lazily("mpi.cuda", "MpiCudaBackend"),
             traits=BackendTraits(cost_models="mpi-cuda", transport="mpi-net"),
@@ -178,7 +179,7 @@ BACKENDS: dict[str, BackendRow] = {
 
 
 def backend_named(name: str) -> BackendRow:
-    """The row of one backend. Raises UsageError that lists the known ones."""
+    """The row of backend ``name``. Raises UsageError that lists the known backends."""
     if name not in BACKENDS:
         refuse_unknown("backend", name, BACKENDS)
     return BACKENDS[name]

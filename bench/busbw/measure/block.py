@@ -1,7 +1,7 @@
-"""The instrument: one block of one case on one rank: buffers, check, samples until enough, check again.
+"""Measuring one block of one case on one rank: allocate buffers, check, sample, check again.
 
-A block has buffers of its own (``buffers``), data that are checked before and after (``verify``), samples
-(``sampling``), and a result only when both checks hold. Protocol: docs/method.md.
+A block has its own buffers (``buffers``), data checks before and after (``verify``) and samples (``sampling``). It
+gives a result only if both checks pass. Protocol: docs/method.md.
 """
 
 import dataclasses
@@ -45,20 +45,20 @@ from busbw.system.environment import last_level_cache_bytes
 
 _MOST_SETS = 64
 _MOST_TIMELINES = 32
-"""Ranks whose timelines are kept."""
+"""Most ranks for which timelines are recorded."""
 _MOST_SPANS = 400
-"""Spans of one name in the timeline of a rank."""
+"""Most spans of one name in the timeline of a rank, approximately."""
 _SHORT_BREAK_NS = 1000
 _CACHES_TO_SWEEP = 2
-"""Buffers in turns, or the memory that is written between samples, are so many times the last level of cache."""
+"""Size of rotating buffers, or of memory written between samples, as a multiple of the last-level cache."""
 
 
 def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -> Measurement | Failed:
-    """Measure one block of ``case``; every rank of the world calls it together and gets the same record.
+    """Measure one block of ``case``. Collective; every rank gets the same record.
 
-    ``matrix`` is the traffic of an uneven op in elements. Wrong data, or an op that raises on every rank, give
-    ``Failed``. Raises BackendError when ranks no longer agree (one died, hung or raised alone) and ClockError when
-    the clock went backwards.
+    matrix: traffic of an uneven op, elements.
+    Returns ``Failed`` for wrong data, or an op that raises on every rank. Raises BackendError when ranks no longer
+    agree (one died, hung or raised alone) and ClockError when the clock went backwards.
     """
     op = OPS[case.op]
     rounds = rounds_of(case)
@@ -105,7 +105,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What came of one round: samples, the check before them, and the first call of this rank, ns."""
+    """Result of one round: samples, the check before them, and the duration of this rank's first call, ns."""
 
     result: RoundResult
     check: Check
@@ -113,7 +113,7 @@ class _Round:
 
 
 def _round(bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, terms: Terms) -> _Round:
-    """Check, sample, check again. Raises CaseFailed, on every rank."""
+    """Check, sample, and check again. Raises CaseFailed, on every rank."""
     check, call_ns = check_case(bench, op, case, part, terms.sets, "before timing")
     if part is not None and op.reduces and case.in_place:
         with explained(bench.backend):
@@ -125,14 +125,15 @@ def _round(bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, m
 
 
 def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
-    """What another tool says of the same, run on all ranks at once: the rates of all, or the first error; None where
-    nobody has one.
+    """Rates that another tool measures for the same operation, on all ranks concurrently.
+
+    Returns the rates of all ranks, or the first error; None if no rank has such a tool.
     """
     if not (op.local and op.stores):
         return None
     check = None if part is None else part.sets[0].operation.cross_check
     bench.backend.barrier()
-    # The others wait for its word no longer than for anything else: it has to give up in time to be heard.
+    # Half the timeout: the other ranks wait for this one, and would otherwise consider it lost.
     mine = None if check is None else check(bench.timing.timeout_seconds / 2)
     everywhere = told_by_all(bench, () if mine is None else (mine,), tuple[CrossCheck, ...])
     found = [one for told in everywhere for one in told]
@@ -145,13 +146,13 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
 
 
 def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> StepParts | None:
-    """What a step of training is made of; None for every other op."""
+    """Times and traffic of the parts of a training step; None for every other op."""
     taken = None if part is None else part.sets[0].operation.parts
     if not OPS[case.op].splits or taken is None:
         return None
     with explained(bench.backend):
         parts = taken()
-        # In turns, so that what changes on the machine changes both.
+        # Interleaved, so that changes of the machine affect all parts alike.
         calls = (parts.step, parts.compute, parts.communicate)
         tries: list[tuple[int, ...]] = []
         while more_tries(budget, len(tries), sum(map(sum, tries))):
@@ -190,7 +191,7 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budge
 
 
 def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
-    """One more step, as all ranks see it by the common clock."""
+    """Timelines of one more step on all ranks, by the common clock."""
     if not bench.common.comparable or bench.backend.size > _MOST_TIMELINES:
         return ()
     parts.prepare()
@@ -205,7 +206,7 @@ def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
 
 
 def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
-    """One more step under the library's profiler; rank 0 writes the trace of every rank. Raises StoreError."""
+    """Profile one more step with the library's profiler; rank 0 writes the trace of every rank. Raises StoreError."""
     parts.prepare()
     bench.backend.barrier()
     told = bench.backend.share(parts.profile())
@@ -218,8 +219,9 @@ def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
 
 
 def shortened(spans: Sequence[Span], most: int) -> list[Span]:
-    """About ``most`` of ``spans`` of each name: two of them become one where the break between them is short, ever
-    longer breaks until they are few enough. They come in the order of their begin, and so they go.
+    """Reduce ``spans`` (sorted by start, as the result) to about ``most`` per name.
+
+    Adjacent spans are merged when the gap between them is short; the allowed gap doubles until few enough remain.
     """
     kept: list[Span] = []
     for name in dict.fromkeys(one[0] for one in spans):
@@ -237,7 +239,7 @@ def shortened(spans: Sequence[Span], most: int) -> list[Span]:
 
 
 def _once(bench: Bench, prepare: Call, call: Call) -> int:
-    """How long ``call`` takes on the slowest rank when all begin together, ns."""
+    """Duration of ``call`` on the slowest rank after a barrier, ns."""
     finish = None if bench.backend.device is None else bench.backend.device.synchronise
     prepare()
     if finish is not None:
@@ -251,13 +253,13 @@ def _once(bench: Bench, prepare: Call, call: Call) -> int:
 
 
 def _clock_error(bench: Bench) -> int | None:
-    """The bound on the clock that is known worst; of two ranks each may be off by as much. None: cannot be compared."""
+    """Error bound between any two clocks: twice the worst bound to rank 0, ns. None: clocks are not comparable."""
     error = bench.common.error_ns()
     return None if error is None else 2 * int(agreed(bench, [error])[0])
 
 
 def _flush(bench: Bench, case: Case) -> Call | None:
-    """What drives the data out of the caches before each sample, those of the device where there is one."""
+    """Call that evicts the data from the caches (of the device, if there is one) before each sample."""
     if case.cache != "flushed":
         return None
     if bench.backend.device is not None:
@@ -266,7 +268,7 @@ def _flush(bench: Bench, case: Case) -> Call | None:
 
 
 def _sets(bench: Bench, case: Case) -> int:
-    """How many sets of buffers take turns: one, or as many as do not fit into the caches together, up to 64."""
+    """Number of buffer sets used in turn: one, or enough to exceed the caches, up to 64."""
     if case.cache != "rotating" or not case.size_bytes:
         return 1
     device = bench.backend.device

@@ -1,7 +1,7 @@
-"""MPI over host memory, through mpi4py: control traffic on a communicator of its own, and a watch over every wait.
+"""MPI over host memory, through mpi4py: a separate communicator for control traffic, and a watchdog for every wait.
 
-No call of MPI ends by itself when another rank is gone or hangs. A thread therefore looks whether this rank still gets
-on; when it has not for the timeout it tells the launcher, which ends the process: nothing waits for ever.
+An MPI call never returns when another rank has died or hangs. A watchdog thread therefore checks this rank's progress;
+after the timeout without progress it reports the error to the launcher, which ends the process.
 """
 
 import threading
@@ -29,17 +29,17 @@ from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 
 _LOOKS = 8
-"""How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
+"""Progress checks of the watchdog per timeout, with the interval bounded by:"""
 _LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.25, 5.0
 
 _POLLING_SHARE, _ASLEEP = 0.02, 10
-"""MPI waits by polling. A rank that has used less of a processor than this share is not waiting in MPI: it is the one
-that the others wait for. In a library that sleeps every rank looks like that: after so many timeouts each one is lost.
+"""MPI waits by polling. A rank that used less than this share of a core is not waiting in MPI; the others wait for it.
+With a library that sleeps, all ranks look idle, so after ``_ASLEEP`` timeouts any rank is considered lost.
 """
 
 
 class MpiBackend(LibraryBackend):
-    """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was stated."""
+    """Host memory over MPI. Raises LaunchError if MPI's world differs from the launcher's."""
 
     raises = (MPI.Exception, *LibraryBackend.raises)
 
@@ -63,14 +63,14 @@ class MpiBackend(LibraryBackend):
         self._groups: dict[Ranks, MPI.Intracomm] = {tuple(range(world.size)): self._measured}
 
     def explain(self, error: Exception) -> str:
-        """What MPI says, in one line."""
+        """MPI's message in one line."""
         return in_words(error)
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
-        """Why MPI has no such call."""
+        """Reason why MPI has no call for ``op`` in this ``case``, or None."""
         prepares = PREPARED.get(op.name)
         return first_reason(
-            (op.stores or op.splits, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
+            (op.stores or op.splits, f"{op.name} needs torch.distributed: use backend gloo or nccl"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
                 case.mode == "persistent" and prepares is not None and address(prepares) is None,
@@ -82,16 +82,16 @@ class MpiBackend(LibraryBackend):
             ),
             (
                 op.reduces and case.dtype in MOVED_ONLY,
-                f"MPI has no {case.dtype}: floats of 16 bits can be moved and not be reduced",
+                f"MPI cannot reduce {case.dtype}: 16-bit floats can only be moved",
             ),
             (
                 op.name == "reduce_scatter" and case.in_place and any(len(one) > 1 for one in _groups(case)),
-                "MPI's reduce_scatter in place leaves every rank's block at the start of the buffer, not at its place",
+                "MPI's in-place reduce_scatter leaves each rank's block at the start of the buffer, not at its offset",
             ),
         )
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
-        """Make the communicators that are not there yet; only the ranks of a group take part."""
+        """Create missing communicators; only the ranks of a group take part."""
         for group in groups:
             if group in self._groups or self.rank not in group:
                 continue
@@ -103,18 +103,18 @@ class MpiBackend(LibraryBackend):
             self._groups[group] = made
 
     def exchange(self, case: Case) -> Exchange:
-        """Over the communicator of all ranks."""
+        """Exchange messages on the communicator of all ranks."""
         return partial(exchange_all, self._measured, case.dtype)
 
     def bind_call(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """A call of MPI."""
+        """Bind MPI's call for ``op``."""
         comm = self._groups[group] if op.members == "all" else self._measured
         return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
 
     def barrier(self) -> None:
-        """MPI's barrier over the control communicator."""
+        """MPI's barrier on the control communicator."""
         self._watch.beats += 1
         try:
             self._control.Barrier()
@@ -122,9 +122,9 @@ class MpiBackend(LibraryBackend):
             raise BackendError(in_words(error)) from error
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
-        """All-reduce of int64 values over the control communicator.
+        """All-reduce of int64 values on the control communicator.
 
-        Posted on every rank, wary or not: MPI matches no blocking collective with one that is posted.
+        It is nonblocking on every rank, wary or not: MPI does not match blocking with nonblocking collectives.
         """
         self._watch.beats += 1
         result: Vector = np.array(values, dtype=np.int64)
@@ -136,7 +136,7 @@ class MpiBackend(LibraryBackend):
         return result
 
     def send(self, to: int, values: Sequence[int]) -> None:
-        """A message over the control communicator."""
+        """Send on the control communicator."""
         self._watch.beats += 1
         try:
             self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
@@ -144,7 +144,7 @@ class MpiBackend(LibraryBackend):
             raise BackendError(in_words(error)) from error
 
     def receive(self, source: int, count: int) -> Vector:
-        """A message over the control communicator."""
+        """Receive on the control communicator."""
         self._watch.beats += 1
         result: Vector = np.empty(count, dtype=np.int64)
         try:
@@ -154,7 +154,7 @@ class MpiBackend(LibraryBackend):
         return result
 
     def swap(self, to: int, source: int) -> None:
-        """An empty message each way over the control communicator."""
+        """Exchange empty messages on the control communicator."""
         self._watch.beats += 1
         try:
             self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
@@ -162,7 +162,7 @@ class MpiBackend(LibraryBackend):
             raise BackendError(in_words(error)) from error
 
     def fail(self, text: str) -> dict[int, str]:
-        """Post ``text`` beside MPI, on a store over TCP, and wait a moment for what the others post."""
+        """Post ``text`` on a TCP store, independent of MPI, and collect the reports of other ranks for a short time."""
         return answers(self._store, self.size, {self.rank: text}, key=self._world.key)
 
     def close(self) -> None:
@@ -175,9 +175,9 @@ class MpiBackend(LibraryBackend):
 
 
 class _Watch:
-    """Looks from a thread whether this rank gets on: ``beats`` counts what it does; ``lost`` hears when it does not.
+    """Watchdog thread: calls ``lost`` if the counter ``beats`` does not change for the timeout.
 
-    The thread sleeps but for some microseconds a look, and calls nothing of MPI.
+    Each check takes a few microseconds and makes no MPI call.
     """
 
     def __init__(self, timeout_seconds: float, lost: Callable[[Exception], None]) -> None:
@@ -189,7 +189,7 @@ class _Watch:
         threading.Thread(target=self._look, name="busbw-watch", daemon=True).start()
 
     def end(self) -> None:
-        """There is nothing to be waited for any more."""
+        """Stop the watchdog."""
         self._ended.set()
 
     def _look(self) -> None:
@@ -202,12 +202,12 @@ class _Watch:
             elif now - since > self._timeout_seconds and (
                 processor - used > _POLLING_SHARE * (now - since) or now - since > _ASLEEP * self._timeout_seconds
             ):
-                self._lost(BackendError(f"nothing came back from MPI for {now - since:.0f} s"))
+                self._lost(BackendError(f"no MPI call has returned for {now - since:.0f} s"))
                 return
 
 
 def _store(world: World, control: MPI.Intracomm) -> dist.Store:
-    """The launcher's store, or one that the first rank keeps: what ranks say to each other when MPI hangs."""
+    """The launcher's store, or one on the first rank; ranks report failures on it when MPI hangs."""
     timeout = timedelta(seconds=world.timeout_seconds)
     if world.store is not None:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
