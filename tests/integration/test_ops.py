@@ -152,7 +152,7 @@ def test_a_placement_that_an_op_lacks_is_a_stored_skip(commands: Commands) -> No
     assert finished.code == 0, finished.told
     run = commands.read()
     assert [(row.case.op, row.reason) for row in run.skipped] == [
-        ("all_reduce", "all_reduce is measured in place only")
+        ("all_reduce", "all_reduce supports only in-place buffers")
     ]
     assert {row.case.op for row in run.measurements} == {"all_gather"}
 

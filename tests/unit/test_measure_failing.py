@@ -286,7 +286,7 @@ REFUSALS: list[tuple[Case, str | None]] = [
     (case("broadcast", 64, root=3), None),
     (case("broadcast", 64, root=4), "root 4 is not in every group; the smallest has 4 ranks"),
     (case("broadcast", 64, root=2, group="div:2"), "the smallest has 2 ranks"),
-    (case("all_to_all_v", 64, 3, group="div:2", imbalance=0.5), "groups of one size"),
+    (case("all_to_all_v", 64, 3, group="div:2", imbalance=0.5), "groups of equal size"),
     (case("barrier", 0), None),
 ]
 
