@@ -142,10 +142,14 @@ def nothing() -> Native | None:
 @cache
 def _library() -> "Compiled | str":
     """The compiled loop, or the reason why there is none."""
-    machine = f"{platform.system()} on {platform.machine()}"
-    if platform.system() != "Linux" or platform.machine() not in _MACHINES:
-        return f"the compiled loop supports Linux on {' and '.join(sorted(_MACHINES))}, not {machine}"
-    return compiled(_LOOP)
+    return unsupported_platform() or compiled(_LOOP)
+
+
+def unsupported_platform() -> str | None:
+    """Reason why code cannot be compiled for this platform, or None."""
+    if platform.system() == "Linux" and platform.machine() in _MACHINES:
+        return None
+    return f"compiled code supports Linux on x86_64 and aarch64, not {platform.system()} on {platform.machine()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Intentionally thin: each method is one or two calls of torch.cuda; comments expl
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 
@@ -76,10 +77,6 @@ class CudaDevice:
             self.cache_bytes = max(self.cache_bytes, _INFINITY_CACHE_BYTES)
         self.uncapturable: str | None = None
         self._nvml = nvml_of(self.uuid, index)
-        self._spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
-        self._cycles_per_ns = 0.0
-        self._sweep: torch.Tensor | None = None
-        self._operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._computations: dict[int, Callable[[], object]] = {}
         # torch reuses its 32 streams in rotation. A new stream per capture or pair could coincide with another, and
         # work meant to be concurrent would share a stream.
@@ -102,19 +99,23 @@ class CudaDevice:
 
     def hold(self, ns: int) -> None:
         """Block the stream with a one-thread spin kernel. Raises BackendError if this torch has none."""
-        if self._spin is None:
-            raise BackendError(f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held")
-        if not self._cycles_per_ns:
-            self._cycles_per_ns = self._measured_cycles(self._spin)
         self._spin(round(ns * self._cycles_per_ns))
 
-    def _measured_cycles(self, spin: Callable[[int], object]) -> float:
+    @cached_property
+    def _spin(self) -> Callable[[int], object]:
+        spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
+        if spin is None:
+            raise BackendError(f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held")
+        return spin
+
+    @cached_property
+    def _cycles_per_ns(self) -> float:
         """Cycles per nanosecond of the spin kernel: the fastest of several tries, so that no hold is too short."""
         before, after = CudaMark(), CudaMark()
         rates = []
         for _ in range(_SPIN_TRIES):
             before.record()
-            spin(_SPIN_CYCLES)
+            self._spin(_SPIN_CYCLES)
             after.record()
             self.synchronise()
             rates.append(_SPIN_CYCLES / max(1, after.ns_since(before)))
@@ -122,9 +123,11 @@ class CudaDevice:
 
     def flush(self) -> None:
         """Write a buffer of twice the cache size."""
-        if self._sweep is None:
-            self._sweep = torch.empty(_CACHES_TO_FLUSH * self.cache_bytes, dtype=torch.uint8, device=self.name)
         self._sweep.fill_(1)
+
+    @cached_property
+    def _sweep(self) -> torch.Tensor:
+        return torch.empty(_CACHES_TO_FLUSH * self.cache_bytes, dtype=torch.uint8, device=self.name)
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         """Capture ``calls`` as a CUDA graph; returns its replay.
@@ -198,10 +201,8 @@ class CudaDevice:
     def compute(self, units: int) -> None:
         """Enqueue matrix products, captured by the hundred, so that the host enqueues faster than the GPU computes."""
         hundreds, rest = divmod(units, _UNITS_PER_GRAPH)
-        if hundreds:
-            replay = self._computation(_UNITS_PER_GRAPH)
-            for _ in range(hundreds):
-                replay()
+        for _ in range(hundreds):
+            self._computation(_UNITS_PER_GRAPH)()
         if rest:
             self._computation(rest)()
 
@@ -210,9 +211,6 @@ class CudaDevice:
         known = self._computations.get(units)
         if known is not None:
             return known
-        if self._operands is None:
-            left, right = torch.rand((2, _SIDE, _SIDE), device=self.name)
-            self._operands = left, right, torch.empty_like(left)
         left, right, product = self._operands
 
         def multiply() -> None:
@@ -222,6 +220,11 @@ class CudaDevice:
         multiply()
         made = self._computations[units] = self.capture([multiply] * units)
         return made
+
+    @cached_property
+    def _operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        left, right = torch.rand((2, _SIDE, _SIDE), device=self.name)
+        return left, right, torch.empty_like(left)
 
     def conditions(self) -> DeviceConditions | None:
         """State of the GPU by NVML; None if nvidia-ml-py is not installed."""

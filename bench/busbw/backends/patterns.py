@@ -4,7 +4,7 @@ Everything repeats with a prime period, so one period determines the expected re
 multiples of that prime, so a block in the wrong place is detected.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,19 +64,18 @@ def pattern(ranks: int, dtype: str, redop: str | None, seed: int) -> Pattern:
         own = torch.randperm(values, generator=generator)[torch.arange(ranks) % values]
         table = (torch.randint(0, values, (PERIOD,), generator=generator) + own[:, None]) % values
         return Pattern(table.to(TORCH_DTYPES[dtype]), None)
-    contribution, reduced = _REDUCTIONS[redop](ranks, dtype, generator)
-    return Pattern(contribution.to(TORCH_DTYPES[dtype]), reduced.to(TORCH_DTYPES[dtype]))
+    contributions, reduction = _REDUCTIONS[redop]
+    table = contributions(ranks, dtype, generator)
+    return Pattern(table.to(TORCH_DTYPES[dtype]), reduction(table).to(TORCH_DTYPES[dtype]))
 
 
-def _summed(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _for_sum(ranks: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
     top = min(_MOVED_TOP, EXACT_UP_TO[dtype] // ranks)
     if top >= 1:
-        table = _above_zero(top, ranks, generator)
-    else:
-        # More ranks than the dtype can count: only every k-th rank contributes to an element, in rotation.
-        every = -(-ranks // EXACT_UP_TO[dtype])
-        table = ((torch.arange(ranks)[:, None] + torch.arange(PERIOD)[None, :]) % every == 0).to(torch.int64)
-    return table, table.sum(0)
+        return _above_zero(top, ranks, generator)
+    # More ranks than the dtype can count: only every k-th rank contributes to an element, in rotation.
+    every = -(-ranks // EXACT_UP_TO[dtype])
+    return ((torch.arange(ranks)[:, None] + torch.arange(PERIOD)[None, :]) % every == 0).to(torch.int64)
 
 
 def _above_zero(top: int, ranks: int, generator: torch.Generator) -> torch.Tensor:
@@ -84,7 +83,7 @@ def _above_zero(top: int, ranks: int, generator: torch.Generator) -> torch.Tenso
     return torch.randint(1 if top > 1 else 0, top + 1, (ranks, PERIOD), generator=generator)
 
 
-def _averaged(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _for_average(ranks: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
     top = min(_MOVED_TOP, EXACT_UP_TO[dtype] // ranks - ranks)
     if top < 1:
         raise Unverifiable(f"an average over {ranks} ranks has no exact test in {dtype}")
@@ -92,27 +91,16 @@ def _averaged(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch
     # At each element one rank, in rotation, rounds the sum up to a multiple of the number of ranks.
     columns = torch.arange(PERIOD)
     table[columns % ranks, columns] += (-table.sum(0)) % ranks
-    return table, table.sum(0) // ranks
+    return table
 
 
-def _multiplied(ranks: int, dtype: str, _generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _for_product(ranks: int, dtype: str, _generator: torch.Generator) -> torch.Tensor:
     # In floats, powers of two are exact far beyond EXACT_UP_TO, but the limit for integers is enough.
     # Up to ``most`` ranks double an element, so that the product differs from the sum and the maximum.
     most = min(ranks, EXACT_UP_TO[dtype].bit_length() - 1, 10)
     columns = torch.arange(PERIOD)
     doubled = (torch.arange(ranks)[:, None] - columns[None, :]) % ranks < columns[None, :] % (most + 1)
-    table = torch.where(doubled, 2, 1)
-    return table, table.prod(0)
-
-
-def _smallest(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    table = _signed(ranks, dtype, generator)
-    return table, table.min(0).values
-
-
-def _largest(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    table = _signed(ranks, dtype, generator)
-    return table, table.max(0).values
+    return torch.where(doubled, 2, 1)
 
 
 def _signed(ranks: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
@@ -120,7 +108,14 @@ def _signed(ranks: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
     return torch.randint(low, _MOVED_TOP + 1, (ranks, PERIOD), generator=generator)
 
 
-_REDUCTIONS = {"sum": _summed, "avg": _averaged, "product": _multiplied, "min": _smallest, "max": _largest}
+_REDUCTIONS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "sum": (_for_sum, lambda table: table.sum(0)),
+    "avg": (_for_average, lambda table: table.sum(0) // len(table)),
+    "product": (_for_product, lambda table: table.prod(0)),
+    "min": (_signed, lambda table: table.amin(0)),
+    "max": (_signed, lambda table: table.amax(0)),
+}
+"""Reduction → contributions of the ranks, and the reduction of these."""
 
 
 def poison(buffer: torch.Tensor, redop: str | None) -> None:

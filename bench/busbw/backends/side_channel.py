@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from busbw.backends.base import do_nothing
 from busbw.backends.signing import printable, signed, verified
 from busbw.errors import BackendError
 
@@ -139,7 +140,7 @@ def _open_files() -> list[str]:
 
 
 def answers(
-    store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] | None = None, key: bytes = b""
+    store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] = do_nothing, key: bytes = b""
 ) -> dict[int, str]:
     """Post ``mine`` and collect the reports of a failed world until all ranks have reported or the grace period ends.
 
@@ -163,8 +164,7 @@ def answers(
             time.sleep(_ANSWER_POLL_SECONDS)
 
     posted = _within(_STORE_SECONDS, post)
-    if leave is not None:
-        leave()
+    leave()
     if posted:
         _within(_ANSWER_GRACE_SECONDS + _STORE_SECONDS, listen)
     return dict(heard)

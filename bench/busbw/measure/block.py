@@ -273,5 +273,5 @@ def _sets(bench: Bench, case: Case) -> int:
         return 1
     device = bench.backend.device
     cache_bytes = last_level_cache_bytes() if device is None else device.cache_bytes
-    wanted = math.ceil(_CACHES_TO_SWEEP * cache_bytes / max(case.size_bytes, 1))
+    wanted = math.ceil(_CACHES_TO_SWEEP * cache_bytes / case.size_bytes)
     return int(agreed(bench, [min(max(wanted, 2), _MOST_SETS)])[0])

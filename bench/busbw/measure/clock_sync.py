@@ -63,9 +63,10 @@ class CommonClock:
     backend: Backend
     clock: Clock
     domains: tuple[str | None, ...]
+    ranks: tuple[RankClock, ...] | None = None
+    """Offsets of all ranks' clocks at the last comparison; None if there is only one clock."""
     _points: list[_Point] = field(default_factory=list)
     _drift: _Drift = field(default_factory=_Drift)
-    _known: tuple[RankClock, ...] = ()
 
     @property
     def shared(self) -> bool:
@@ -77,22 +78,17 @@ class CommonClock:
         """Whether times of different ranks can be compared."""
         return self.shared or bool(self._points)
 
-    @property
-    def ranks(self) -> tuple[RankClock, ...] | None:
-        """Offsets of all ranks' clocks at the last comparison; None if there is only one clock."""
-        return None if self.shared or not self._known else self._known
-
     def renew(self, exchanges: int = EXCHANGES) -> None:
         """Compare the clocks again if there is more than one. Collective. Raises BackendError."""
         if self.shared or None in self.domains:
             return
         self._points.append(_compare(self.backend, self.clock, self.domains, exchanges))
         self._drift = _fit(self._points)
-        self._known = _everyone(self.backend, self._points[-1], self._drift.ppm)
+        self.ranks = _everyone(self.backend, self._points[-1], self._drift.ppm)
 
     def common(self, local_ns: Vector) -> Vector:
         """Convert times of this rank's clock to rank 0's, ns."""
-        if self.shared or not self._points:
+        if not self._points:
             return local_ns
         last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
         moved: Vector = local_ns + last.offset_ns + np.rint((local_ns - last.at_ns) * drift).astype(np.int64)
@@ -100,7 +96,7 @@ class CommonClock:
 
     def local(self, common_ns: int) -> int:
         """Convert a time of rank 0's clock to this rank's, ns."""
-        if self.shared or not self._points:
+        if not self._points:
             return common_ns
         last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
         away = common_ns - last.offset_ns - last.at_ns

@@ -9,7 +9,7 @@ import mmap
 import platform
 from functools import cache
 
-from busbw.backends.compiled_loop import Compiled, compiled
+from busbw.backends.compiled_loop import Compiled, compiled, unsupported_platform
 from busbw.ops.copies import SCALAR
 
 LINE_BYTES = 128
@@ -236,9 +236,9 @@ def missing() -> str | None:
 @cache
 def kernels() -> Compiled | str:
     """The kernels, or the reason why there are none."""
-    machine = platform.machine()
-    if platform.system() != "Linux" or machine not in _MACHINES:
-        return f"memory kernels support Linux on x86_64 and aarch64, not {platform.system()} on {machine}"
+    if reason := unsupported_platform():
+        return reason
     cleared = _loop("place", "i8", "store volatile i8 0, ptr %place, align 1", step=mmap.PAGESIZE)
-    made = compiled("".join((*map(_of_floats, _FLOATS), cleared, _team(machine))), for_this_processor=True)
+    parts = (*map(_of_floats, _FLOATS), cleared, _team(platform.machine()))
+    made = compiled("".join(parts), for_this_processor=True)
     return f"memory kernels need llvmlite: {made}" if isinstance(made, str) else made

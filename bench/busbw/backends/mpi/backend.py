@@ -68,7 +68,7 @@ class MpiBackend(LibraryBackend):
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why MPI has no call for ``op`` in this ``case``, or None."""
-        prepares = PREPARED.get(op.name)
+        prepares, groups = PREPARED.get(op.name), split_world(case.group, case.ranks)
         return first_reason(
             (op.stores or op.splits, f"{op.name} needs torch.distributed: use backend gloo or nccl"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
@@ -85,7 +85,7 @@ class MpiBackend(LibraryBackend):
                 f"MPI cannot reduce {case.dtype}: 16-bit floats can only be moved",
             ),
             (
-                op.name == "reduce_scatter" and case.in_place and any(len(one) > 1 for one in _groups(case)),
+                op.name == "reduce_scatter" and case.in_place and any(len(group) > 1 for group in groups),
                 "MPI's in-place reduce_scatter leaves each rank's block at the start of the buffer, not at its offset",
             ),
         )
@@ -213,7 +213,3 @@ def _store(world: World, control: MPI.Intracomm) -> dist.Store:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
     kept, where = meet_at_store(world.timeout_seconds, control)
     return kept or dist.TCPStore(*where, is_master=False, timeout=timeout)
-
-
-def _groups(case: Case) -> tuple[Ranks, ...]:
-    return split_world(case.group, case.ranks)

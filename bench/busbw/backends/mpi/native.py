@@ -8,6 +8,7 @@ import ctypes
 import socket
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 
 import mpi4py
 import numpy as np
@@ -82,15 +83,12 @@ class Steps:
         buffers = [one for one in arguments if one is None or isinstance(one, tuple | MPI.InPlaceType)]
         others = [self._value(one) for one in arguments[len(buffers) :]]
         there = [self._lowered(one) for one in buffers if isinstance(one, tuple)]
-        if name in _SHARED:
-            places = [self._place(one) for one in buffers]
-            flat = [*places, *there[-1][1:]]
-        else:
-            # An absent buffer gets the count and type of the other: unused, but checked by some libraries.
-            flat = []
-            for one in buffers:
-                lowered = self._lowered(one) if isinstance(one, tuple) else (self._place(one), *there[0][1:])
-                flat += lowered
+        # An absent buffer gets the count and type of the other: unused, but checked by some libraries.
+        rows = [
+            self._lowered(one) if isinstance(one, tuple) else (0 if one is None else int(one), *there[0][1:])
+            for one in buffers
+        ]
+        flat = (*(row[0] for row in rows), *there[-1][1:]) if name in _SHARED else chain.from_iterable(rows)
         self._add(f"MPI_{name}", *flat, *others, self._value(comm))
 
     def message(self, name: str, comm: MPI.Comm, buffer: Spec, other: int, tag: int) -> None:
@@ -127,11 +125,6 @@ class Steps:
             raise TypeError(f"{given!r} is not a supported argument of an MPI function")
         self._keeps.append(given)
         return MPI._handleof(given)  # noqa: SLF001 - as above
-
-    def _place(self, buffer: Buffer) -> int:
-        if buffer is None:
-            return 0
-        return buffer[0].address if isinstance(buffer, tuple) else int(buffer)
 
     def _lowered(self, buffer: Spec) -> tuple[int | None, ...]:
         """Address, count (or addresses of counts and displacements), type; None for a count that exceeds an int."""

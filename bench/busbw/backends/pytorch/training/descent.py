@@ -160,24 +160,22 @@ class Reduced(Descent):
         self.apply(self.weights.grad)
 
 
-class Halved(Reduced):
+class Float16(Reduced):
     """Gradients in float16."""
 
+    compress = "fp16_compress_hook"
+
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Use torch's fp16 hook."""
+        """Use torch's hook of the name in ``compress``."""
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415 - takes long
 
-        return default_hooks.fp16_compress_hook(self.group, bucket)
+        return getattr(default_hooks, self.compress)(self.group, bucket)  # type: ignore[no-any-return]
 
 
-class HalvedRange(Reduced):
+class BFloat16(Float16):
     """Gradients in bfloat16."""
 
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Use torch's bf16 hook."""
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415
-
-        return default_hooks.bf16_compress_hook(self.group, bucket)
+    compress = "bf16_compress_hook"
 
 
 class Int8(Reduced):
@@ -304,8 +302,8 @@ METHODS: Final[dict[str, type[Descent]]] = {
     "local_sgd": LocalSgd,
     "late": Late,
     "server": Server,
-    "fp16": Halved,
-    "bf16": HalvedRange,
+    "fp16": Float16,
+    "bf16": BFloat16,
     "int8": Int8,
     "powersgd": PowerSgd,
 }

@@ -452,8 +452,19 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
         step.reset()
         memory = one.memory()
         one.count()
-        calls = (step.reset, one.watched, one.compute, one.communicate, one.timeline, one.profile)
-        sent, all_parameters = counted(one.calls), parameters(shape.model)
-        return Parts(*calls, sent, memory, all_parameters, step.flop, shape.tokens, shape.dropped)
+        return Parts(
+            prepare=step.reset,
+            step=one.watched,
+            compute=one.compute,
+            communicate=one.communicate,
+            timeline=one.timeline,
+            profile=one.profile,
+            sent=counted(one.calls),
+            memory=memory,
+            parameters=parameters(shape.model),
+            flop=step.flop,
+            tokens=shape.tokens,
+            dropped=shape.dropped,
+        )
 
     return Operation(one.call, prepare=step.reset, wrong=one.wrong, parts=parts)
