@@ -232,7 +232,7 @@ def _spin_until(words: list[str], seconds: float) -> None:
 @pytest.mark.alone
 def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(0.3, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(0.3, lambda error: told.append(str(error)))
     _spin_until(told, 20)
     watch.end()
     assert told
@@ -242,7 +242,7 @@ def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -
 @pytest.mark.alone
 def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_silent(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(0.3, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(0.3, lambda error: told.append(str(error)))
     time.sleep(1.2)
     watch.end()
     assert not told
@@ -251,7 +251,7 @@ def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_s
 @pytest.mark.alone
 def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(0.05, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(0.05, lambda error: told.append(str(error)))
     deadline = time.monotonic() + 20
     while not told and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -262,7 +262,7 @@ def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: l
 @pytest.mark.alone
 def test_who_gets_on_is_not_lost(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(1.0, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(1.0, lambda error: told.append(str(error)))
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
         watch.beats += 1

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +22,8 @@ from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
     import torch
+
+_Record = TypeVar("_Record")
 
 Vector = npt.NDArray[np.int64]
 Call = Callable[[], object]
@@ -245,6 +248,12 @@ def explained(backend: Backend) -> Iterator[None]:
         yield
     except backend.raises as error:
         raise BackendError(backend.explain(error)) from error
+
+
+def records_of_every_rank(backend: Backend, mine: object, kind: type[_Record]) -> list[_Record]:
+    """Gather ``mine`` of every rank on every rank, decoded as ``kind``. Raises BackendError."""
+    texts = backend.share(msgspec.json.encode(mine).decode())
+    return [msgspec.json.decode(text, type=kind) for text in texts]
 
 
 def of_every_rank(backend: Backend, mine: Sequence[int]) -> Vector:

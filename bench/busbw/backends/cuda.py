@@ -151,8 +151,8 @@ class CudaDevice:
             # torch then skips the code after its capture_end: the captured stream stays current, and the allocator
             # believes that a capture is in progress for ever.
             torch.cuda.set_stream(before)
-            told = str(refused or error).strip().partition("\n")[0]
-            self.uncapturable = f"torch cannot capture any more in this process after a failed capture ({told})"
+            reason = str(refused or error).strip().partition("\n")[0]
+            self.uncapturable = f"torch cannot capture any more in this process after a failed capture ({reason})"
             raise refused or error from None
         if refused is not None:
             raise refused
@@ -161,13 +161,13 @@ class CudaDevice:
 
     def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
         """Run ``one`` on the current stream and ``other`` on a second stream, forked and joined by events."""
-        beside = self._beside
+        second = self._beside
         begun, ended = _event(), _event()
 
         def both() -> None:
             begun.record()
-            beside.wait_event(begun)
-            with torch.cuda.stream(beside):
+            second.wait_event(begun)
+            with torch.cuda.stream(second):
                 other()
                 ended.record()
             one()

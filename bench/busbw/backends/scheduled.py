@@ -52,7 +52,7 @@ def refuse(op: Op, case: Case) -> str | None:
     if algorithm is None:
         return f"{op.name} has no algorithm {name!r}; it has {', '.join(ALGORITHMS.get(op.name, {})) or 'none'}"
     groups = split_world(case.group, case.ranks)
-    told = first_reason(
+    refused = first_reason(
         (
             case.mode in {"overlap", "persistent"},
             f"mode {case.mode} does not support explicit algorithms such as {name}, which have several steps",
@@ -68,7 +68,7 @@ def refuse(op: Op, case: Case) -> str | None:
             f"algorithm {name} needs {algorithm.takes}, and groups all",
         ),
     )
-    return told or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
+    return refused or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
 
 
 def schedule_of(op: Op, case: Case, ranks: int) -> Schedule:
@@ -141,8 +141,8 @@ def _turn(
     exchange: Exchange,
 ) -> _Turn:
     """Prepare one round: pack scattered slots, exchange messages, unpack or reduce the received data."""
-    words = not memory.count  # a barrier's messages are empty and are represented by one element
-    there = [transfer for transfer in one if words or any(map(len, memory.parts(transfer.sent)))]
+    empty = not memory.count  # a barrier's messages are empty and are represented by one element
+    there = [transfer for transfer in one if empty or any(map(len, memory.parts(transfer.sent)))]
     going = [transfer for transfer in there if transfer.source == me]
     coming = [transfer for transfer in there if transfer.to == me]
     busy = {slot for transfer in going for slot in transfer.sent}
@@ -152,22 +152,22 @@ def _turn(
     after: list[Call] = []
     into: set[int] = set()
     for transfer in going:
-        packed = memory.word() if words else memory.view(transfer.sent)
+        packed = memory.placeholder() if empty else memory.view(transfer.sent)
         if packed is None:
-            packed, places = memory.apart(transfer.sent)
+            packed, places = memory.separate(transfer.sent)
             before.append(partial(_copy_parts, places, memory.parts(transfer.sent)))
         sends.append((group[transfer.to], packed))
     for transfer in coming:
         # Data that will be reduced, or that overwrite a slot being sent, are received into separate memory.
         apart = transfer.adds or not busy.isdisjoint(transfer.received)
-        target = memory.word() if words else None if apart else memory.view(transfer.received)
+        target = memory.placeholder() if empty else None if apart else memory.view(transfer.received)
         if target is None:
-            target, came = memory.apart(transfer.received)
+            target, received = memory.separate(transfer.received)
             slots = memory.parts(transfer.received)
             if transfer.adds:
-                after += [partial(add, there, part) for there, part in zip(slots, came, strict=True)]
+                after += [partial(add, there, part) for there, part in zip(slots, received, strict=True)]
             else:
-                after.append(partial(_copy_parts, slots, came))
+                after.append(partial(_copy_parts, slots, received))
         else:
             into.update(transfer.received)
         receives.append((group[transfer.source], target))
@@ -240,13 +240,13 @@ class _Memory:
             return None
         return self.slot(first, len(slots))
 
-    def apart(self, slots: Slots) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    def separate(self, slots: Slots) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """Separate memory of the same size as ``slots``: as a whole, and split like them."""
         lengths = [len(part) for part in self.parts(slots)]
         whole = self.receive.new_empty(sum(lengths))
         return whole, torch.split(whole, lengths)
 
-    def word(self) -> torch.Tensor:
+    def placeholder(self) -> torch.Tensor:
         """One element, sent in place of an empty message."""
         return self.receive.new_zeros(1)
 

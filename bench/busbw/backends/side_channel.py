@@ -148,7 +148,7 @@ def answers(
     key: signing key of this launch; unsigned reports are ignored.
     Returns in bounded time even if the store is unreachable, although calls to it then block for 15 minutes.
     """
-    heard = dict(mine)
+    reports = dict(mine)
 
     def post() -> None:
         for rank, text in mine.items():
@@ -156,18 +156,18 @@ def answers(
 
     def listen() -> None:
         deadline = time.monotonic() + _ANSWER_GRACE_SECONDS
-        while len(heard) < size and time.monotonic() < deadline:
-            for rank in set(range(size)) - set(heard):
+        while len(reports) < size and time.monotonic() < deadline:
+            for rank in set(range(size)) - set(reports):
                 text = _failure(store, rank, key)
                 if text is not None:
-                    heard[rank] = text
+                    reports[rank] = text
             time.sleep(_ANSWER_POLL_SECONDS)
 
     posted = _within(_STORE_SECONDS, post)
     leave()
     if posted:
         _within(_ANSWER_GRACE_SECONDS + _STORE_SECONDS, listen)
-    return dict(heard)
+    return dict(reports)
 
 
 def _within(seconds: float, talk: Callable[[], None]) -> bool:

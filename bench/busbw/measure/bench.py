@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from busbw.backends.base import Backend, Operation, Vector
@@ -23,8 +22,6 @@ from busbw.runs.records import Case
 
 if TYPE_CHECKING:
     import torch
-
-_Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +87,12 @@ def rounds_of(case: Case) -> tuple[Round, ...]:
     by_group = [pair_rounds(group, together=case.pairs != "alone") for group in groups]
     if case.pairs == "alone":
         return tuple(chain.from_iterable(by_group))
-    return tuple(tuple(chain.from_iterable(beside)) for beside in zip_longest(*by_group, fillvalue=()))
+    return tuple(tuple(chain.from_iterable(concurrent)) for concurrent in zip_longest(*by_group, fillvalue=()))
 
 
 def agreed(bench: Bench, values: Sequence[int]) -> Vector:
     """The maximum over all ranks, at all ranks."""
     return bench.backend.reduce(np.asarray(values, dtype=np.int64), "max")
-
-
-def told_by_all(bench: Bench, mine: object, kind: type[_Told]) -> list[_Told]:
-    """Share every rank's record with all ranks, decoded as ``kind``."""
-    texts = bench.backend.share(msgspec.json.encode(mine).decode())
-    return [msgspec.json.decode(text, type=kind) for text in texts]
 
 
 class CaseFailed(Exception):
@@ -111,6 +102,6 @@ class CaseFailed(Exception):
 def fail_together(bench: Bench, error: str, what: str) -> None:
     """Raise CaseFailed on all ranks if any has an ``error``: ``what``, and the error of the first such rank."""
     if agreed(bench, [bool(error)])[0]:
-        told = bench.backend.share(error)
-        first = next(rank for rank, text in enumerate(told) if text)
-        raise CaseFailed(f"{what}: rank {first} says: {told[first]}")
+        errors = bench.backend.share(error)
+        first = next(rank for rank, text in enumerate(errors) if text)
+        raise CaseFailed(f"{what}: rank {first} says: {errors[first]}")

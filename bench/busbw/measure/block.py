@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from busbw.backends.base import Call, Parts, Span, explained
+from busbw.backends.base import Call, Parts, Span, explained, records_of_every_rank
 from busbw.backends.patterns import settle
-from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of, told_by_all
+from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of
 from busbw.measure.buffers import part_in
 from busbw.measure.interference import InterferenceMonitor
-from busbw.measure.sampling import RoundResult, Sweep, Terms, sample
+from busbw.measure.sampling import CacheSweep, RoundResult, RoundSettings, sample
 from busbw.measure.stopping import Budget, budget_of, more_tries
 from busbw.measure.verify import check_case
 from busbw.ops import OPS
@@ -68,18 +68,19 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     bench.common.renew()
     watch = InterferenceMonitor(bench.backend, bench.hosts)
     sets = _sets(bench, case)
-    terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
+    settings = RoundSettings(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
     done: list[_Round] = []
-    beside: CrossCheck | None = None
-    apart: StepParts | None = None
+    cross_check: CrossCheck | None = None
+    step_parts: StepParts | None = None
     for groups in rounds:
         try:
             with part_in(bench, op, case, groups, matrix, sets) as part:
-                done.append(_round(bench, op, case, groups, part, matrix, terms))
-                beside, apart = _cross_check(bench, op, part), _taken_apart(bench, case, part, launch, terms.budget)
+                done.append(_round(bench, op, case, groups, part, matrix, settings))
+                cross_check = _cross_check(bench, op, part)
+                step_parts = _step_parts(bench, case, part, launch, settings.budget)
         except CaseFailed as reason:
             return failed(case, launch, block, str(reason))
-        terms = dataclasses.replace(terms, calls=done[0].result.calls)
+        settings = dataclasses.replace(settings, calls=done[0].result.calls)
     results = [one.result for one in done]
     return Measurement(
         case=case,
@@ -97,8 +98,8 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         clock_error_ns=_clock_error(bench),
         clocks=bench.common.ranks,
         conditions=watch.ended(),
-        cross_check=beside,
-        step=apart,
+        cross_check=cross_check,
+        step=step_parts,
         groups=tuple(group for result in results for group in result.groups),
     )
 
@@ -112,15 +113,17 @@ class _Round:
     first_call_ns: int
 
 
-def _round(bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, terms: Terms) -> _Round:
+def _round(
+    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, settings: RoundSettings
+) -> _Round:
     """Check, sample, and check again. Raises CaseFailed, on every rank."""
-    check, call_ns = check_case(bench, op, case, part, terms.sets, "before timing")
+    check, call_ns = check_case(bench, op, case, part, settings.sets, "before timing")
     if part is not None and op.reduces and case.in_place:
         with explained(bench.backend):
             for one in part.sets:
                 settle(one.send, case.redop or "sum")
-    result = sample(bench, op, case, groups, part, matrix, terms)
-    check_case(bench, op, case, part, terms.sets, "after timing")
+    result = sample(bench, op, case, groups, part, matrix, settings)
+    check_case(bench, op, case, part, settings.sets, "after timing")
     return _Round(result, check, call_ns)
 
 
@@ -135,8 +138,8 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
     bench.backend.barrier()
     # Half the timeout: the other ranks wait for this one, and would otherwise consider it lost.
     mine = None if check is None else check(bench.timing.timeout_seconds / 2)
-    everywhere = told_by_all(bench, () if mine is None else (mine,), tuple[CrossCheck, ...])
-    found = [one for told in everywhere for one in told]
+    everywhere = records_of_every_rank(bench.backend, () if mine is None else (mine,), tuple[CrossCheck, ...])
+    found = [one for records in everywhere for one in records]
     if not found:
         return None
     if failed := next((one for one in found if one.error is not None), None):
@@ -145,7 +148,7 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
     return msgspec.structs.replace(found[0], bytes_per_second=rates)
 
 
-def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> StepParts | None:
+def _step_parts(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> StepParts | None:
     """Times and traffic of the parts of a training step; None for every other op."""
     taken = None if part is None else part.sets[0].operation.parts
     if not OPS[case.op].splits or taken is None:
@@ -164,10 +167,10 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budge
     step, compute, communication = zip(*tries, strict=True)
     sent = [(*kind, calls) for kind, calls in parts.sent.items()]
     ranks: dict[tuple[str, int, int, int], list[int]] = {}
-    for rank, kinds in enumerate(told_by_all(bench, sent, list[tuple[str, int, int, int]])):
+    for rank, kinds in enumerate(records_of_every_rank(bench.backend, sent, list[tuple[str, int, int, int]])):
         for kind in kinds:
             ranks.setdefault(kind, []).append(rank)
-    memory = told_by_all(bench, parts.memory or (), tuple[int, ...])
+    memory = records_of_every_rank(bench.backend, parts.memory or (), tuple[int, ...])
     return StepParts(
         step_ns=step,
         compute_ns=compute,
@@ -201,18 +204,18 @@ def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
     origin = -int(agreed(bench, [-int(moments.min(initial=np.iinfo(np.int64).max))])[0])
     since = (moments - origin).reshape(-1, 2).tolist()
     mine = [(one[0], *at) for one, at in zip(spans, since, strict=True)]
-    told = told_by_all(bench, mine, tuple[tuple[str, int, int], ...])
-    return tuple(RankTimeline(rank=rank, spans=seen) for rank, seen in enumerate(told))
+    records = records_of_every_rank(bench.backend, mine, tuple[tuple[str, int, int], ...])
+    return tuple(RankTimeline(rank=rank, spans=seen) for rank, seen in enumerate(records))
 
 
 def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
     """Profile one more step with the library's profiler; rank 0 writes the trace of every rank. Raises StoreError."""
     parts.prepare()
     bench.backend.barrier()
-    told = bench.backend.share(parts.profile())
+    traces = bench.backend.share(parts.profile())
     if bench.backend.rank:
         return
-    for rank, text in enumerate(told):
+    for rank, text in enumerate(traces):
         path = folder / f"{name}-rank-{rank}.json"
         with files.explained("write", path):
             path.write_text(text, encoding="utf-8")
@@ -264,7 +267,7 @@ def _flush(bench: Bench, case: Case) -> Call | None:
         return None
     if bench.backend.device is not None:
         return bench.backend.device.flush
-    return Sweep(_CACHES_TO_SWEEP * last_level_cache_bytes()).sweep
+    return CacheSweep(_CACHES_TO_SWEEP * last_level_cache_bytes()).sweep
 
 
 def _sets(bench: Bench, case: Case) -> int:

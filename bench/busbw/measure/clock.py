@@ -39,5 +39,5 @@ def read_cost_ns(clock: Clock) -> int:
     If the clock ticks in steps longer than a read, the result is one step: the clock resolves nothing shorter.
     """
     reads = [clock.now_ns() for _ in range(_CALIBRATION_READS)]
-    apart = [after - before for before, after in itertools.pairwise(reads)]
-    return max(int(statistics.median(apart)), min((step for step in apart if step > 0), default=0))
+    differences = [after - before for before, after in itertools.pairwise(reads)]
+    return max(int(statistics.median(differences)), min((step for step in differences if step > 0), default=0))

@@ -201,8 +201,8 @@ def _ask(backend: Backend, clock: Clock, parent: int, exchanges: int) -> _Point:
         stamps.append((asked, stamp, clock.now_ns()))
     middle = (stamps[0][0] + stamps[-1][2]) // 2
     # A bound taken at another time is widened by the possible drift until the middle.
-    moved = [_apart_ns(max(abs(asked - middle), abs(heard - middle))) for asked, _, heard in stamps]
-    low = max(stamp - heard - by for (_, stamp, heard), by in zip(stamps, moved, strict=True))
+    moved = [_apart_ns(max(abs(asked - middle), abs(answered - middle))) for asked, _, answered in stamps]
+    low = max(stamp - answered - by for (_, stamp, answered), by in zip(stamps, moved, strict=True))
     high = min(stamp - asked + by for (asked, stamp, _), by in zip(stamps, moved, strict=True))
     offset = (low + high) // 2
-    return _Point(middle, offset, max(high - offset, 0), min(heard - asked for asked, _, heard in stamps))
+    return _Point(middle, offset, max(high - offset, 0), min(answered - asked for asked, _, answered in stamps))

@@ -64,10 +64,10 @@ def look() -> Reading:
 def _mhz() -> float:
     """Mean core frequency, MHz; 0 if the kernel does not report it."""
     try:
-        told = psutil.cpu_freq()
+        frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError):
         return 0.0
-    return float(getattr(told, "current", 0.0))  # None on machines that report nothing, whatever the stubs say
+    return float(getattr(frequency, "current", 0.0))  # None on machines that report nothing, whatever the stubs say
 
 
 class InterferenceMonitor:
@@ -109,8 +109,8 @@ def _gpu_columns(before: DeviceConditions | None, after: DeviceConditions | None
     names = ("gpu_number", "gpu_mhz_before", "gpu_mhz_after", "gpu_reasons")
     if before is None or after is None:
         return dict.fromkeys(names, 0.0)
-    told = (after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons)
-    return dict(zip(names, told, strict=True))
+    values = (after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons)
+    return dict(zip(names, values, strict=True))
 
 
 def _gpu(rank: dict[str, float]) -> GpuConditions:

@@ -40,7 +40,7 @@ def durations(samples: Samples, clock: TimedBy) -> Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReducedSamples:
     """Samples reduced over all ranks; identical on every rank. Each field is an array of groups × samples.
 
     slowest, fastest: longest and shortest duration of any rank, ns.
@@ -48,7 +48,7 @@ class Seen:
     arrival_skew, exit_skew: last minus first entry, and last minus first exit, ns.
     exit_span: last exit minus last entry, ns.
     switched, missed: 1 if any rank was preempted, or missed its start.
-    beside: longest duration by the other clock, ns (None: there is one clock).
+    other_clock: longest duration by the other clock, ns (None: there is one clock).
     overlap: 5 × groups × samples: pure, post, compute, wait, exposed, ns; on a device a 6th, post on the host (None:
         no concurrent computation).
     """
@@ -62,12 +62,12 @@ class Seen:
     exit_skew: Vector
     switched: Vector
     missed: Vector
-    beside: Vector | None
+    other_clock: Vector | None
     overlap: Vector | None
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Batch:
     """One batch on this rank: samples, their entries and exits on the common clock since the origin, and misses."""
 
     samples: Samples
@@ -82,16 +82,18 @@ class Taken:
         return durations(self.samples, self.timed_by)
 
     @property
-    def beside(self) -> Vector | None:
+    def other_clock(self) -> Vector | None:
         """Durations by the other clock, ns; None if there is only one."""
         if self.samples.device_ns is None:
             return None
         return durations(self.samples, "host" if self.timed_by == "device" else "device")
 
 
-def joined(batches: list[Seen]) -> Seen:
+def joined(batches: list[ReducedSamples]) -> ReducedSamples:
     """Concatenate the batches of one round."""
-    return Seen(**{field.name: _along([getattr(batch, field.name) for batch in batches]) for field in fields(Seen)})
+    return ReducedSamples(
+        **{field.name: _along([getattr(batch, field.name) for batch in batches]) for field in fields(ReducedSamples)}
+    )
 
 
 def _along(vectors: Sequence[Vector | None]) -> Any:  # noqa: ANN401 - None only for fields that may be None
@@ -99,14 +101,14 @@ def _along(vectors: Sequence[Vector | None]) -> Any:  # noqa: ANN401 - None only
     return np.concatenate(there, axis=-1) if there else None
 
 
-def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
+def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> ReducedSamples:
     """Reduce one batch over all ranks with a single max-reduction. Collective.
 
     Durations and entries are packed with the rank in the low digits (value · size + rank), so the extreme value
     carries its owner. Negated rows give minima. Times count from a common origin, so packing cannot overflow.
     """
     size, rank = backend.size, backend.rank
-    lasted, beside, overlapped = taken.durations, taken.beside, taken.samples.overlapped
+    lasted, other_clock, overlapped = taken.durations, taken.other_clock, taken.samples.overlapped
     rows = [
         lasted,
         -(lasted * size + rank),
@@ -117,8 +119,8 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
         taken.samples.switched,
         taken.missed,
     ]
-    if beside is not None:
-        rows.append(beside)
+    if other_clock is not None:
+        rows.append(other_clock)
     if overlapped is not None:
         parts = (overlapped.pure, overlapped.post, overlapped.compute, overlapped.wait)
         rows += [*parts, overlapped.post + overlapped.wait]
@@ -131,7 +133,7 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
     slowest, shortest, latest, last_out, first_in, first_out, switched, missed = everywhere[:_ALWAYS]
     last_in = latest // size
     more = everywhere[_ALWAYS:]
-    return Seen(
+    return ReducedSamples(
         slowest=slowest,
         fastest=-shortest // size,
         late_rank=-shortest % size,
@@ -141,8 +143,8 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
         exit_skew=last_out + first_out,
         switched=switched,
         missed=missed,
-        beside=None if beside is None else more[0],
-        overlap=None if overlapped is None else more[0 if beside is None else 1 :],
+        other_clock=None if other_clock is None else more[0],
+        overlap=None if overlapped is None else more[0 if other_clock is None else 1 :],
     )
 
 
@@ -159,7 +161,7 @@ class PerRank:
     entries: Vector | None
 
 
-def gather_ranks(backend: Backend, batches: list[Taken], *, took_part: bool) -> PerRank:
+def gather_ranks(backend: Backend, batches: list[Batch], *, took_part: bool) -> PerRank:
     """Gather the durations of every rank in a round. Collective."""
     everything = np.concatenate([batch.durations for batch in batches])
     size, count = backend.size, len(everything)
@@ -177,7 +179,7 @@ def gather_ranks(backend: Backend, batches: list[Taken], *, took_part: bool) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RoundFacts:
     """Facts that all groups of a round share.
 
     matrix: traffic of an uneven op, elements.
@@ -193,7 +195,7 @@ class Facts:
 
 
 def record_group(
-    op: Op, case: Case, group: Ranks, number: int, seen: Seen, per_rank: PerRank, facts: Facts
+    op: Op, case: Case, group: Ranks, number: int, seen: ReducedSamples, per_rank: PerRank, facts: RoundFacts
 ) -> GroupSamples:
     """The record of group ``number`` of a round."""
     wire = (
@@ -218,8 +220,8 @@ def record_group(
         exit_skew_ns=_integers(seen.exit_skew[number]) if comparable else None,
         disturbed=_integers(np.flatnonzero(seen.switched[number])),
         missed=_integers(np.flatnonzero(seen.missed[number])),
-        timed_by="host" if seen.beside is None else timed_by(case),
-        beside_ns=None if seen.beside is None else _integers(seen.beside[number]),
+        timed_by="host" if seen.other_clock is None else timed_by(case),
+        beside_ns=None if seen.other_clock is None else _integers(seen.other_clock[number]),
         overlap=_overlap(seen, number, facts.compute_alone_ns),
         per_rank=tuple(
             RankSamples(
@@ -233,7 +235,7 @@ def record_group(
     )
 
 
-def _overlap(seen: Seen, number: int, compute_alone_ns: int | None) -> OverlapSamples | None:
+def _overlap(seen: ReducedSamples, number: int, compute_alone_ns: int | None) -> OverlapSamples | None:
     if seen.overlap is None or compute_alone_ns is None:
         return None
     pure, post, compute, wait, exposed, *host_post = (_integers(row[number]) for row in seen.overlap)

@@ -20,9 +20,9 @@ from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.measure.reduction import (
-    Facts,
-    Seen,
-    Taken,
+    Batch,
+    ReducedSamples,
+    RoundFacts,
     durations,
     gather_ranks,
     joined,
@@ -31,7 +31,7 @@ from busbw.measure.reduction import (
     timed_by,
 )
 from busbw.measure.stopping import ROWED, Budget
-from busbw.measure.sync import Start, synchronizer_for
+from busbw.measure.sync import Synchronizer, synchronizer_for
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
@@ -76,7 +76,7 @@ class _Sampler:
     bench: Bench
     case: Case
     part: Part | None
-    start: Start
+    start: Synchronizer
     flush: Call | None
     work: ComputeLoad
     hold: Hold | None
@@ -107,11 +107,11 @@ class _Sampler:
             samples = take(loop, count) if on_device is None else device_loops.take(on_device, count)
         else:
             posts = cycle([one.post for one in operations if one.post is not None])
-            beside = partial(self.work.do, self.work_units)
+            compute = partial(self.work.do, self.work_units)
             if on_device is None:
-                samples = take_overlapped(loop, posts, beside, count)
+                samples = take_overlapped(loop, posts, compute, count)
             else:
-                samples = device_loops.take_overlapped(on_device, posts, beside, count)
+                samples = device_loops.take_overlapped(on_device, posts, compute, count)
         require_time(samples, bench.backend.rank)
         return samples
 
@@ -171,7 +171,7 @@ class _Sampler:
         return STARTS_OVERLAPPED if self.computes else 1
 
 
-class Sweep:
+class CacheSweep:
     """Evicts the caches by writing ``size_bytes`` of its own memory."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -183,7 +183,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RoundSettings:
     """Settings of all rounds of a block.
 
     budget: share of the case's samples and time for one round.
@@ -205,17 +205,17 @@ def sample(
     groups: Round,
     part: Part | None,
     matrix: Matrix,
-    terms: Terms,
+    settings: RoundSettings,
 ) -> RoundResult:
     """Warm up and sample ``case`` on all ``groups`` concurrently. Collective; ``part`` is this rank's (None: idle).
 
     Raises CaseFailed, on all ranks, when the mode needs a capture and it fails; BackendError when a rank is lost;
     ClockError when a sample has no positive duration.
     """
-    budget, device = terms.budget, bench.backend.device
+    budget, device = settings.budget, bench.backend.device
     start = synchronizer_for(case.sync, bench.backend, bench.common)
     work = bench.work if device is None else DeviceWork(device)
-    sampler = _Sampler(bench, case, part, start, terms.flush, work, Hold() if case.pre_enqueue else None)
+    sampler = _Sampler(bench, case, part, start, settings.flush, work, Hold() if case.pre_enqueue else None)
     once = sampler.batch(1, 0)
     by_python = part is not None and part.row is None
     estimate, anywhere = map(int, agreed(bench, [int((once.exits - once.entries)[0]), by_python]))
@@ -230,7 +230,7 @@ def sample(
     calls = 1
     if not (op.stores or op.fresh):
         calls = stopping.calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
-    error = sampler.settle(terms.calls or calls)
+    error = sampler.settle(settings.calls or calls)
     if device is not None and case.mode in _CAPTURED:
         fail_together(bench, error, "cannot be captured")
     if device is not None and case.mode in ROWED:
@@ -240,13 +240,13 @@ def sample(
     before = _balance(bench, sampler, budget, pace) if case.mode == "overlap" else None
     # Each sample has one barrier, however many calls it has.
     pace = pace - estimate + sampler.calls * estimate if before is None else 2 * pace + int(np.median(before))
-    seen, batches, reason = _until_enough(bench, groups, sampler, budget, sampler.calls * estimate, pace)
+    seen, batches, reason = _sample_until_done(bench, groups, sampler, budget, sampler.calls * estimate, pace)
     alone_ns: int | None = None
     if before is not None:
         # The machine may have changed meanwhile, so the reference is measured before and after the samples.
         alone_ns = int(np.median(np.concatenate([before, _alone(bench, sampler, len(before))])))
     per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
-    facts = Facts(matrix, bench.common.comparable, bench.backend.moved_factor(op), alone_ns)
+    facts = RoundFacts(matrix, bench.common.comparable, bench.backend.moved_factor(op), alone_ns)
     recorded = tuple(
         record_group(op, case, group, number, seen, per_rank, facts) for number, group in enumerate(groups)
     )
@@ -285,12 +285,12 @@ def _alone(bench: Bench, sampler: _Sampler, count: int) -> Vector:
     return agreed(bench, tries.tolist())
 
 
-def _until_enough(
+def _sample_until_done(
     bench: Bench, groups: Round, sampler: _Sampler, budget: Budget, estimate_ns: int, pace_ns: int
-) -> tuple[Seen, list[Taken], StopReason]:
+) -> tuple[ReducedSamples, list[Batch], StopReason]:
     """Take batches of samples until the stopping rule is met."""
-    batches: list[Taken] = []
-    seen: list[Seen] = []
+    batches: list[Batch] = []
+    seen: list[ReducedSamples] = []
     began = bench.clock.now_ns()
     # The origin is the earliest start of any rank; if clocks are not comparable, each rank uses its own.
     origin = int(bench.common.common(np.asarray([began], dtype=np.int64))[0])
@@ -305,7 +305,7 @@ def _until_enough(
         samples = sampler.batch(more, pace_ns)
         entries, exits = bench.common.common(samples.entries), bench.common.common(samples.exits)
         late = sampler.missed(samples)
-        batches.append(Taken(samples, entries - origin, exits - origin, late, timed_by(sampler.case)))
+        batches.append(Batch(samples, entries - origin, exits - origin, late, timed_by(sampler.case)))
         seen.append(reduce_batch(bench.backend, groups, batches[-1]))
         count += more
         everything = joined(seen)

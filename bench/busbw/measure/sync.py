@@ -11,16 +11,16 @@ _SLACK = 1.5
 _TOO_MANY_MISSED = 0.25
 
 
-def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> "Start":
+def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> "Synchronizer":
     """The synchroniser for policy ``sync``."""
     if sync == "none":
-        return NoStart(backend)
+        return FreeRun(backend)
     if sync == "dissemination":
-        return DisseminationStart(backend)
-    return WindowStart(backend, common) if sync == "window" else Start(backend)
+        return DisseminationSync(backend)
+    return WindowSync(backend, common) if sync == "window" else Synchronizer(backend)
 
 
-class Start:
+class Synchronizer:
     """The library's own barrier before every sample; base class of the other policies.
 
     Call ``begin`` before a batch of samples, the object itself before each sample, and ``missed`` after the batch.
@@ -42,7 +42,7 @@ class Start:
         return []
 
 
-class NoStart(Start):
+class FreeRun(Synchronizer):
     """One barrier before a batch and none between its samples: ranks may drift apart, as they do in applications."""
 
     def begin(self, count: int, pace_ns: int) -> None:  # noqa: ARG002 - the same for every batch
@@ -53,7 +53,7 @@ class NoStart(Start):
         """Return immediately."""
 
 
-class DisseminationStart(Start):
+class DisseminationSync(Synchronizer):
     """Dissemination barrier: ⌈log₂ n⌉ rounds, in round k to the rank at distance 2ᵏ (Hensgen, Finkel & Manber 1988).
 
     The algorithm is fixed, so a library barrier that changes with the number of ranks cannot affect the measurement.
@@ -72,7 +72,7 @@ class DisseminationStart(Start):
             self._swap(to, source)
 
 
-class WindowStart(Start):
+class WindowSync(Synchronizer):
     """Every sample starts at an agreed time of the common clock. A rank that arrives later has missed its window.
 
     Ranks spin until the window opens, so each needs a core and a comparable clock. A window is 1.5 times as long as a

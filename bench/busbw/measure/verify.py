@@ -122,11 +122,11 @@ def _found_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, t
         return int(everywhere)
     # An operation may defer the error of a call until its data are checked.
     what, count = ("the operation", raised_on) if raised_on else ("the operation or its check", unchecked_on)
-    told = bench.backend.share(error if raised_on else unchecked)
-    who = next(rank for rank, text in enumerate(told) if text)
+    errors = bench.backend.share(error if raised_on else unchecked)
+    first = next(rank for rank, text in enumerate(errors) if text)
     if count == taking_part:
-        raise CaseFailed(f"{what} raised on every rank: {told[who]}")
-    raise CaseFailed(f"{what} raised on {count} of {taking_part} ranks: rank {who} says: {told[who]}")
+        raise CaseFailed(f"{what} raised on every rank: {errors[first]}")
+    raise CaseFailed(f"{what} raised on {count} of {taking_part} ranks: rank {first} says: {errors[first]}")
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:

@@ -69,7 +69,7 @@ class BlockFile:
 
     def forget(self) -> None:
         """Drop the file from the page cache, unless it is accessed with O_DIRECT. Raises OSError."""
-        if self._access.way != "direct" and hasattr(os, "posix_fadvise"):
+        if self._access.way != "direct":
             os.fsync(self._file)  # dirty pages cannot be dropped
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -132,11 +132,11 @@ def opened_nameless(folder: Path, *, direct: bool) -> int:
 
 def in_words(error: OSError, folder: Path, size_bytes: int) -> str:
     """Message for an error of a file of ``size_bytes`` in ``folder``, with advice."""
-    said = f"a file of {format_size(size_bytes)} in {folder}: {error.strerror or error}"
+    message = f"a file of {format_size(size_bytes)} in {folder}: {error.strerror or error}"
     if error.errno in FULL:
-        return f"{said}; {MAKE_ROOM}"
+        return f"{message}; {MAKE_ROOM}"
     if error.errno == errno.EINVAL:
-        return f"{said}; if O_DIRECT does not allow this block size, set direct = false in the plan"
+        return f"{message}; if O_DIRECT does not allow this block size, set direct = false in the plan"
     if str(error.strerror).endswith(_WITH_DIRECT):
-        return f"{said}; set direct = false in the plan to avoid O_DIRECT"
-    return said
+        return f"{message}; set direct = false in the plan to avoid O_DIRECT"
+    return message

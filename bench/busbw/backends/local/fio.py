@@ -65,15 +65,15 @@ def measured(file: str, size_bytes: int, access: Access, timeout_seconds: float,
             _ending_with_us(job), capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
         # Warnings may precede the JSON.
-        told = json.loads(done.stdout[done.stdout.index("{") :])
-        rate = float(told["jobs"][0]["write" if writes else "read"]["bw_bytes"])
-        version = str(told["fio version"]).removeprefix("fio-")
+        report = json.loads(done.stdout[done.stdout.index("{") :])
+        rate = float(report["jobs"][0]["write" if writes else "read"]["bw_bytes"])
+        version = str(report["fio version"]).removeprefix("fio-")
     except subprocess.TimeoutExpired:
-        said = f"not finished after {timeout_seconds:g} s, half of --timeout"
-        return CrossCheck(tool="fio", version="", settings=settings, error=said)
+        problem = f"not finished after {timeout_seconds:g} s, half of --timeout"
+        return CrossCheck(tool="fio", version="", settings=settings, error=problem)
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError) as error:
         return CrossCheck(tool="fio", version="", settings=settings, error=f"{type(error).__name__}: {error}")
     if rate <= 0:
-        said = (done.stderr.strip().splitlines() or ["no data were moved"])[0]
-        return CrossCheck(tool="fio", version=version, settings=settings, error=said)
+        problem = (done.stderr.strip().splitlines() or ["no data were moved"])[0]
+        return CrossCheck(tool="fio", version=version, settings=settings, error=problem)
     return CrossCheck(tool="fio", version=version, settings=settings, bytes_per_second=(rate,))

@@ -60,10 +60,10 @@ def cores_in_order(cores: Sequence[int], folder: Path = Path("/sys/devices/syste
 
     def place_among_siblings(core: int) -> int:
         try:
-            told = (folder / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
+            listed = (folder / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
         except OSError:
             return 0
-        siblings = sorted(set(cores) & set(numbers_in(told) or ()))
+        siblings = sorted(set(cores) & set(numbers_in(listed) or ()))
         return siblings.index(core) if core in siblings else 0
 
     return sorted(cores, key=lambda core: (place_among_siblings(core), core))

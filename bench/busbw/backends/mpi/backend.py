@@ -18,8 +18,8 @@ import torch.distributed as dist
 from busbw.backends.base import Operation, Vector, World, explained
 from busbw.backends.library import LibraryBackend
 from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
-from busbw.backends.mpi.info import first_words, library
-from busbw.backends.mpi.init import in_words, initialise, meet_at_store, refuse_mixed_levels
+from busbw.backends.mpi.info import library, short_name
+from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import answers, wait_warily
@@ -46,7 +46,7 @@ class MpiBackend(LibraryBackend):
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
         super().__init__(world)
-        self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
+        self._watchdog = _Watchdog(world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
             everyone = MPI.COMM_WORLD
@@ -58,13 +58,13 @@ class MpiBackend(LibraryBackend):
             self._store = _store(world, self._control)
         except (MPI.Exception, RuntimeError, OSError) as error:
             raise LaunchError(
-                f"rank {world.rank} of {world.size} could not join the world: {in_words(error)}"
+                f"rank {world.rank} of {world.size} could not join the world: {message_of(error)}"
             ) from error
         self._groups: dict[Ranks, MPI.Intracomm] = {tuple(range(world.size)): self._measured}
 
     def explain(self, error: Exception) -> str:
         """MPI's message in one line."""
-        return in_words(error)
+        return message_of(error)
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
         """Reason why MPI has no call for ``op`` in this ``case``, or None."""
@@ -74,7 +74,7 @@ class MpiBackend(LibraryBackend):
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
                 case.mode == "persistent" and prepares is not None and address(prepares) is None,
-                f"{first_words(library())} has no {prepares}: persistent collectives came with MPI 4.0",
+                f"{short_name(library())} has no {prepares}: persistent collectives came with MPI 4.0",
             ),
             (
                 op.reduces and case.redop not in REDUCTIONS,
@@ -95,7 +95,7 @@ class MpiBackend(LibraryBackend):
         for group in groups:
             if group in self._groups or self.rank not in group:
                 continue
-            self._watch.beats += 1
+            self._watchdog.beats += 1
             with explained(self):
                 members = self._measured.Get_group().Incl(list(group))
                 made = self._measured.Create_group(members)
@@ -115,18 +115,18 @@ class MpiBackend(LibraryBackend):
 
     def barrier(self) -> None:
         """MPI's barrier on the control communicator."""
-        self._watch.beats += 1
+        self._watchdog.beats += 1
         try:
             self._control.Barrier()
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values on the control communicator.
 
         It is nonblocking on every rank, wary or not: MPI does not match blocking with nonblocking collectives.
         """
-        self._watch.beats += 1
+        self._watchdog.beats += 1
         result: Vector = np.array(values, dtype=np.int64)
         with explained(self):
             request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), REDUCTIONS[how])
@@ -137,29 +137,29 @@ class MpiBackend(LibraryBackend):
 
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send on the control communicator."""
-        self._watch.beats += 1
+        self._watchdog.beats += 1
         try:
             self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
 
     def receive(self, source: int, count: int) -> Vector:
         """Receive on the control communicator."""
-        self._watch.beats += 1
+        self._watchdog.beats += 1
         result: Vector = np.empty(count, dtype=np.int64)
         try:
             self._control.Recv((result, count, MPI.INT64_T), source)
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
         return result
 
     def swap(self, to: int, source: int) -> None:
         """Exchange empty messages on the control communicator."""
-        self._watch.beats += 1
+        self._watchdog.beats += 1
         try:
             self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on a TCP store, independent of MPI, and collect the reports of other ranks for a short time."""
@@ -171,10 +171,10 @@ class MpiBackend(LibraryBackend):
             with explained(self):
                 MPI.Finalize()
         finally:
-            self._watch.end()
+            self._watchdog.end()
 
 
-class _Watch:
+class _Watchdog:
     """Watchdog thread: calls ``lost`` if the counter ``beats`` does not change for the timeout.
 
     Each check takes a few microseconds and makes no MPI call.
@@ -211,5 +211,5 @@ def _store(world: World, control: MPI.Intracomm) -> dist.Store:
     timeout = timedelta(seconds=world.timeout_seconds)
     if world.store is not None:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
-    kept, where = meet_at_store(world.timeout_seconds, control)
-    return kept or dist.TCPStore(*where, is_master=False, timeout=timeout)
+    store, where = meet_at_store(world.timeout_seconds, control)
+    return store or dist.TCPStore(*where, is_master=False, timeout=timeout)

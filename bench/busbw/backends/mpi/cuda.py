@@ -8,7 +8,7 @@ import torch
 from busbw.backends.base import World, explained
 from busbw.backends.cuda import uuid_at
 from busbw.backends.mpi.backend import MpiBackend
-from busbw.backends.mpi.info import cuda_aware, first_words, library, unaware
+from busbw.backends.mpi.info import cuda_aware, library, short_name, unaware
 from busbw.backends.side_channel import first_line
 from busbw.errors import LaunchError
 from busbw.ops.base import Op, first_reason
@@ -41,7 +41,7 @@ class MpiCudaBackend(MpiBackend):
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
         super().__init__(world)
         self._where = where
-        problem = unaware(first_words(library()), aware=cuda_aware())
+        problem = unaware(short_name(library()), aware=cuda_aware())
         if problem is not None:
             raise LaunchError(problem)
 

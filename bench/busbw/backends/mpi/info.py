@@ -44,7 +44,7 @@ def library() -> str:
     return MPI.Get_library_version().replace("\0", "").strip()
 
 
-def first_words(version: str) -> str:
+def short_name(version: str) -> str:
     """First line of ``version`` up to a comma, with whitespace normalised: enough to distinguish libraries."""
     return " ".join(version.splitlines()[0].partition(",")[0].split()) if version else "unknown"
 
@@ -63,7 +63,7 @@ def facts() -> dict[str, JSON]:
     """
     aware, why = cuda_aware(), compiled_loop.missing()
     facts: JSON = {
-        "library": first_words(library()),
+        "library": short_name(library()),
         "standard": list(MPI.Get_version()),
         "threads": next(name for name, level in THREADS.items() if level == MPI.Query_thread()),
         "device": device_in(library()),
@@ -165,9 +165,9 @@ def selected(name: str) -> str | None:
             raw = bytes((ctypes.c_char * (_NAME_AT + 64)).in_dll(scope, name))
         except ValueError:
             continue
-        told, called = (raw[at:].partition(b"\0")[0] for at in (_TYPE_AT, _NAME_AT))
-        if told == kind and called.isascii():
-            return called.decode() or None
+        found_kind, found_name = (raw[at:].partition(b"\0")[0] for at in (_TYPE_AT, _NAME_AT))
+        if found_kind == kind and found_name.isascii():
+            return found_name.decode() or None
     return None
 
 
@@ -190,14 +190,14 @@ def _control(name: str) -> str | None:
         ("MPI_T_cvar_get_index", name.encode(), ctypes.byref(index)),
         ("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count)),
     )
-    for called, *arguments in steps:
-        step = function(called)
+    for step_name, *arguments in steps:
+        step = function(step_name)
         if step is None or step(*arguments) != MPI.SUCCESS:
             return None
     read, free = function("MPI_T_cvar_read"), function("MPI_T_cvar_handle_free")
     if read is None or free is None:
         return None
-    told = count.value <= _LONGEST and read(handle, words) == MPI.SUCCESS
+    was_read = count.value <= _LONGEST and read(handle, words) == MPI.SUCCESS
     free(ctypes.byref(handle))
     text = words.value.decode(errors="replace")
-    return text if told and text.isprintable() else None
+    return text if was_read and text.isprintable() else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch.distributed as dist
 
-from busbw.backends.mpi.info import THREADS, first_words, library
+from busbw.backends.mpi.info import THREADS, library, short_name
 from busbw.backends.mpi.native import MPI, function
 from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.side_channel import first_line, serve_store
@@ -36,7 +36,7 @@ def _init(threads: int) -> None:
     call = function("MPI_Init_thread")
     code = MPI.ERR_UNSUPPORTED_OPERATION if call is None else call(None, None, threads, ctypes.byref(ctypes.c_int()))
     if code:
-        raise LaunchError(f"MPI cannot be initialised: {in_words(MPI.Exception(code))}")
+        raise LaunchError(f"MPI cannot be initialised: {message_of(MPI.Exception(code))}")
 
 
 def broadcast(text: bytes) -> bytes:
@@ -48,7 +48,7 @@ def broadcast(text: bytes) -> bytes:
         given = bytearray(text.ljust(int(length[0]), b"\0"))
         MPI.COMM_WORLD.Bcast((given, len(given), MPI.BYTE))
     except MPI.Exception as error:
-        raise LaunchError(f"MPI cannot broadcast the plan: {in_words(error)}") from error
+        raise LaunchError(f"MPI cannot broadcast the plan: {message_of(error)}") from error
     return bytes(given)
 
 
@@ -74,7 +74,7 @@ def refuse_another_manager(launcher: str, variables: Mapping[str, str], version:
     """
     if not version.startswith("MPICH") or "pmix" in version.lower() or "PMIX_RANK" not in variables:
         return
-    name = first_words(version)
+    name = short_name(version)
     if launcher == "srun":
         raise LaunchError(f"srun --mpi=pmix is not supported by {name}; start the ranks with {_flag_of(version)}")
     if "OMPI_COMM_WORLD_RANK" in variables and "PMI_RANK" not in variables:
@@ -94,11 +94,11 @@ def refuse_another_world(stated: tuple[int, int], formed: tuple[int, int], launc
     what = f"{launcher} reports rank {stated[0]} of {stated[1]}, but MPI reports rank {formed[0]} of {formed[1]}"
     if launcher == "srun":
         raise LaunchError(
-            f"{what}: srun's --mpi type does not match the library that mpi4py has loaded ({first_words(version)}); "
+            f"{what}: srun's --mpi type does not match the library that mpi4py has loaded ({short_name(version)}); "
             f"start the ranks with {_flag_of(version)}"
         )
     raise LaunchError(
-        f"{what}: the launcher does not belong to the library that mpi4py has loaded ({first_words(version)}). Start "
+        f"{what}: the launcher does not belong to the library that mpi4py has loaded ({short_name(version)}). Start "
         "the ranks with that library's mpiexec, or set MPI4PY_LIBMPI to the path of another library"
     )
 
@@ -125,11 +125,11 @@ def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
     highest level. Afterwards all ranks have passed MPI_Init, and files that only it needs are removed.
     """
     mine = MPI.Query_thread()
-    seen, heard = np.asarray([mine, -mine], dtype=np.int64), np.empty(2, dtype=np.int64)
+    seen, received = np.asarray([mine, -mine], dtype=np.int64), np.empty(2, dtype=np.int64)
     rank, size, step = everyone.Get_rank(), everyone.Get_size(), 1
     while step < size:
-        everyone.Sendrecv(seen, (rank + step) % size, 0, heard, (rank - step) % size, 0)
-        seen, step = np.maximum(seen, heard), 2 * step
+        everyone.Sendrecv(seen, (rank + step) % size, 0, received, (rank - step) % size, 0)
+        seen, step = np.maximum(seen, received), 2 * step
     remove_segments("self", EARLY)
     highest, least = int(seen[0]), -int(seen[1])
     if highest != least:
@@ -148,14 +148,14 @@ def meet_at_store(
     Raises RuntimeError or OSError on the first rank if no port is available.
     """
     hosts = gathered(socket.gethostname(), comm)
-    kept, told = None, ""
+    store, where = None, ""
     if comm.Get_rank() == 0:
         one_host = len(set(hosts)) == 1
-        kept, address = serve_store("127.0.0.1" if one_host else hosts[0], 0, timeout_seconds, one_host=one_host)
-        told = f"{address} {kept.port}"
-    address, _, port = gathered(told, comm)[0].rpartition(" ")
+        store, address = serve_store("127.0.0.1" if one_host else hosts[0], 0, timeout_seconds, one_host=one_host)
+        where = f"{address} {store.port}"
+    address, _, port = gathered(where, comm)[0].rpartition(" ")
     here = hosts[comm.Get_rank()] == hosts[0]
-    return kept, ((address or "127.0.0.1") if here else hosts[0], int(port))
+    return store, ((address or "127.0.0.1") if here else hosts[0], int(port))
 
 
 def gathered(name: str, comm: MPI.Intracomm = MPI.COMM_WORLD) -> list[str]:
@@ -165,7 +165,7 @@ def gathered(name: str, comm: MPI.Intracomm = MPI.COMM_WORLD) -> list[str]:
     return [bytes(names[at : at + _LONGEST_NAME]).rstrip(b"\0").decode() for at in range(0, len(names), _LONGEST_NAME)]
 
 
-def in_words(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """The message of MPI or torch in one line."""
     if isinstance(error, MPI.Exception):
         return " ".join(error.Get_error_string().split())

@@ -10,19 +10,19 @@ from busbw.system.env_vars import without_places
 
 _ASKS_SECONDS = 60.0
 
-_WHICH_LIBRARY = """\
+_QUERY_VENDOR = """\
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
 print(MPI.get_vendor()[0])
 """
 
-_IS_IT_AWARE = """\
+_QUERY_CUDA = """\
 import mpi4py
 mpi4py.rc.thread_level = "single"
 from mpi4py import MPI
-from busbw.backends.mpi.info import cuda_aware, first_words, library, unaware
-print(unaware(first_words(library()), aware=cuda_aware()) or "")
+from busbw.backends.mpi.info import cuda_aware, short_name, library, unaware
+print(unaware(short_name(library()), aware=cuda_aware()) or "")
 """
 _OF_LAUNCHERS = ("OMPI_COMM_", "OMPI_UNIVERSE_", "PRTE_", "SLURM_", "HYDI_", "MPIR_")
 """Prefixes of launcher variables, besides those of rank placement, that would make a lone process join a job."""
@@ -37,7 +37,7 @@ def unaware() -> str | None:
     """
     alone = {name: value for name, value in without_places().items() if not name.startswith(_OF_LAUNCHERS)}
     try:
-        return _said(_IS_IT_AWARE, alone) or None
+        return _output_of(_QUERY_CUDA, alone) or None
     except subprocess.TimeoutExpired:
         return f"MPI did not report within {_ASKS_SECONDS:.0f} s whether it is CUDA-aware"
     except LaunchError as error:
@@ -50,7 +50,7 @@ def vendor_of_library() -> str:
     Raises LaunchError if there is none, or the query times out.
     """
     try:
-        return _said(_WHICH_LIBRARY)
+        return _output_of(_QUERY_VENDOR)
     except subprocess.TimeoutExpired as error:
         raise LaunchError(
             f"mpi4py did not load an MPI library within {_ASKS_SECONDS:g} s; a slow file system may be the cause"
@@ -59,10 +59,10 @@ def vendor_of_library() -> str:
         raise LaunchError(f"mpi4py cannot load an MPI library: {error}; pip install 'busbw[mpi]'") from error
 
 
-def _said(program: str, variables: Mapping[str, str] | None = None) -> str:
+def _output_of(program: str, variables: Mapping[str, str] | None = None) -> str:
     """Output of ``program`` in a subprocess. Raises LaunchError with the last line of stderr if it fails."""
     command = [sys.executable, "-c", program]
-    asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS, env=variables)
-    if asked.returncode != 0:
-        raise LaunchError(next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}"))
-    return asked.stdout.strip()
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS, env=variables)
+    if done.returncode != 0:
+        raise LaunchError(next(reversed(done.stderr.strip().splitlines()), f"exit status {done.returncode}"))
+    return done.stdout.strip()

@@ -141,10 +141,10 @@ class _Checkpoint:
 
 def in_words(error: BaseException, folder: Path, size_bytes: int) -> str:
     """Message for a failed checkpoint in ``folder`` with shards of ``size_bytes``, with advice."""
-    said, number = _reason(error)
+    message, number = _reason(error)
     if number is None and (number := _no_room(folder, size_bytes)) is not None:
-        said = f"{said} ({os.strerror(number)})"
-    return f"a checkpoint in {folder}: {said}{f'; {MAKE_ROOM}' if number in FULL else ''}"
+        message = f"{message} ({os.strerror(number)})"
+    return f"a checkpoint in {folder}: {message}{f'; {MAKE_ROOM}' if number in FULL else ''}"
 
 
 def _reason(error: BaseException) -> tuple[str, int | None]:
@@ -155,8 +155,8 @@ def _reason(error: BaseException) -> tuple[str, int | None]:
     failures: dict[int, tuple[BaseException, object]] = getattr(error, "failures", {})
     if failures:
         rank = min(failures)
-        said, number = _reason(failures[rank][0])
-        return f"rank {rank} says: {said}", number
+        message, number = _reason(failures[rank][0])
+        return f"rank {rank} says: {message}", number
     if isinstance(error, OSError):
         return error.strerror or str(error), error.errno
     return first_line(error) if isinstance(error, Exception) else type(error).__name__, None
@@ -171,10 +171,10 @@ def _no_room(folder: Path, size_bytes: int) -> int | None:
     if limit != resource.RLIM_INFINITY and limit < size_bytes:
         return errno.EFBIG
     try:
-        told = os.statvfs(next(path for path in (folder, *folder.parents) if path.exists()))
+        free = os.statvfs(next(path for path in (folder, *folder.parents) if path.exists()))
     except OSError:
         return None  # then only the library's message is known
-    return errno.ENOSPC if told.f_bavail * told.f_frsize < size_bytes else None
+    return errno.ENOSPC if free.f_bavail * free.f_frsize < size_bytes else None
 
 
 def bind(bound: Bound) -> Operation:

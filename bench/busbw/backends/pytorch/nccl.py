@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import World
+from busbw.backends.base import World, records_of_every_rank
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import peer_access
@@ -38,7 +38,7 @@ class NcclBackend(TorchBackend):
             if problem is not None:
                 raise LaunchError(problem)
             seen = peer_access.view(socket.gethostname(), self._gpu)
-            self._views = tuple(peer_access.heard(text) for text in self.share(seen.told()))
+            self._views = tuple(records_of_every_rank(self, seen, peer_access.View))
             # A collective of all ranks first: the first call must not be point-to-point (batch_isend_irecv).
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
@@ -49,8 +49,8 @@ class NcclBackend(TorchBackend):
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Reason why NCCL cannot run ``case``, or None."""
-        apart = peer_access.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
-        return apart or why_not(op, case) or super().refuse(op, case)
+        no_pairs = peer_access.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
+        return no_pairs or why_not(op, case) or super().refuse(op, case)
 
     def peer_in(self, group: Ranks) -> str | None:
         """Name of the GPU of a pair's other rank in this process."""
@@ -66,7 +66,7 @@ def facts() -> dict[str, JSON]:
     """
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call] # as torch has it
     packages = versions(NCCL_PACKAGES)
-    others = {name: told for name, told in packages.items() if told.partition(".post")[0] != version}
+    others = {name: installed for name, installed in packages.items() if installed.partition(".post")[0] != version}
     return {"nccl": {"version": version, "packages": others}}
 
 

@@ -7,7 +7,6 @@ possible, and cannot disable it (ATen/cuda/PeerToPeerAccess.cpp, torch 2.13).
 from collections.abc import Sequence
 from itertools import permutations
 
-import msgspec
 import torch
 
 from busbw.backends.cuda import CudaDevice, uuid_at
@@ -31,15 +30,6 @@ class View(Record, frozen=True, kw_only=True):
     gpu: str | None
     names: dict[str, str]
     access: tuple[str, ...]
-
-    def told(self) -> str:
-        """Encode as text for the other ranks."""
-        return msgspec.json.encode(self).decode()
-
-
-def heard(text: str) -> View:
-    """Decode the view of another rank."""
-    return msgspec.json.decode(text, type=View)
 
 
 def view(host: str, own: CudaDevice) -> View:

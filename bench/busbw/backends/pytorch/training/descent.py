@@ -14,7 +14,7 @@ from torch import nn
 
 from busbw.backends.base import Operation, Parts
 from busbw.backends.pytorch.bound import ALL_GATHER, Bound
-from busbw.backends.pytorch.training.descent_rules import LEVELS, SMALLEST, Told, retell
+from busbw.backends.pytorch.training.descent_rules import LEVELS, SMALLEST, Expected, expected_result
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
 from busbw.backends.pytorch.training.observer import Observer, counted
 from busbw.backends.pytorch.training.step import broken_call, profiled
@@ -332,8 +332,8 @@ class BoundDescent:
         )
         weights = nn.Parameter(torch.zeros(self.problem.width, self.problem.width, device=where))
         self.descent = METHODS[self.name](share, weights, me, ranks, group, number)
-        self._told: dict[tuple[int, ...], Told | None] = {}
-        self._last: Told | None = None
+        self._expected: dict[tuple[int, ...], Expected | None] = {}
+        self._last: Expected | None = None
 
     def call(self) -> None:
         """Train (the timed call). Raises BackendError with the name of the failed torch call."""
@@ -346,13 +346,13 @@ class BoundDescent:
         """Number of weights that differ from those of the same method in one process."""
         one = self.descent
         order = tuple(self._order())
-        if order not in self._told:
-            self._told = {order: retell(self.problem, self.name, one.number, one.ranks, STEPS, order)}
-        self._last = told = self._told[order]
+        if order not in self._expected:
+            self._expected = {order: expected_result(self.problem, self.name, one.number, one.ranks, STEPS, order)}
+        self._last = expected = self._expected[order]
         weights = one.weights.detach().cpu()
-        if told is None:
+        if expected is None:
             return weights.numel()
-        return weights.numel() - int(((weights - told.weights[one.me]).abs() <= told.off).sum())
+        return weights.numel() - int(((weights - expected.weights[one.me]).abs() <= expected.off).sum())
 
     def _order(self) -> list[int]:
         """The order in which the server received gradients, on every rank; empty for other methods."""

@@ -22,7 +22,7 @@ Weights = list[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Expected:
     """Expected result of a training.
 
     weights: final weights of every rank.
@@ -35,7 +35,9 @@ class Told:
     off: float
 
 
-def retell(problem: LeastSquares, name: str, number: int, ranks: int, steps: int, order: Sequence[int]) -> Told | None:
+def expected_result(
+    problem: LeastSquares, name: str, number: int, ranks: int, steps: int, order: Sequence[int]
+) -> Expected | None:
     """Repeat the training by method ``name`` with parameter ``number`` in one process.
 
     order: ranks whose gradients the server received, in order (other methods: empty).
@@ -47,7 +49,7 @@ def retell(problem: LeastSquares, name: str, number: int, ranks: int, steps: int
         _trained(problem.grams(dtype), name, number, ranks, steps, order) for dtype in (torch.float32, torch.float64)
     )
     gaps = tuple(problem.gap(torch.stack(weights).mean(0)) for weights in trained)
-    return Told(trained[-1], gaps, _TIMES.get(name, 4) * _uncertain(trained[-1], exact[-1]))
+    return Expected(trained[-1], gaps, _TIMES.get(name, 4) * _uncertain(trained[-1], exact[-1]))
 
 
 def _trained(grams: list[Gram], name: str, number: int, ranks: int, steps: int, order: Sequence[int]) -> list[Weights]:
@@ -129,7 +131,7 @@ def _int8() -> Combine:
         whole = [one + rest for one, rest in zip(gradients, left or [torch.zeros(())] * len(gradients), strict=True)]
         levels = [(one.abs().max() / LEVELS).clamp_min(SMALLEST) for one in whole]
         sent = [torch.round(one / level) * level for one, level in zip(whole, levels, strict=True)]
-        left[:] = [one - told for one, told in zip(whole, sent, strict=True)]
+        left[:] = [one - rounded for one, rounded in zip(whole, sent, strict=True)]
         return _mean(sent)
 
     return combine
@@ -149,9 +151,9 @@ def _powersgd(rank: int) -> Combine:
         right = torch.linalg.qr(factor.pop()).Q
         first = torch.linalg.qr(_mean(whole) @ right).Q
         factor.append(_mean(whole).T @ first)
-        told: torch.Tensor = first @ factor[0].T
-        left[:] = [one - told for one in whole]
-        return told
+        sent: torch.Tensor = first @ factor[0].T
+        left[:] = [one - sent for one in whole]
+        return sent
 
     return combine
 

@@ -39,8 +39,8 @@ class LeastSquares:
         self._eigenvalues = CONDITION ** -torch.linspace(0, 1, width, dtype=torch.float64)
         given = torch.linalg.qr(random(self.samples)).Q * (self.samples * self._eigenvalues).sqrt()
         singular = width * DECAY ** torch.arange(width, dtype=torch.float64)
-        told = given @ (torch.linalg.qr(random(width)).Q * singular @ torch.linalg.qr(random(width)).Q)
-        wanted = told + NOISE * told.std() * random(self.samples)
+        explained = given @ (torch.linalg.qr(random(width)).Q * singular @ torch.linalg.qr(random(width)).Q)
+        wanted = explained + NOISE * explained.std() * random(self.samples)
         self._optimum = given.T @ wanted / self.samples / self._eigenvalues[:, None]
         self.given = given.float().contiguous().tensor_split(shares)
         self.wanted = wanted.float().contiguous().tensor_split(shares)
@@ -54,8 +54,8 @@ class LeastSquares:
 
     def gap(self, weights: torch.Tensor) -> float:
         """f(W) − f(W*), the distance of ``weights`` from the optimum."""
-        apart = weights.to("cpu", torch.float64) - self._optimum
-        return float((self._eigenvalues[:, None] * apart.square()).sum() / 2)
+        difference = weights.to("cpu", torch.float64) - self._optimum
+        return float((self._eigenvalues[:, None] * difference.square()).sum() / 2)
 
     def grams(self, dtype: torch.dtype) -> list[Gram]:
         """A and B of every share."""
