@@ -220,7 +220,7 @@ def test_what_cannot_be_computed_is_refused_with_its_reason(name: str) -> None:
     on_a_gpu = changed(plain, device="cuda", threads=2)
     assert "--threads applies to the CPU only" in (refuse(on_a_gpu) or "")
     assert "is computation" in (refuse(changed(plain, mode="overlap")) or "")
-    assert "prepares messages" in (refuse(changed(plain, mode="persistent")) or "")
+    assert "mode persistent is for communication" in (refuse(changed(plain, mode="persistent")) or "")
 
 
 def changed(one: Case, **changes: str | int) -> Case:

@@ -269,7 +269,7 @@ def test_what_a_kernel_cannot_do_is_refused_with_the_reason() -> None:
     assert "mode persistent is for MPI communication" in str(refused("stream_copy", mode="persistent"))
     assert "only the first would find fresh pages" in str(refused("memory_touch", mode="pipelined"))
     assert "fresh pages are in no cache" in str(refused("memory_touch", cache="rotating"))
-    assert "pages of the host" in str(refused("memory_touch", device="cuda"))
+    assert "needs host memory" in str(refused("memory_touch", device="cuda"))
     assert "--threads applies to the CPU only" in str(refused("stream_copy", device="cuda", threads=2))
 
 

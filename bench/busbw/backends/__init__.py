@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
@@ -126,6 +127,14 @@ def _mpi_cuda_missing() -> str | None:
     return "; ".join(reasons) or None
 
 
+_mpi_row = partial(
+    BackendRow,
+    packages=("torch", "mpi4py", *MPI_PACKAGES),
+    started_by="mpiexec",
+    facts=_lazily("mpi.info", "facts"),
+    native=True,
+)
+
 BACKENDS: dict[str, BackendRow] = {
     row.name: row
     for row in (
@@ -149,30 +158,22 @@ BACKENDS: dict[str, BackendRow] = {
             facts=_lazily("pytorch.nccl", "facts"),
             places=_gpus,
         ),
-        BackendRow(
+        _mpi_row(
             name="mpi",
             device="cpu",
             summary="MPI through mpi4py: CPU ranks, any network of the library",
             missing=_mpi_missing,
             open=_lazily("mpi.backend", "MpiBackend"),
             traits=BackendTraits(cost_models="mpi", transport="mpi-net"),
-            packages=("torch", "mpi4py", *MPI_PACKAGES),
-            started_by="mpiexec",
-            facts=_lazily("mpi.info", "facts"),
-            native=True,
         ),
-        BackendRow(
+        _mpi_row(
             name="mpi-cuda",
             device="cuda",
             summary="CUDA-aware MPI through mpi4py: one NVIDIA GPU per rank",
             missing=_mpi_cuda_missing,
             open=_lazily("mpi.cuda", "MpiCudaBackend"),
             traits=BackendTraits(cost_models="mpi-cuda", transport="mpi-net"),
-            packages=("torch", "mpi4py", *MPI_PACKAGES),
             places=_gpus,
-            started_by="mpiexec",
-            facts=_lazily("mpi.info", "facts"),
-            native=True,
         ),
     )
 }

@@ -37,6 +37,16 @@ def do_nothing() -> None:
     """A call without any effect."""
 
 
+def in_order(*calls: Call) -> Call:
+    """One call that makes ``calls`` in order."""
+
+    def call_all() -> None:
+        for call in calls:
+            call()
+
+    return call_all
+
+
 Span = tuple[str, int, int]
 """One interval of a step: ``compute`` or the name of a call, start and end, ns of a clock."""
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from busbw.backends.base import Call, Operation
+from busbw.backends.base import Call, Operation, in_order
 from busbw.errors import BackendError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
@@ -88,12 +88,7 @@ def bind(
     add = _ADD[case.redop or "sum"]
     mine = [one for one in schedule.rounds if any(me in {transfer.source, transfer.to} for transfer in one)]
     turns = [_turn(one, group, me, memory, add, exchange) for one in mine]
-    return Operation(partial(_all, (*memory.brought_in(), *_in_order(turns), *memory.brought_out())))
-
-
-def _all(steps: tuple[Call, ...]) -> None:
-    for step in steps:
-        step()
+    return Operation(in_order(*memory.brought_in(), *_calls_of(turns), *memory.brought_out()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,7 @@ class _Turn:
     into: frozenset[int]
 
 
-def _in_order(turns: Sequence[_Turn]) -> Iterator[Call]:
+def _calls_of(turns: Sequence[_Turn]) -> Iterator[Call]:
     """The calls of all rounds in order.
 
     The receives of the next round are posted in the current one, unless that one uses the same slots. A sender that

@@ -13,7 +13,7 @@ from itertools import cycle, repeat
 
 import numpy as np
 
-from busbw.backends.base import Call, Vector, explained
+from busbw.backends.base import Call, Vector, explained, in_order
 from busbw.measure import device_loops, stopping
 from busbw.measure.bench import Bench, Part, agreed, fail_together
 from busbw.measure.compute import ComputeLoad
@@ -159,12 +159,7 @@ class _Sampler:
         own, flush = None if self.part is None else self.part.sets[0].operation.prepare, self.flush
         if own is None or flush is None:
             return own or flush
-
-        def both() -> None:
-            flush()
-            own()  # last, because the threads that it wakes soon go back to sleep
-
-        return both
+        return in_order(flush, own)  # own last, because the threads that it wakes soon go back to sleep
 
     @property
     def _starts(self) -> int:

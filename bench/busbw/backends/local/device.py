@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from busbw.backends.base import Operation, do_nothing
+from busbw.backends.base import Operation, do_nothing, in_order
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
@@ -151,12 +151,7 @@ def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
     down = _copies(between, bound.send)
     # The second copy is on a stream of the other GPU; it must wait for the first, and the last mark for the second.
     up = _device_of(bound).on_other(str(target.device), _copies(target, between))
-
-    def both() -> None:
-        down()
-        up()
-
-    return Operation(both, buffers=(bound.send, target))
+    return Operation(in_order(down, up), buffers=(bound.send, target))
 
 
 def _refuse_peer(case: Case) -> str | None:

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from busbw.backends.base import Call, Operation
+from busbw.backends.base import Call, Operation, in_order
 from busbw.backends.compiled_loop import Compiled, Native
 from busbw.backends.local import kernels
 from busbw.backends.local.base import Bound, Local
@@ -112,14 +112,9 @@ def _bound(
                     lease.team.do(made.of("place"), one.divided(threads or 1, unit_bytes))
             step = lease.team.step(kernel, work)
             wake = partial(lease.team.do, made.of("nothing"), work)
-            prepare = wake if before is None else partial(_both, before, wake)
+            prepare = wake if before is None else in_order(before, wake)
         native = Native((step,), _never_fails, (made, work, lease, *keeps))
         return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
-
-
-def _both(first: Call, second: Call) -> None:
-    first()
-    second()
 
 
 def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:

@@ -62,11 +62,15 @@ def _send_recv(bound: Bound) -> Operation:
     send, to = bound.send, bound.group[(bound.me + 1) % len(bound.group)]
     receive, source = bound.receive, bound.group[(bound.me - 1) % len(bound.group)]
     if send.is_cuda:
-        # One NCCL group: in separate calls, all ranks would receive first and none would send.
-        both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
-        return _at_once(lambda: partial(_wait_for, dist.batch_isend_irecv(both)))
+        return _exchange_in_one(send, to, receive, source)
     # The receive is posted first, because Gloo's sender waits for it.
     return _at_once(lambda: partial(_wait_for, (dist.irecv(receive, source), dist.isend(send, to))))
+
+
+def _exchange_in_one(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
+    """Bind send and receive as one NCCL group; in separate calls, all ranks would receive first and none would send."""
+    both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
+    return _at_once(lambda: partial(_wait_for, dist.batch_isend_irecv(both)))
 
 
 def _at_once(post: Post) -> Operation:
