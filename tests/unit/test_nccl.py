@@ -36,7 +36,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
     def build(notes: str) -> Path:
         file = tmp_path / "version.py"
         file.write_text(f"__version__ = '2.13.0'\ndebug = False\n{notes}")
-        monkeypatch.setattr(backends, "_torch_notes", lambda: file)
+        monkeypatch.setattr(backends, "_torch_version_file", lambda: file)
         return file
 
     return build

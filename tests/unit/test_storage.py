@@ -128,7 +128,7 @@ def test_what_is_written_is_read_whatever_the_blocks(tmp_path: Path, depth: int,
     file.memory[:] = wanted
     file.write()
     file.memory.fill(0)
-    file.forget()
+    file.drop_cache()
     file.read()
     assert (file.memory == wanted).all()
     assert Path(file.name).read_bytes() == wanted.tobytes()
@@ -169,7 +169,7 @@ def test_the_kernel_forgets_a_file_that_is_dropped(tmp_path: Path, monkeypatch: 
         if way in ways_here(tmp_path):
             told.clear()
             file = BlockFile(tmp_path, 8192, Access(4096, 1, way))
-            file.forget()
+            file.drop_cache()
             names = [name for name, _ in told]
             assert names == (["fsync", f"advice {os.POSIX_FADV_DONTNEED}"] if way == "dropped" else [])
 

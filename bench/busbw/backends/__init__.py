@@ -37,15 +37,15 @@ def _cuda_missing(what: str) -> str | None:
 
     torch would initialise CUDA in this process, which is going to fork the ranks.
     """
-    notes = _torch_notes()
-    if notes is None:
+    version_file = _torch_version_file()
+    if version_file is None:
         return "torch is not installed"
     reasons = []
     if not _device_files():
         reasons.append("there is no CUDA device")
     elif not _gpus():
         reasons.append(f"{' or '.join(_HIDING[_for_amd()])} hides every GPU")
-    if not (_built_with("cuda", notes) or _built_with("hip", notes)):
+    if not (_built_with("cuda", version_file) or _built_with("hip", version_file)):
         reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without {what}")
     return "; ".join(reasons) or None
 
@@ -65,8 +65,8 @@ _HIDING = {
 
 def _for_amd() -> bool:
     """Whether this torch is built for AMD GPUs; it calls them CUDA devices, and RCCL NCCL."""
-    notes = _torch_notes()
-    return notes is not None and _noted("hip", notes) not in {None, "None"}
+    version_file = _torch_version_file()
+    return version_file is not None and _build_option("hip", version_file) not in {None, "None"}
 
 
 def _device_files() -> int:
@@ -93,20 +93,20 @@ def _shown(entries: str | None) -> float:
     return len(list(takewhile(lambda entry: entry.strip() not in {"", "-1"}, entries.split(","))))
 
 
-def _torch_notes() -> Path | None:
+def _torch_version_file() -> Path | None:
     """The file in which torch records its build options; None if torch is not installed."""
     spec = importlib.util.find_spec("torch")
     return None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
 
 
-def _built_with(what: str, notes: Path) -> bool:
+def _built_with(what: str, version_file: Path) -> bool:
     """Whether torch was built with ``what`` (``cuda``, ``hip``); yes for CUDA if unrecorded, since torch will tell."""
-    return _noted(what, notes) not in ({None, "None"} if what == "hip" else {"None"})
+    return _build_option(what, version_file) not in ({None, "None"} if what == "hip" else {"None"})
 
 
-def _noted(what: str, notes: Path) -> str | None:
+def _build_option(what: str, version_file: Path) -> str | None:
     try:
-        noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", notes.read_text(encoding="utf-8"), re.MULTILINE)
+        noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", version_file.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
     return None if noted is None else noted[1].strip()

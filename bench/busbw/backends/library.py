@@ -18,7 +18,7 @@ from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
 
-_IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
+_SEVERAL_STEPS = {"ping_pong", "pair_uni", "pair_matrix"}
 """Calls that consist of several blocking steps, so they have no nonblocking form."""
 
 
@@ -46,7 +46,7 @@ class LibraryBackend(Backend):
             return sockets.refuse(case)
         if case.algorithm is not None:
             return scheduled.refuse(op, case)
-        if case.mode == "overlap" and op.name in _IN_ONE_PIECE:
+        if case.mode == "overlap" and op.name in _SEVERAL_STEPS:
             return f"{op.name} consists of several blocking steps, so it has no nonblocking form for mode overlap"
         return self.refuse_call(op, case)
 

@@ -88,7 +88,7 @@ def bind(
     add = _ADD[case.redop or "sum"]
     mine = [one for one in schedule.rounds if any(me in {transfer.source, transfer.to} for transfer in one)]
     turns = [_turn(one, group, me, memory, add, exchange) for one in mine]
-    return Operation(in_order(*memory.brought_in(), *_calls_of(turns), *memory.brought_out()))
+    return Operation(in_order(*memory.input_copies(), *_calls_of(turns), *memory.output_copies()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,14 +245,14 @@ class _Memory:
         """One element, sent in place of an empty message."""
         return self.receive.new_zeros(1)
 
-    def brought_in(self) -> Iterator[Call]:
+    def input_copies(self) -> Iterator[Call]:
         """Copies of the input into slots outside the send buffer."""
         for slot, block in enumerate(self.schedule.begins[self.me]):
             if block != NOTHING:
                 first = self._edge(block) if len(self.send) == self.count else 0
                 yield from _copied(self.slot(slot), self.send[first : first + len(self.slot(slot))])
 
-    def brought_out(self) -> Iterator[Call]:
+    def output_copies(self) -> Iterator[Call]:
         """Copies of result slots outside the receive buffer into it."""
         first = 0
         for slot in self.schedule.ends[self.me]:

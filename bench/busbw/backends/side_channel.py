@@ -111,7 +111,7 @@ def _failure(store: dist.Store, rank: int, key: bytes) -> str | None:
     return None if text is None else printable(text)
 
 
-def hang_up(kept_port: int) -> None:
+def shut_connections(kept_port: int) -> None:
     """Shut down all TCP connections of this process except those of ``kept_port``, the launcher's store.
 
     Called by a rank that gives up. Ranks that wait for it in the library notice only a closed connection; otherwise
@@ -139,7 +139,7 @@ def _open_files() -> list[str]:
         return []
 
 
-def answers(
+def collect_reports(
     store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] = do_nothing, key: bytes = b""
 ) -> dict[int, str]:
     """Post ``mine`` and collect the reports of a failed world until all ranks have reported or the grace period ends.

@@ -38,7 +38,7 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
                 except bench.backend.raises as raised:
                     unchecked = bench.backend.explain(raised)
         first_ns = first_ns or call_ns
-        wrong += _found_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
+        wrong += _wrong_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
     if reason is not None:
         return Check(state="not checked", reason=reason), first_ns
     if wrong:
@@ -100,7 +100,7 @@ def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) 
     return "", bench.clock.now_ns() - before
 
 
-def _found_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool) -> int:
+def _wrong_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool) -> int:
     """Number of wrong elements over all ranks.
 
     error, unchecked: what this rank raised in the operation, and in the check of its data (empty: nothing).

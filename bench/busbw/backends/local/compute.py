@@ -23,7 +23,7 @@ from busbw.runs.records import Case
 
 _SEED = 5
 _LARGEST_OPERAND = 126
-_FAR_OUT = 8
+_MOST_DEVIATIONS = 8
 """Standard deviations that no sum of random products exceeds."""
 
 _VECTORS = 8
@@ -40,14 +40,14 @@ different orders; a lost tile of keys changes rows by more."""
 
 
 @cache
-def _own_threads() -> int:
+def _default_threads() -> int:
     """Threads of torch before any case changes them; backends on host memory set one."""
     return torch.get_num_threads()
 
 
-def _in_a_team(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
+def _with_threads(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
     """Bind an operation and set torch's number of threads to the case's until it is freed."""
-    own, wanted = _own_threads(), bound.case.threads
+    own, wanted = _default_threads(), bound.case.threads
     operation = bind(bound)
     if wanted is None:
         return operation
@@ -74,7 +74,9 @@ def _integers(like: torch.Tensor, side: int, generator: torch.Generator) -> torc
         largest = min(largest, math.isqrt(EXACT_UP_TO["float32"] // side))
     elif like.dtype == torch.float16:
         # A product of two uniform numbers up to t has the mean square (t² / 3)².
-        largest = min(largest, math.isqrt(int(3 * torch.finfo(torch.float16).max / (_FAR_OUT * math.sqrt(side)))))
+        largest = min(
+            largest, math.isqrt(int(3 * torch.finfo(torch.float16).max / (_MOST_DEVIATIONS * math.sqrt(side))))
+        )
     made = torch.randint(1, largest + 1, (side, side), generator=generator, device=like.device, dtype=torch.int16)
     made *= torch.randint(0, 2, (side, side), generator=generator, device=like.device, dtype=torch.int16) * 2 - 1
     return made.to(like.dtype)
@@ -104,7 +106,7 @@ def wrong_elements(left: torch.Tensor, right: torch.Tensor, product: torch.Tenso
     wanted = torch.cat([rows @ columns.double() for columns in torch.split(right, _ROWS_AT_ONCE, dim=1)], dim=1)
     usual = wanted.square().mean().sqrt()
     allowed = torch.finfo(product.dtype).eps * (wanted.abs() + _ROUNDING_STEPS * usual)
-    return _beyond(product[sample].double() - wanted, allowed)
+    return _count_beyond(product[sample].double() - wanted, allowed)
 
 
 def _sample(rows: int, device: torch.device) -> torch.Tensor:
@@ -112,7 +114,7 @@ def _sample(rows: int, device: torch.device) -> torch.Tensor:
     return torch.arange(0, rows, step, device=device)
 
 
-def _beyond(difference: torch.Tensor, allowed: torch.Tensor) -> int:
+def _count_beyond(difference: torch.Tensor, allowed: torch.Tensor) -> int:
     """Number of elements whose difference exceeds ``allowed``; NaN counts."""
     return int((~(difference.abs() <= allowed)).sum())
 
@@ -120,7 +122,7 @@ def _beyond(difference: torch.Tensor, allowed: torch.Tensor) -> int:
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _written_out(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _unfused_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return torch.softmax(query @ key.transpose(-2, -1) / math.sqrt(HEAD_SIZE), dim=-1) @ value
 
 
@@ -152,10 +154,10 @@ def _attention(how: Attention, bound: Bound) -> Operation:
 def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, result: torch.Tensor) -> int:
     """Number of elements of sampled tokens whose difference from float64 attention exceeds _TOLERANCE."""
     sample = _sample(query.shape[-2], query.device)
-    wanted = _written_out(query[..., sample, :].double(), key.double(), value.double())
+    wanted = _unfused_attention(query[..., sample, :].double(), key.double(), value.double())
     usual = wanted.square().mean(-1, keepdim=True).sqrt()
     allowed = _TOLERANCE[str(query.dtype).removeprefix("torch.")] * (wanted.abs() + usual)
-    return _beyond(result[..., sample, :].double() - wanted, allowed)
+    return _count_beyond(result[..., sample, :].double() - wanted, allowed)
 
 
 def _refuse(case: Case) -> str | None:
@@ -174,7 +176,7 @@ def _refuse(case: Case) -> str | None:
 
 
 OPERATIONS: dict[str, Local] = {
-    "matmul": Local(partial(_in_a_team, _matmul), _refuse),
-    "attention": Local(partial(_in_a_team, partial(_attention, scaled_dot_product_attention)), _refuse),
-    "attention_unfused": Local(partial(_in_a_team, partial(_attention, _written_out)), _refuse),
+    "matmul": Local(partial(_with_threads, _matmul), _refuse),
+    "attention": Local(partial(_with_threads, partial(_attention, scaled_dot_product_attention)), _refuse),
+    "attention_unfused": Local(partial(_with_threads, partial(_attention, _unfused_attention)), _refuse),
 }

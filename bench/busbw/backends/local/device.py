@@ -41,7 +41,7 @@ def _pinned(case: Case) -> bool:
     return case.op == "host_and_device" or case.pinning == "pinned"
 
 
-def _of_the_host(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tensor:
+def _host_buffer(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tensor:
     """Allocate a zeroed host buffer with the pinning and NUMA node of the case. Raises BackendError.
 
     torch reuses pinned memory on any node, so memory for a particular node is allocated and pinned here; ``held`` gets
@@ -84,7 +84,7 @@ def _copies(target: torch.Tensor, source: torch.Tensor) -> partial[torch.Tensor]
 def _one_way(bound: Bound, *, to_host: bool) -> Operation:
     like = bound.receive if to_host else bound.send
     with ExitStack() as held:
-        host = _of_the_host(bound.case, like, held)
+        host = _host_buffer(bound.case, like, held)
         source, target = (bound.send, host) if to_host else (host, bound.receive)
         return Operation(_copies(target, source), buffers=(source, target), free=held.pop_all().close)
 
@@ -92,7 +92,7 @@ def _one_way(bound: Bound, *, to_host: bool) -> Operation:
 def _host_and_device(bound: Bound) -> Operation:
     """Bind concurrent copies: the case's buffers to the host, and separate data, checked here, to the device."""
     with ExitStack() as held:
-        source, target = (_of_the_host(bound.case, like, held) for like in (bound.send, bound.receive))
+        source, target = (_host_buffer(bound.case, like, held) for like in (bound.send, bound.receive))
         arriving, dtype = torch.empty_like(bound.receive), bound.case.dtype or "uint8"
         made_of, spans = pattern(1, dtype, None, _SEED), (Span(len(source), 0),)
         fill(source, spans, made_of)
@@ -131,7 +131,7 @@ def _refuse(case: Case) -> str | None:
 # --- from GPU to GPU ---------------------------------------------------------------------------------------------
 
 
-def _on_peer(bound: Bound) -> torch.Tensor:
+def _peer_buffer(bound: Bound) -> torch.Tensor:
     """Allocate the target buffer on the other GPU, in this process. Raises BackendError if that fails."""
     if bound.peer is None:
         raise BackendError(f"{bound.case.op}: this process does not see the target GPU")
@@ -144,7 +144,7 @@ def _on_peer(bound: Bound) -> torch.Tensor:
 def _peer_copy(bound: Bound, *, staged: bool = False) -> Operation:
     if not len(bound.send):
         return Operation(do_nothing)  # the other rank of the pair copies
-    target = _on_peer(bound)
+    target = _peer_buffer(bound)
     if not staged:
         return Operation(_copies(target, bound.send), buffers=(bound.send, target))
     between = host_memory(bound.send, pinned=True)

@@ -49,7 +49,7 @@ class BlockFile:
         self._block = min(access.block_bytes, size_bytes)
         self._pool = ThreadPoolExecutor(access.depth) if access.depth > 1 else None
         try:
-            self._file = opened_nameless(folder, direct=access.way == "direct")
+            self._file = open_unlinked(folder, direct=access.way == "direct")
         except OSError as error:
             raise BackendError(in_words(error, folder, size_bytes)) from error
 
@@ -67,7 +67,7 @@ class BlockFile:
         """Read the file into the memory. Raises OSError."""
         self._all_blocks(self._read_block)
 
-    def forget(self) -> None:
+    def drop_cache(self) -> None:
         """Drop the file from the page cache, unless it is accessed with O_DIRECT. Raises OSError."""
         if self._access.way != "direct":
             os.fsync(self._file)  # dirty pages cannot be dropped
@@ -112,7 +112,7 @@ class BlockFile:
             start += count
 
 
-def opened_nameless(folder: Path, *, direct: bool) -> int:
+def open_unlinked(folder: Path, *, direct: bool) -> int:
     """Create, open for reading and writing, and unlink a file in ``folder``. Raises OSError."""
     folder.mkdir(exist_ok=True)
     opened, name = tempfile.mkstemp(prefix="busbw-", dir=folder)

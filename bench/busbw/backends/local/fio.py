@@ -42,7 +42,7 @@ def _rest(size_bytes: int, access: Access) -> int:
     return size_bytes % min(access.block_bytes, size_bytes)
 
 
-def _ending_with_us(job: tuple[str, ...]) -> tuple[str, ...]:
+def _killed_with_us(job: tuple[str, ...]) -> tuple[str, ...]:
     """Wrap ``job`` so that the kernel kills it when this process dies, if util-linux is installed."""
     arranger = shutil.which("setpriv")
     return job if arranger is None else (arranger, "--pdeathsig", "KILL", *job)
@@ -62,7 +62,7 @@ def measured(file: str, size_bytes: int, access: Access, timeout_seconds: float,
         settings += f" (without the partial block of {rest} B at the end of {size_bytes} B)"
     try:
         done = subprocess.run(
-            _ending_with_us(job), capture_output=True, text=True, timeout=timeout_seconds, check=False
+            _killed_with_us(job), capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
         # Warnings may precede the JSON.
         report = json.loads(done.stdout[done.stdout.index("{") :])

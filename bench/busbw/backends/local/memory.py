@@ -76,7 +76,7 @@ def _called(step: tuple[int, ...]) -> Call:
     return partial(function, *step[1:])
 
 
-def _never_fails(code: int) -> Exception:
+def _kernel_error(code: int) -> Exception:
     return BackendError(f"a memory kernel returned code {code} instead of 0")
 
 
@@ -97,7 +97,7 @@ def _bound(
     """
     threads = bound.case.threads
     with ExitStack() as held:
-        _settle(bound.case, arrays, held)
+        _bind_to_node(bound.case, arrays, held)
         lease = None if threads is None else Lease(made, threads, bound.local_rank * threads)
         work = arrays.divided(threads or 1, unit_bytes)
         step, prepare = (kernel, *map(int, work[:4])), before
@@ -113,11 +113,11 @@ def _bound(
             step = lease.team.step(kernel, work)
             wake = partial(lease.team.do, made.of("nothing"), work)
             prepare = wake if before is None else in_order(before, wake)
-        native = Native((step,), _never_fails, (made, work, lease, *keeps))
+        native = Native((step,), _kernel_error, (made, work, lease, *keeps))
         return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
 
 
-def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:
+def _bind_to_node(case: Case, arrays: _Arrays, held: ExitStack) -> None:
     """Bind every array to the NUMA node of the case, if any; ``held`` gets the calls that release them.
 
     It then no longer matters which thread touches the pages first.
@@ -180,15 +180,15 @@ def _read(bound: Bound) -> Operation:
     if bound.device is not None:
         # With another dtype than that of the bits, torch would first convert all of them into a new array.
         total = torch.zeros((), dtype=bits.dtype, device=bits.device)
-        return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_unlike_sum, bits, total))
+        return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_wrong_sum, bits, total))
     made = _compiled()
     found = lines(bound.case.threads or 1)
     arrays = _Arrays(0, bound.send.data_ptr(), 0, bound.case.count, bound.send.itemsize, found)
-    wrong = partial(_unlike_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
+    wrong = partial(_wrong_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
     return _bound(made, bound, made.of("memory_read", bound.case.dtype), arrays, wrong=wrong, keeps=(bound, found))
 
 
-def _unlike_sum(bits: torch.Tensor, found: torch.Tensor) -> int:
+def _wrong_sum(bits: torch.Tensor, found: torch.Tensor) -> int:
     """1 if the partial sums in ``found`` do not add up to the sum of ``bits`` (modulo their width), else 0.
 
     ``found`` is overwritten, so that the next call must compute it again.

@@ -19,7 +19,7 @@ _NOISE_SEED = 5
 _POISON = 0xFF
 
 
-class _Kept:
+class _DataFile:
     """A file with the data that ``bound`` sends.
 
     The error of a failed call is raised when its data are checked; raising between two samples would leave the other
@@ -50,7 +50,7 @@ class _Kept:
             self._fill()
             self._try(self.file.write)
             self.file.memory.fill(_POISON)
-        self._try(self.file.forget)
+        self._try(self.file.drop_cache)
 
     def write(self) -> None:
         """Write the file (the timed call)."""
@@ -63,7 +63,7 @@ class _Kept:
     def wrong_written(self) -> int:
         """Read the file back and count wrong elements. Raises BackendError if any call failed."""
         self.file.memory.fill(_POISON)
-        self._try(self.file.forget)
+        self._try(self.file.drop_cache)
         self._try(self.file.read)
         return self.wrong_read()
 
@@ -72,11 +72,11 @@ class _Kept:
         failed, self._failed, self._fresh = self._failed, None, True
         if failed is not None:
             raise BackendError(self.file.explain(failed)) from failed
-        self._lay_noise()
+        self._xor_noise()
         self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
         return int(torch.count_nonzero(self._bound.receive != self._bound.send))
 
-    def cross_checked(self, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
+    def cross_check_rate(self, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
         """Rate that fio measures on the same file."""
         return fio.measured(self.file.name, self.file.size_bytes, self._access, timeout_seconds, writes=writes)
 
@@ -84,10 +84,10 @@ class _Kept:
         """Fill the memory with data and new noise, so that data left from an earlier check count as wrong."""
         self._noise = self._random.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         torch.from_numpy(self.file.memory).copy_(self._bound.send.view(torch.uint8))
-        self._lay_noise()
+        self._xor_noise()
         self._fresh = False
 
-    def _lay_noise(self) -> None:
+    def _xor_noise(self) -> None:
         """XOR the noise over the memory; a second call removes it."""
         for start in range(0, self.file.size_bytes, _NOISE_BYTES):
             part = self.file.memory[start : start + _NOISE_BYTES]
@@ -102,13 +102,13 @@ class _Kept:
 
 
 def _bind(bound: Bound, *, writes: bool) -> Operation:
-    kept = _Kept(bound)
+    data_file = _DataFile(bound)
     return Operation(
-        kept.write if writes else kept.read,
-        wrong=kept.wrong_written if writes else kept.wrong_read,
-        prepare=kept.prepare_to_write if writes else kept.prepare_to_read,
-        cross_check=partial(kept.cross_checked, writes=writes),
-        free=kept.file.close,
+        data_file.write if writes else data_file.read,
+        wrong=data_file.wrong_written if writes else data_file.wrong_read,
+        prepare=data_file.prepare_to_write if writes else data_file.prepare_to_read,
+        cross_check=partial(data_file.cross_check_rate, writes=writes),
+        free=data_file.file.close,
     )
 
 

@@ -22,7 +22,7 @@ from busbw.backends.mpi.info import library, short_name
 from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.scheduled import Exchange
-from busbw.backends.side_channel import answers, wait_warily
+from busbw.backends.side_channel import collect_reports, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op, first_reason
 from busbw.ops.groups import Ranks, split_world
@@ -163,7 +163,7 @@ class MpiBackend(LibraryBackend):
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on a TCP store, independent of MPI, and collect the reports of other ranks for a short time."""
-        return answers(self._store, self.size, {self.rank: text}, key=self._world.key)
+        return collect_reports(self._store, self.size, {self.rank: text}, key=self._world.key)
 
     def close(self) -> None:
         """Finalise MPI."""

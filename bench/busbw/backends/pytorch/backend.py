@@ -22,7 +22,7 @@ from busbw.backends.pytorch.bound import REDUCTIONS, Bound
 from busbw.backends.pytorch.calls import CALLS, exchange_all
 from busbw.backends.pytorch.training import step
 from busbw.backends.scheduled import Exchange
-from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
+from busbw.backends.side_channel import collect_reports, first_line, shut_connections, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks, split_world
@@ -44,7 +44,7 @@ class TorchBackend(LibraryBackend):
         self._library = library
         self._timeout = timeout = timedelta(seconds=world.timeout_seconds)
         try:
-            with _not_for_ever(world):
+            with _time_limited(world):
                 self._store = _store(world)
                 self._store_port = world.store[1] if world.store else int(os.environ.get("MASTER_PORT", "0"))
                 dist.init_process_group(
@@ -56,7 +56,7 @@ class TorchBackend(LibraryBackend):
                 )
                 self._control = dist.new_group(backend="gloo", timeout=timeout)
         except (RuntimeError, ValueError, OSError) as error:
-            advice = _way_of_gloo() if "connectFullMesh" in str(error) else ""
+            advice = _gloo_advice() if "connectFullMesh" in str(error) else ""
             raise LaunchError(
                 f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}{advice}"
             ) from error
@@ -83,7 +83,7 @@ class TorchBackend(LibraryBackend):
         for group in groups:
             if group in self._groups:
                 continue
-            with explained(self), _not_for_ever(self._world):
+            with explained(self), _time_limited(self._world):
                 self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
 
     def exchange(self, case: Case) -> Exchange:  # noqa: ARG002 - a tensor has its own dtype
@@ -148,7 +148,9 @@ class TorchBackend(LibraryBackend):
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on the launcher's store, close all other connections, and collect the other ranks' reports."""
-        return answers(self._store, self.size, {self.rank: text}, lambda: hang_up(self._store_port), self._world.key)
+        return collect_reports(
+            self._store, self.size, {self.rank: text}, lambda: shut_connections(self._store_port), self._world.key
+        )
 
     def close(self) -> None:
         """Destroy the process groups before the interpreter exits.
@@ -156,7 +158,7 @@ class TorchBackend(LibraryBackend):
         Their threads end with the last reference. A thread that still releases a tensor while the interpreter shuts
         down would abort the process (SIGABRT).
         """
-        with explained(self), _not_for_ever(self._world):
+        with explained(self), _time_limited(self._world):
             dist.destroy_process_group()
             self._groups.clear()
             del self._control
@@ -184,17 +186,17 @@ _CONNECTS_TIMEOUTS = 2
 """Timeouts that ranks may take to connect; Gloo itself waits for five, for each of its groups."""
 
 
-def _not_for_ever(world: World) -> AbstractContextManager[None]:
+def _time_limited(world: World) -> AbstractContextManager[None]:
     """Give up if the other ranks do not connect in time after the rendezvous; some of them may have failed."""
     seconds = _CONNECTS_TIMEOUTS * world.timeout_seconds
 
     def give_up() -> None:
-        world.lost(LaunchError(f"not all other ranks have connected within {seconds:g} s{_way_of_gloo()}"))
+        world.lost(LaunchError(f"not all other ranks have connected within {seconds:g} s{_gloo_advice()}"))
 
     return no_longer_than(seconds, give_up)
 
 
-def _way_of_gloo() -> str:
+def _gloo_advice() -> str:
     """Advice if Gloo cannot connect the ranks after their rendezvous, which may have used another interface."""
     named = os.environ.get("GLOO_SOCKET_IFNAME")
     by = named or "the interface that this host's own name resolves to"

@@ -14,7 +14,7 @@ from busbw.ops.base import Op
 from busbw.ops.groups import split_world
 from busbw.runs.records import Case, Record
 
-_THROUGH_THE_HOST, _BY_THE_DRIVER = "peer_copy_staged", "peer_copy_driver"
+_STAGED_COPY, _DRIVER_COPY = "peer_copy_staged", "peer_copy_driver"
 
 
 class View(Record, frozen=True, kw_only=True):
@@ -69,11 +69,11 @@ def _why_not(op: Op, source: int, target: int, views: Sequence[View]) -> str | N
             f"rank {source} sees only {len(one.names)} GPUs and not that of rank {target}; show all GPUs to every rank "
             "(no --gpus-per-task, no --gpu-bind, no CUDA_VISIBLE_DEVICES per rank)"
         )
-    if op.name == _THROUGH_THE_HOST or (other.gpu in one.access) == (op.name != _BY_THE_DRIVER):
+    if op.name == _STAGED_COPY or (other.gpu in one.access) == (op.name != _DRIVER_COPY):
         return None
-    if op.name == _BY_THE_DRIVER:
+    if op.name == _DRIVER_COPY:
         return f"the GPU of rank {source} has peer access to that of rank {target}; use peer_copy instead"
     return (
-        f"the GPU of rank {source} has no peer access to that of rank {target}; use {_BY_THE_DRIVER} or "
-        f"{_THROUGH_THE_HOST} instead"
+        f"the GPU of rank {source} has no peer access to that of rank {target}; use {_DRIVER_COPY} or "
+        f"{_STAGED_COPY} instead"
     )

@@ -66,10 +66,10 @@ class Ulysses(ContextParallel):
         ranks = self.made.shape.workload.cp
         copies = max(1, ranks // key.shape[1])
         sent = (query, *(one.repeat_interleave(copies, dim=1) for one in (key, value)))
-        seen = causal(*(self._exchanged(one, 1, 2) for one in sent))
-        return self._exchanged(seen, 2, 1)
+        seen = causal(*(self._all_to_all(one, 1, 2) for one in sent))
+        return self._all_to_all(seen, 2, 1)
 
-    def _exchanged(self, tensor: torch.Tensor, cut: int, joined: int) -> torch.Tensor:
+    def _all_to_all(self, tensor: torch.Tensor, cut: int, joined: int) -> torch.Tensor:
         """All_to_all that splits dimension ``cut`` over the ranks and completes dimension ``joined``."""
         ranks = self.made.shape.workload.cp
         parts = torch.stack(tensor.chunk(ranks, dim=cut))
@@ -116,7 +116,7 @@ class _RingAttention(torch.autograd.Function):
         total = query.new_full(query.shape[:-1], -torch.inf)
         pairs = own
         for hop in range(group.size()):
-            coming = _passed_on(pairs, group, 0) if hop < group.size() - 1 else None
+            coming = _shifted(pairs, group, 0) if hop < group.size() - 1 else None
             rows, columns = _block(hop, group, query.shape[2])
             key, value = _heads_of(pairs[:, :, columns], query)
             part, sums = attention(query[:, :, rows], key, value, causal=hop == 0)
@@ -136,7 +136,7 @@ class _RingAttention(torch.autograd.Function):
         of_query, of_own = torch.zeros_like(query), torch.zeros_like(own)
         pairs, arriving = own, None
         for hop in range(last + 1):
-            coming = _passed_on(pairs, group, 0) if hop < last else None
+            coming = _shifted(pairs, group, 0) if hop < last else None
             rows, columns = _block(hop, group, query.shape[2])
             key, value = _heads_of(pairs[:, :, columns], query)
             parts = (gradient[:, :, rows], query[:, :, rows], key, value, out[:, :, rows], total[:, :, rows])
@@ -144,7 +144,7 @@ class _RingAttention(torch.autograd.Function):
             of_query[:, :, rows] += found[0]
             of_pairs = of_own if hop == 0 else torch.zeros_like(own) if arriving is None else arriving()
             of_pairs[:, :, columns] += torch.stack(torch.cat(found[1:], -1).chunk(own.shape[1], 1)).sum(2).movedim(0, 1)
-            arriving = None if hop == 0 else _passed_on(of_pairs, group, 1)
+            arriving = None if hop == 0 else _shifted(of_pairs, group, 1)
             pairs = pairs if coming is None else coming()
         return of_query, of_own if arriving is None else of_own + arriving(), None
 
@@ -198,7 +198,7 @@ def _heads_of(pairs: torch.Tensor, query: torch.Tensor) -> tuple[torch.Tensor, t
     return pairs[..., : query.shape[-1]], pairs[..., query.shape[-1] :]
 
 
-def _passed_on(tensor: torch.Tensor, group: Any, tag: int) -> Any:  # noqa: ANN401
+def _shifted(tensor: torch.Tensor, group: Any, tag: int) -> Any:  # noqa: ANN401
     """Start to send ``tensor`` to the next rank; returns a function that waits for the previous rank's tensor."""
     ranks, rank = group.size(), group.rank()
     coming = torch.empty_like(tensor)

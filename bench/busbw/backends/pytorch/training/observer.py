@@ -28,7 +28,7 @@ def _bytes(tensors: Any) -> int:  # noqa: ANN401 - a tensor or a list of them
     return sum(one.numel() * one.element_size() for one in (tensors if isinstance(tensors, list) else [tensors]))
 
 
-POSTED: dict[str, tuple[str, int]] = {
+NONBLOCKING: dict[str, tuple[str, int]] = {
     "c10d::allreduce_": ("all_reduce", 0),
     "c10d::_allgather_base_": ("all_gather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
@@ -40,7 +40,7 @@ POSTED: dict[str, tuple[str, int]] = {
 """Nonblocking calls → op, and index of the argument whose bytes are S. "": a receive, which is counted at its
 sender."""
 
-AT_ONCE: dict[str, tuple[str, int | None]] = {
+FUNCTIONAL: dict[str, tuple[str, int | None]] = {
     "_c10d_functional::all_reduce": ("all_reduce", None),
     "_c10d_functional::all_gather_into_tensor": ("all_gather", 1),
     "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", None),
@@ -113,12 +113,12 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
             return NotImplemented
         given, name = kwargs or {}, func.name()
-        if name in POSTED or name in AT_ONCE:
+        if name in NONBLOCKING or name in FUNCTIONAL:
             if self.waits is not None:
                 self.waits.settle()
             if self.keep:
                 self._count(func, name, args, given)
-            return _unsent(name, args) if self.silent else func(*args, **given)
+            return _omitted_result(name, args) if self.silent else func(*args, **given)
         if name in _PRODUCTS:
             flop = _PRODUCTS[name](args)
             self.flop += flop
@@ -147,14 +147,14 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
         ours = tree_map_only(torch.Tensor, torch.zeros_like, args)
         among = None
-        if name in POSTED:
-            op, which = POSTED[name]
+        if name in NONBLOCKING:
+            op, which = NONBLOCKING[name]
             ranks = dist.ProcessGroup.unbox(args[2 if op in _TWO_BUFFERS else 1])
             size, group = _bytes(args[which]), ranks.size()
             if op in _MESSAGES and args[0][0].device.type != "cpu":
                 among = ranks, args[0][0].device
         else:
-            op, factor = AT_ONCE[name]
+            op, factor = FUNCTIONAL[name]
             size = _bytes(args[0]) * (1 if factor is None else args[factor])
             group = _resolve_process_group(args[-1]).size()
         if op == "all_to_all" and any(len(set(rows)) > 1 for rows in args[3:5]):
@@ -167,9 +167,9 @@ _MESSAGES = frozenset({"send_recv", ""})
 _TWO_BUFFERS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 
 
-def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
+def _omitted_result(name: str, args: Any) -> Any:  # noqa: ANN401
     """Result of an omitted collective."""
-    if name in POSTED:
+    if name in NONBLOCKING:
         from torch._C._distributed_c10d import FakeWork  # noqa: PLC0415
 
         done = FakeWork().boxed()
@@ -180,7 +180,7 @@ def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
         if name == "c10d::alltoall_base_":
             args[0].zero_()
         return done if name in _WITHOUT_TENSORS else (args[0], done)
-    tensor, op = args[0], AT_ONCE[name][0]
+    tensor, op = args[0], FUNCTIONAL[name][0]
     ranks = args[1] if op == "all_gather" else args[2] if op == "reduce_scatter" else 1
     rows = tensor.shape[0] * ranks if op == "all_gather" else tensor.shape[0] // ranks
     return tensor.new_empty((rows, *tensor.shape[1:]))

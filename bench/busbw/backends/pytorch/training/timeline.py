@@ -10,7 +10,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._pytree import tree_map_only
 
 from busbw.backends.base import Span
-from busbw.backends.pytorch.training.observer import AT_ONCE, POSTED, Observer, Waits
+from busbw.backends.pytorch.training.observer import FUNCTIONAL, NONBLOCKING, Observer, Waits
 from busbw.system.device import Device, Mark
 
 COMPUTE = "compute"
@@ -47,17 +47,17 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
             # Wait here, because the wait inside the operation would not be seen.
             tree_map_only(AsyncCollectiveTensor, self._wait_for, (args, kwargs))
         name, began = func.name(), self.now()
-        if self.waits is not None and (name in POSTED or name in AT_ONCE):
+        if self.waits is not None and (name in NONBLOCKING or name in FUNCTIONAL):
             self.waits.settle()
             self.computed.append((COMPUTE, began, self.now()))
             began = self.now()
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if result is NotImplemented:
             return result
-        if name in POSTED:
-            self._posted(_Call(POSTED[name][0] or "receive", began), result)
-        elif name in AT_ONCE:
-            self._open[result.data_ptr()] = call = _Call(AT_ONCE[name][0], began)
+        if name in NONBLOCKING:
+            self._posted(_Call(NONBLOCKING[name][0] or "receive", began), result)
+        elif name in FUNCTIONAL:
+            self._open[result.data_ptr()] = call = _Call(FUNCTIONAL[name][0], began)
             self._begun.append(call)
         elif name == _WAITED_FOR:
             self._ended(args[0].data_ptr())
