@@ -121,10 +121,7 @@ def _mpi_missing() -> str | None:
 
 def _mpi_cuda_missing() -> str | None:
     missing = _mpi_missing()
-    if missing is not None:
-        return missing
-    reasons = [reason for reason in (_cuda_missing("the GPU's memory"), unaware()) if reason]
-    return "; ".join(reasons) or None
+    return missing or "; ".join(filter(None, (_cuda_missing("the GPU's memory"), unaware()))) or None
 
 
 _mpi_row = partial(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Operation, Post, Wait, World
+from busbw.backends.base import Backend, BackendRow, Call, Operation, Post, Wait
 from busbw.backends.compiled_loop import Native
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -121,8 +121,4 @@ class DelayingBackend(WrappingBackend):
 
 def wrapped(row: BackendRow, wrap: Callable[[Backend], Backend]) -> BackendRow:
     """A copy of ``row`` that wraps every backend it opens; it replaces ``row`` in the table of backends."""
-
-    def opened(world: World) -> Backend:
-        return wrap(row.open(world))
-
-    return dataclasses.replace(row, open=opened)
+    return dataclasses.replace(row, open=lambda world: wrap(row.open(world)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from busbw.backends.base import Call, Parts, Span, explained, records_of_every_rank
+from busbw.backends.base import Call, Parts, Span, do_nothing, explained, records_of_every_rank
 from busbw.backends.patterns import settle
 from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of
 from busbw.measure.buffers import part_in
@@ -243,15 +243,13 @@ def shortened(spans: Sequence[Span], most: int) -> list[Span]:
 
 def _once(bench: Bench, prepare: Call, call: Call) -> int:
     """Duration of ``call`` on the slowest rank after a barrier, ns."""
-    finish = None if bench.backend.device is None else bench.backend.device.synchronise
+    finish = do_nothing if bench.backend.device is None else bench.backend.device.synchronise
     prepare()
-    if finish is not None:
-        finish()
+    finish()
     bench.backend.barrier()
     before = bench.clock.now_ns()
     call()
-    if finish is not None:
-        finish()
+    finish()
     return int(agreed(bench, [bench.clock.now_ns() - before])[0])
 
 

@@ -249,14 +249,7 @@ def _refuse_copy(case: Case) -> str | None:
     on_host, threads, node = case.device == "cpu", case.threads, case.numa_node
     return first_reason(
         (case.mode == "persistent", f"mode persistent is for MPI communication; {case.op} is a memory operation"),
-        (
-            case.mode == "overlap" and on_host,
-            f"mode overlap is for communication; {case.op} itself occupies the CPU",
-        ),
-        (
-            case.mode == "overlap" and not on_host,
-            f"{case.op} has no nonblocking form, which mode overlap needs",
-        ),
+        (case.mode == "overlap", f"{case.op} has no nonblocking form, which mode overlap needs"),
         (threads is not None and not on_host, "--threads applies to the CPU only; this case runs on a GPU"),
         (node is not None and not on_host, "--numa-node applies to host memory; the buffers are in GPU memory"),
         ((threads, node) != (None, None) and on_host and kernels.missing() is not None, kernels.missing()),
