@@ -19,7 +19,7 @@ from worlds import in_world
 from busbw.backends.base import Vector
 from busbw.measure import buffers, loops
 from busbw.measure.bench import Bench, Part, agreed
-from busbw.measure.sampling import Terms, sample
+from busbw.measure.sampling import RoundSettings, sample
 from busbw.measure.stopping import budget_of
 from busbw.ops import OPS
 from busbw.runs.cases import expand
@@ -107,7 +107,7 @@ def _fixed(bench: Bench, case: Case, part: Part) -> Vector:
 
 def _ours(bench: Bench, case: Case, part: Part) -> tuple[Vector, str]:
     budget = budget_of(bench.timing, 1)
-    result = sample(bench, OPS[case.op], case, (tuple(range(RANKS)),), part, (), Terms(budget))
+    result = sample(bench, OPS[case.op], case, (tuple(range(RANKS)),), part, (), RoundSettings(budget))
     return np.asarray(result.groups[0].slowest_ns, dtype=np.int64), result.stop_reason
 
 

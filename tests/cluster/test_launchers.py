@@ -121,7 +121,7 @@ def test_the_mpirun_of_another_library_is_refused_in_words(
     job = cluster.ended_job(cluster.sbatch([f"--output={told}", f"--wrap={command}"], environment=environment))
     text = told.read_text(encoding="utf-8")
     assert job.exit_code == 1, text
-    assert "the mpirun of Open MPI started the ranks, and mpi4py has loaded MPICH Version: " in text
+    assert "Open MPI's mpirun started the ranks, but mpi4py has loaded MPICH Version: " in text
     assert "Abort" not in text
 
 
@@ -169,7 +169,7 @@ def test_ranks_that_gloo_does_not_connect_end_and_are_told_of_the_interface(netw
     ended = _below_torchrun_of_two_such_hosts(network, tmp_path, "env", "GLOO_SOCKET_IFNAME=lo")
     assert all(status != 0 for status, _ in ended)
     for host, (_, said) in zip(("n1", "n2"), ended, strict=True):
-        assert f"; Gloo goes by lo on {host}: GLOO_SOCKET_IFNAME names the one to the other hosts" in said
+        assert f"; Gloo uses lo on {host}: set GLOO_SOCKET_IFNAME to the interface to the other hosts" in said
     assert not list(store.folders(tmp_path / "results"))
 
 

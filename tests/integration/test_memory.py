@@ -53,7 +53,7 @@ def test_more_threads_than_cores_are_skipped_with_the_reason(commands: Commands)
     run = commands.read()
     (row,) = run.skipped
     assert row.case.threads == 4096
-    assert row.reason.startswith("4096 threads need a core each; a host here has ")
+    assert row.reason.startswith("4096 threads need a core each; a host has ")
     assert {row.case.threads for row in run.measurements} == {1}
 
 

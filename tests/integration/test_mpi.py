@@ -431,7 +431,7 @@ def test_silent_singletons_are_an_error_in_words(commands: Commands) -> None:
     promise["OMPI_COMM_WORLD_LOCAL_SIZE"] = "4"
     finished = commands.run("run", "--plan", commands.sweep("barrier"), *_MPI, environment=promise)
     assert finished.code == 1, finished.told
-    assert "stated rank 0 of 4, but MPI says rank 0 of 1" in finished.err, finished.told
+    assert "reports rank 0 of 4, but MPI reports rank 0 of 1" in finished.err, finished.told
     assert "MPI4PY_LIBMPI" in finished.err
     assert not list(commands.results.glob("*/*"))
 

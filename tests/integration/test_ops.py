@@ -20,11 +20,7 @@ pytestmark = pytest.mark.integration
 _EVERY_OP = ",".join(name for name in OPS if name not in TRAINED)
 _PAIR_OPS = {op.name for op in OPS.values() if op.members != "all"}
 _UNCHECKED = {"barrier"}
-_NO_DEVICE = {
-    name: f"there is no device: backend gloo drives the processor, and {name} copies with a GPU"
-    for name, op in OPS.items()
-    if op.needs_device
-}
+_NO_DEVICE = {name: f"{name} needs a GPU; backend gloo runs on the CPU" for name, op in OPS.items() if op.needs_device}
 
 
 @pytest.fixture(scope="module", params=[4, 3] if EXHAUSTIVE else [4])
@@ -129,7 +125,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
     assert {(case.dtype, case.redop) for case in refused} == {(dtype, "avg") for dtype in DTYPE_BYTES if "int" in dtype}
     assert len(refused) == 3 * 4
     assert all(
-        reason == f"Gloo averages by dividing in place, which {case.dtype} cannot hold"
+        reason == f"Gloo's avg divides in place, which {case.dtype} does not support; use a floating-point dtype"
         for case, reason in refused.items()
     )
     assert {row.check.state for row in run.measurements} == {"verified"}
@@ -156,7 +152,7 @@ def test_a_placement_that_an_op_lacks_is_a_stored_skip(commands: Commands) -> No
     assert finished.code == 0, finished.told
     run = commands.read()
     assert [(row.case.op, row.reason) for row in run.skipped] == [
-        ("all_reduce", "all_reduce is measured in place only")
+        ("all_reduce", "all_reduce supports only in-place buffers")
     ]
     assert {row.case.op for row in run.measurements} == {"all_gather"}
 
@@ -166,8 +162,10 @@ def test_one_rank_has_no_wire_and_no_partner(commands: Commands) -> None:
     finished = commands.run("run", "--plan", commands.sweep(_EVERY_OP, "64"), "--ranks", "1")
     assert finished.code == 0, finished.told
     run = commands.read()
-    lonely = {op: f"{op} needs 2 ranks in every group; the smallest here has 1" for op in {*_PAIR_OPS, "tcp_ping_pong"}}
-    lonely["send_recv"] = "torch.distributed sends nothing from a rank to itself, which a ring of one rank needs"
+    lonely = {
+        op: f"{op} needs at least 2 ranks in every group; the smallest has 1" for op in {*_PAIR_OPS, "tcp_ping_pong"}
+    }
+    lonely["send_recv"] = "torch.distributed cannot send from a rank to itself, which a group of one rank needs"
     lonely = _NO_DEVICE | lonely
     assert {row.case.op: row.reason for row in run.skipped} == lonely
     assert {row.case.op for row in run.measurements} == set(OPS) - set(lonely) - TRAINED
@@ -249,7 +247,7 @@ def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_
     blocks = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
     assert {row.case.op for row in run.skipped} == blocks
     assert {row.reason for row in run.skipped} == {
-        "torch.distributed puts the ranks of a group in ascending order; groups 3,0,1 asks for another"
+        "torch.distributed sorts the ranks of a group in ascending order; groups 3,0,1 needs another order"
     }
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified")

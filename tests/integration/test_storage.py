@@ -124,7 +124,7 @@ def test_over_mpi_files_are_the_same_and_a_checkpoint_is_refused(commands: Comma
     assert {row.case.op for row in run.measurements} == set(_FILES.split(","))
     assert {row.check.state for row in run.measurements} == {"verified"}
     (skipped,) = run.skipped
-    assert skipped.reason == "checkpoint_save is torch.distributed's, and needs a backend of it (gloo or nccl)"
+    assert skipped.reason == "checkpoint_save needs torch.distributed: use backend gloo or nccl"
     assert list(disk.iterdir()) == []
 
 

@@ -486,7 +486,7 @@ def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: st
 
 def test_a_secret_that_could_be_guessed_is_refused() -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BUSBW_SECRET": "hunter2"}
-    with pytest.raises(LaunchError, match=r"BUSBW_SECRET has 7 characters and needs 16 or more: export BUSBW_SECRET="):
+    with pytest.raises(LaunchError, match=r"BUSBW_SECRET has 7 characters and needs at least 16: export BUSBW_SECRET="):
         rendezvous.at_torchrun(info(0), where, 1.0)
 
 

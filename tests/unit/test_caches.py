@@ -117,7 +117,7 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
         assert isinstance(inner, FakeBackend)
         inner.clock.advance(1_000_000)
 
-    monkeypatch.setattr("busbw.measure.sampling.Sweep.sweep", sweep)
+    monkeypatch.setattr("busbw.measure.sampling.CacheSweep.sweep", sweep)
     made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache="flushed"), wrap=Noting, timer_ns=100)
     samples = len(made.groups[0].slowest_ns)
     assert made.calls == 1, "the second call of a sample would find what the first one left"
@@ -144,7 +144,7 @@ def test_what_prepares_a_call_comes_after_the_caches_are_flushed_and_before_the_
     noted: dict[int, Noting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "busbw.measure.sampling.Sweep.sweep", lambda _sweep: noted[threading.get_ident()].told.append("sweep")
+        "busbw.measure.sampling.CacheSweep.sweep", lambda _sweep: noted[threading.get_ident()].told.append("sweep")
     )
     for cache, before in (("flushed", ("sweep", "prepare")), ("warm", ("prepare",))):
         noted.clear()

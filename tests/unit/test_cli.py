@@ -202,9 +202,9 @@ def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
     options = ("--op", "all_reduce,all_gather", "--sizes", "8,16", "--in-place", "no", "--ranks", "2", "--no-baseline")
     document = dry(*options)
     assert [row["case"]["op"] for row in document["skipped"]] == ["all_reduce"] * 2
-    assert {row["reason"] for row in document["skipped"]} == {"all_reduce is measured in place only"}
+    assert {row["reason"] for row in document["skipped"]} == {"all_reduce supports only in-place buffers"}
     result = busbw("run", "--dry-run", *options)
-    assert result.stdout.count("  skipped: all_reduce is measured in place only") == 2
+    assert result.stdout.count("  skipped: all_reduce supports only in-place buffers") == 2
     assert "2 of 4 cases are skipped" in result.stderr
 
 

@@ -133,7 +133,7 @@ def compiled_anew() -> Iterator[None]:
 def test_without_llvmlite_there_is_no_row_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
-    assert "llvmlite is not there" in str(compiled_loop.missing())
+    assert "llvmlite cannot be imported" in str(compiled_loop.missing())
     assert row_of([native((int, ()))]) is None
     assert compiled_loop.nothing() is None
 

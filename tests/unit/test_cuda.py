@@ -241,7 +241,7 @@ def test_after_a_capture_that_broke_off_work_goes_on_and_no_other_is_tried(gpu: 
     assert gpu.current == "main of 0", "as before it"
     gpu.spoilt = False
     said = (
-        "torch captures nothing more in this process, since a capture broke off (operation not permitted when stream is"
+        "torch cannot capture any more in this process after a failed capture (operation not permitted when stream is"
     )
     with pytest.raises(BackendError, match=re.escape(said)):
         device.capture([lambda: None])
@@ -297,7 +297,7 @@ def test_two_streams_are_two_in_a_capture_too_however_many_torch_has_handed_out(
 
 def test_one_stream_under_two_names_is_refused(gpu: Gpu) -> None:
     gpu.handed_out = itertools.repeat(7)
-    with pytest.raises(BackendError, match="one stream of cuda:0 twice"):
+    with pytest.raises(BackendError, match="same stream of cuda:0 twice"):
         CudaDevice(0)
 
 
@@ -447,7 +447,7 @@ def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(
     assert backend.peer_in((0,)) is None
     other = peer_access.View(host=own.host, gpu="GPU-other", names={}, access=())
     monkeypatch.setattr(backend, "_views", (own, other))
-    assert "does not see the GPU of rank 1" in str(backend.refuse(OPS["peer_copy"], one))
+    assert "and not that of rank 1" in str(backend.refuse(OPS["peer_copy"], one))
     seen = peer_access.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
     both = peer_access.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
     monkeypatch.setattr(backend, "_views", (seen, both))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from busbw.backends.pytorch.training import step
 from busbw.backends.pytorch.training.descent import METHODS as CLASSES
-from busbw.backends.pytorch.training.descent_rules import Told, retell
+from busbw.backends.pytorch.training.descent_rules import Expected, expected_result
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
 from busbw.errors import UsageError
 from busbw.launch.run_session import refuse_impossible
@@ -31,8 +31,8 @@ WIDTH, RANKS = 16, 3
 PROBLEM = LeastSquares(WIDTH, RANKS, RANKS)
 
 
-def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares = PROBLEM) -> Told:
-    found = retell(problem, name, number, RANKS, steps, ())
+def told(name: str, number: int = 0, steps: int = STEPS, problem: LeastSquares = PROBLEM) -> Expected:
+    found = expected_result(problem, name, number, RANKS, steps, ())
     assert found is not None
     return found
 
@@ -182,12 +182,12 @@ def test_a_matrix_of_full_rank_lacks_nothing() -> None:
 WORKERS = LeastSquares(WIDTH, RANKS, RANKS - 1)
 
 
-def served(bound: int, order: Sequence[int], steps: int) -> Told | None:
-    return retell(WORKERS, "server", bound, RANKS, steps, order)
+def served(bound: int, order: Sequence[int], steps: int) -> Expected | None:
+    return expected_result(WORKERS, "server", bound, RANKS, steps, order)
 
 
 def test_a_server_that_waits_for_all_is_exact() -> None:
-    exact = retell(WORKERS, "exact", 0, RANKS - 1, 8, ())
+    exact = expected_result(WORKERS, "exact", 0, RANKS - 1, 8, ())
     found = served(0, [1, 2, 2, 1] * 4, 8)
     assert exact is not None
     assert found is not None

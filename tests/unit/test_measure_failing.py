@@ -280,13 +280,13 @@ def test_a_rank_that_is_gone_ends_the_wait_of_the_others() -> None:
 
 REFUSALS: list[tuple[Case, str | None]] = [
     (case("all_reduce", 64), None),
-    (case("all_reduce", 64, in_place=False), "in place only"),
-    (case("all_to_all", 64, in_place=True), "out of place only"),
-    (case("ping_pong", 64, group="div:1"), "needs 2 ranks in every group; the smallest here has 1"),
+    (case("all_reduce", 64, in_place=False), "supports only in-place"),
+    (case("all_to_all", 64, in_place=True), "supports only out-of-place"),
+    (case("ping_pong", 64, group="div:1"), "needs at least 2 ranks in every group; the smallest has 1"),
     (case("broadcast", 64, root=3), None),
-    (case("broadcast", 64, root=4), "root 4 is not a rank of every group; the smallest has 4 ranks"),
+    (case("broadcast", 64, root=4), "root 4 is not in every group; the smallest has 4 ranks"),
     (case("broadcast", 64, root=2, group="div:2"), "the smallest has 2 ranks"),
-    (case("all_to_all_v", 64, 3, group="div:2", imbalance=0.5), "groups of one size"),
+    (case("all_to_all_v", 64, 3, group="div:2", imbalance=0.5), "groups of equal size"),
     (case("barrier", 0), None),
 ]
 
@@ -300,10 +300,10 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
 @pytest.mark.parametrize(
     ("threads", "cache", "said"),
     [
-        (2, "flushed", "caches of the others of 2 threads would stay warm"),
+        (2, "flushed", "cache flushed needs 1 thread, not 2"),
         (1, "flushed", None),
         (2, "warm", None),
-        (5, "warm", "a host here has 4 for every rank"),
+        (5, "warm", "a host has 4 per rank"),
     ],
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
@@ -327,7 +327,10 @@ def test_what_goes_host_by_host_is_refused_where_ranks_lie_otherwise(hosts: str)
     if hosts in {"aabb", "aabbcc", "aaabbb"}:
         assert by_hosts is None
     else:
-        assert by_hosts == "it takes as many ranks on every host, one after the other; here they lie otherwise"
+        assert (
+            by_hosts == "the algorithm needs consecutive ranks on each host, the same number on each; "
+            "the placement differs"
+        )
 
 
 def test_the_backend_has_the_last_word() -> None:

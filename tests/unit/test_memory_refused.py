@@ -30,8 +30,8 @@ def test_the_arrays_of_all_ranks_of_a_host_must_fit_into_its_memory() -> None:
     triad = case("stream_triad", GIB, 2)
     assert why_not(triad, {"a": 8 * GIB}, "a", "a") is None
     assert why_not(triad, {"a": 6 * GIB}, "a", "a") == (
-        "too little memory: a had 6 GiB available when the run began and 6.6 GiB are needed, which is 2 ranks × 3 GiB "
-        "of arrays and a margin; ask for smaller --sizes or fewer --ranks"
+        "too little memory: a had 6 GiB available when the run started, but 6.6 GiB are needed (2 ranks × 3 GiB "
+        "of arrays and a margin); use smaller --sizes or fewer --ranks"
     )
     assert why_not(triad, {"a": 4 * GIB, "b": 4 * GIB}, "a", "b") is None, "a memory of its own in each"
     assert "b had 3 GiB" in str(why_not(triad, {"a": 4 * GIB, "b": 3 * GIB}, "a", "b"))

@@ -147,7 +147,7 @@ def test_a_library_that_takes_for_ever_to_load_is_said(tmp_path: Path, monkeypat
     slow.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(slow))
     monkeypatch.setattr(probe, "_ASKS_SECONDS", 0.2)
-    with pytest.raises(LaunchError, match=r"mpi4py has not loaded an MPI library within 0\.2 s; "):
+    with pytest.raises(LaunchError, match=r"mpi4py did not load an MPI library within 0\.2 s; "):
         probe.vendor_of_library()
 
 
@@ -232,17 +232,17 @@ def _spin_until(words: list[str], seconds: float) -> None:
 @pytest.mark.alone
 def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(0.3, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(0.3, lambda error: told.append(str(error)))
     _spin_until(told, 20)
     watch.end()
     assert told
-    assert told[0].startswith("nothing came back from MPI for ")
+    assert told[0].startswith("no MPI call has returned for ")
 
 
 @pytest.mark.alone
 def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_silent(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(0.3, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(0.3, lambda error: told.append(str(error)))
     time.sleep(1.2)
     watch.end()
     assert not told
@@ -251,18 +251,18 @@ def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_s
 @pytest.mark.alone
 def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(0.05, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(0.05, lambda error: told.append(str(error)))
     deadline = time.monotonic() + 20
     while not told and time.monotonic() < deadline:
         time.sleep(0.05)
     watch.end()
-    assert told[0].startswith("nothing came back from MPI for ")
+    assert told[0].startswith("no MPI call has returned for ")
 
 
 @pytest.mark.alone
 def test_who_gets_on_is_not_lost(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
-    watch = backend._Watch(1.0, lambda error: told.append(str(error)))
+    watch = backend._Watchdog(1.0, lambda error: told.append(str(error)))
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
         watch.beats += 1
@@ -278,32 +278,30 @@ _OPEN = "Open MPI v5.0.11, package: Open MPI"
 @pytest.mark.parametrize(
     ("launcher", "version", "advice"),
     [
-        ("mpirun", _MPICH, r"\(MPICH Version: 5\.0\.2\)\. Start the ranks with the mpiexec of that library"),
+        ("mpirun", _MPICH, r"\(MPICH Version: 5\.0\.2\)\. Start the ranks with that library's mpiexec"),
         ("srun", _MPICH, r"\(MPICH Version: 5\.0\.2\); start the ranks with srun --mpi=pmi2$"),
         ("srun", _OPEN, r"\(Open MPI v5\.0\.11\); start the ranks with srun --mpi=pmix$"),
-        ("srun", "MVAPICH 4.1", r"start the ranks with the --mpi of srun that it was built for \(srun --mpi=list\)$"),
+        ("srun", "MVAPICH 4.1", r"with the srun --mpi type that it was built for \(see srun --mpi=list\)$"),
     ],
 )
 def test_another_world_than_the_promised_one_is_refused(launcher: str, version: str, advice: str) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
     backend.refuse_another_world((2, 4), (2, 4), launcher, version)
-    with pytest.raises(LaunchError, match=rf"{launcher} stated rank 2 of 4, but MPI says rank 0 of 1: .*{advice}"):
+    with pytest.raises(LaunchError, match=rf"{launcher} reports rank 2 of 4, but MPI reports rank 0 of 1: .*{advice}"):
         backend.refuse_another_world((2, 4), (0, 1), launcher, version)
 
 
 def test_a_process_manager_that_the_library_was_built_without_is_refused_before_it_ends_the_process() -> None:
     backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
     pmix = {"PMIX_RANK": "0"}
-    with pytest.raises(LaunchError, match=r"--mpi=pmix, which MPICH Version: 5\.0\.2 does not understand.*--mpi=pmi2"):
+    with pytest.raises(LaunchError, match=r"--mpi=pmix is not supported by MPICH Version: 5\.0\.2; .*--mpi=pmi2"):
         backend.refuse_another_manager("srun", pmix, _MPICH)
     backend.refuse_another_manager("srun", pmix, _MPICH.replace("gforker", "gforker --with-pmix=/usr"))
     backend.refuse_another_manager("srun", pmix, _OPEN)
     backend.refuse_another_manager("srun", {"PMI_RANK": "0"}, _MPICH)
     backend.refuse_another_manager("mpirun", pmix, _MPICH)
     open_mpis = {**pmix, **_OPEN_MPI}
-    words = (
-        r"the mpirun of Open MPI started the ranks, and mpi4py has loaded MPICH Version: 5\.0\.2, .* mpiexec of MPICH"
-    )
+    words = r"Open MPI's mpirun started the ranks, but mpi4py has loaded MPICH Version: 5\.0\.2, .* MPICH's mpiexec"
     with pytest.raises(LaunchError, match=words):
         backend.refuse_another_manager("mpirun", open_mpis, _MPICH)
     backend.refuse_another_manager("mpirun", open_mpis, _OPEN)
@@ -318,7 +316,7 @@ def test_ranks_that_share_cores_ask_for_the_level_with_which_they_yield(
 ) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
     assert backend.thread_level(asked, ranks, 2) == level
-    with pytest.raises(LaunchError, match="MPI has single, funneled, serialized, multiple"):
+    with pytest.raises(LaunchError, match="expected one of single, funneled, serialized, multiple"):
         backend.thread_level("many", ranks, 2)
 
 
@@ -359,7 +357,7 @@ except LaunchError as error:
     )
     assert ran.returncode == 1, ran.stderr
     assert ran.stderr.startswith("mpi4py cannot load an MPI library on ")
-    assert f"{library}: file too short; MPI4PY_LIBMPI names one" in ran.stderr
+    assert f"{library}: file too short; set MPI4PY_LIBMPI to its path" in ran.stderr
 
 
 def test_a_number_that_the_library_wants_is_given_to_no_pipe_meanwhile() -> None:

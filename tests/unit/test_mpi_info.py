@@ -130,7 +130,7 @@ def test_whether_gpu_memory_is_taken_is_what_the_library_says(
 
 
 @pytest.mark.parametrize(
-    ("aware", "said"), [(True, None), (False, "does not take CUDA memory"), (None, "it is not tried")]
+    ("aware", "said"), [(True, None), (False, "is not CUDA-aware"), (None, "it is unknown whether")]
 )
 def test_a_library_that_does_not_say_yes_gets_no_address_of_a_gpu(*, aware: bool | None, said: str | None) -> None:
     told = info.unaware("Some MPI 1.0", aware=aware)
@@ -145,11 +145,11 @@ def test_the_library_is_asked_in_a_world_of_one_rank_of_its_own(
     monkeypatch.setenv("PMI_FD", "77")
     probe.unaware.cache_clear()
     told = probe.unaware()
-    assert told is None or "CUDA memory" in told
+    assert told is None or "CUDA-aware" in told
     assert "could not be asked" not in str(told)
     monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
     probe.unaware.cache_clear()
-    assert "MPI could not be asked whether it takes CUDA memory" in str(probe.unaware())
+    assert "MPI could not be queried for CUDA support" in str(probe.unaware())
     probe.unaware.cache_clear()
 
 
@@ -193,8 +193,8 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
     [
         ("all_reduce", {"mode": "graph"}, "captured"),
         ("all_reduce", {"pre_enqueue": True}, "held"),
-        ("all_reduce", {"mode": "overlap"}, "the computation is the host's"),
-        ("all_reduce", {"cache": "flushed"}, "caches of the host"),
+        ("all_reduce", {"mode": "overlap"}, "mode overlap computes on the host"),
+        ("all_reduce", {"cache": "flushed"}, "cache flushed uses the host's cache size"),
         ("memory_copy", {}, "does not block the host"),
     ],
 )

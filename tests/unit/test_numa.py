@@ -203,18 +203,16 @@ def why_not(one: Case, *nodes: int) -> str | None:
 
 def test_a_host_with_one_node_has_no_choice() -> None:
     one = case("memory_copy", 4096, 1, numa_node=0)
-    assert why_not(one, 0) == "there is no NUMA node to choose: a host here has one, or its system tells of none"
+    assert why_not(one, 0) == "there is no NUMA node to choose: a host has only one, or its system reports none"
     assert why_not(one) == why_not(one, 0)
-    assert why_not(replace(one, numa_node=2), 0, 1) == "there is no NUMA node 2 on every host; there are 0, 1"
+    assert why_not(replace(one, numa_node=2), 0, 1) == "not every host has NUMA node 2; all have 0, 1"
     assert "NUMA" not in str(why_not(replace(one, numa_node=1), 0, 1))
     assert "NUMA" not in str(why_not(replace(one, numa_node=None)))
 
 
 def test_a_kernel_on_a_gpu_lies_on_no_node() -> None:
     one = case("stream_triad", 4096, 1, numa_node=1, device="cuda")
-    assert (
-        LOCAL["stream_triad"].refuse(one) == "the buffers are memory of the GPU, which lies on no NUMA node of the host"
-    )
+    assert LOCAL["stream_triad"].refuse(one) == "--numa-node applies to host memory; the buffers are in GPU memory"
 
 
 def test_nodes_are_those_of_every_host() -> None:

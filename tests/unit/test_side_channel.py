@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from busbw.backends import side_channel
-from busbw.backends.side_channel import answers, serve_store, wait_warily
+from busbw.backends.side_channel import collect_reports, serve_store, wait_warily
 from busbw.backends.signing import key_of, signed, verified
 from busbw.errors import BackendError
 
@@ -71,13 +71,13 @@ def test_a_wary_wait_ends_when_another_rank_gives_up(store: dist.Store) -> None:
     waiting = threading.Thread(target=wait_for_it, daemon=True)
     waiting.start()
     # One rank only: of two that give up at once, the wait may see either first.
-    assert answers(store, 1, {0: "Timed out"}) == {0: "Timed out"}
+    assert collect_reports(store, 1, {0: "Timed out"}) == {0: "Timed out"}
     waiting.join(20)
     assert told == ["rank 0 has given up"]
 
 
 def test_all_that_have_something_to_say_are_heard(store: dist.Store) -> None:
-    assert answers(store, 2, {0: "Timed out", 1: "as rank 0 says"}) == {0: "Timed out", 1: "as rank 0 says"}
+    assert collect_reports(store, 2, {0: "Timed out", 1: "as rank 0 says"}) == {0: "Timed out", 1: "as rank 0 says"}
 
 
 def test_a_wary_wait_gives_what_the_work_gives(store: dist.Store) -> None:
@@ -90,10 +90,10 @@ def test_a_wary_wait_gives_what_the_work_gives(store: dist.Store) -> None:
 
 def test_who_does_not_answer_is_not_heard(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.0)
-    assert answers(store, 3, {0: "Timed out"}) == {0: "Timed out"}
+    assert collect_reports(store, 3, {0: "Timed out"}) == {0: "Timed out"}
     store.set("busbw/failed/2", signed(b"", "failed/2", "Timed out, too"))
     monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.2)
-    assert answers(store, 3, {0: "Timed out"}) == {0: "Timed out", 2: "Timed out, too"}
+    assert collect_reports(store, 3, {0: "Timed out"}) == {0: "Timed out", 2: "Timed out, too"}
 
 
 def test_hanging_up_closes_every_connection_but_those_to_the_store(store: dist.TCPStore) -> None:
@@ -105,7 +105,7 @@ def test_hanging_up_closes_every_connection_but_those_to_the_store(store: dist.T
         pipe, end = socket.socketpair()
         with accepted, pipe, end:
             other = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=10))
-            side_channel.hang_up(store.port)
+            side_channel.shut_connections(store.port)
             accepted.settimeout(5)
             assert accepted.recv(1) == b"", "who waited for this rank sees that it is gone"
             pipe.setblocking(False)
@@ -123,7 +123,10 @@ def test_a_rank_lets_go_of_the_others_before_it_listens(store: dist.Store) -> No
         known.append(store.check(["busbw/failed/0"]))
         store.set("busbw/failed/1", signed(b"", "failed/1", "the connection was closed"))
 
-    assert answers(store, 2, {0: "reset by peer"}, leave) == {0: "reset by peer", 1: "the connection was closed"}
+    assert collect_reports(store, 2, {0: "reset by peer"}, leave) == {
+        0: "reset by peer",
+        1: "the connection was closed",
+    }
     assert known == [True], "its own reason comes first"
 
 
@@ -143,18 +146,18 @@ def test_a_word_that_no_rank_has_signed_is_neither_heard_nor_ends_a_wait(
     ]
     for word in forged:
         store.set("busbw/failed/1", word)
-        assert answers(store, 2, {0: "mine"}, key=KEY) == {0: "mine"}, word
+        assert collect_reports(store, 2, {0: "mine"}, key=KEY) == {0: "mine"}, word
     work = Waiting()
     threading.Timer(0.3, work.over.set).start()
     store.set("busbw/failed/0", forged[0])
     wait_warily(work.is_completed, store, 2, KEY)
     store.set("busbw/failed/1", own)
-    assert answers(store, 2, {0: "mine"}, key=KEY) == {0: "mine", 1: "Timed out"}
+    assert collect_reports(store, 2, {0: "mine"}, key=KEY) == {0: "mine", 1: "Timed out"}
 
 
 def test_what_a_rank_says_is_one_line_of_bounded_length(store: dist.Store) -> None:
     store.set("busbw/failed/1", signed(KEY, "failed/1", "one\nrank 2 says: \x1b[31mforged\u202e" + "x" * 100_000))
-    heard = answers(store, 2, {0: "mine"}, key=KEY)[1]
+    heard = collect_reports(store, 2, {0: "mine"}, key=KEY)[1]
     assert heard.startswith("one rank 2 says:  [31mforged x")
     assert heard.isprintable()
     assert len(heard) <= 1000
@@ -171,7 +174,7 @@ def test_a_store_that_does_not_answer_holds_up_neither_the_last_words_nor_a_wary
     left: list[bool] = []
     cut = cast("dist.Store", Unreachable())
     began = time.monotonic()
-    assert answers(cut, 3, {1: "Timed out"}, lambda: left.append(True)) == {1: "Timed out"}
+    assert collect_reports(cut, 3, {1: "Timed out"}, lambda: left.append(True)) == {1: "Timed out"}
     assert left == [True], "who waits for this rank is woken all the same"
     work = Waiting(error="Timed out")
     threading.Timer(0.1, work.over.set).start()

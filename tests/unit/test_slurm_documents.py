@@ -77,9 +77,9 @@ PROVOKED = {
     ),
     "unit/test_mpi.py": (
         "a launcher that busbw does not know",
-        "mpi4py has not loaded an MPI library within",
+        "mpi4py did not load an MPI library within",
         "ended before it reported its rank",
-        "does not understand",
+        "is not supported by",
     ),
     "cluster/test_slurm.py": ("start the ranks with", "the step produced no run and ended with exit status"),
     "cluster/test_slurm_jobs.py": (
@@ -88,7 +88,7 @@ PROVOKED = {
         "requeued; continuing run",
     ),
     "cluster/test_slurm_lost.py": ("did not answer during",),
-    "cluster/test_launchers.py": ("the mpirun of Open MPI started the ranks, and mpi4py has loaded", "reach rank 0 at"),
+    "cluster/test_launchers.py": ("Open MPI's mpirun started the ranks, but mpi4py has loaded", "reach rank 0 at"),
 }
 """File of tests → what it brings busbw to say of something that went wrong: the guide says what to do then."""
 

@@ -14,7 +14,7 @@ from testing.synthetic import case
 from busbw.backends.base import Operation
 from busbw.backends.faults import WrappingBackend
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.sync import WindowStart, synchronizer_for
+from busbw.measure.sync import WindowSync, synchronizer_for
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -113,7 +113,7 @@ def test_a_sample_costs_as_many_messages_as_the_ranks_have_binary_digits() -> No
 
 def windows(backend: FakeBackend, lasts_ns: Callable[[int, int], int], batches: Sequence[int]) -> list[object]:
     """The lengths of the windows of some batches, and which of them were missed here."""
-    start = WindowStart(backend, one_clock(backend))
+    start = WindowSync(backend, one_clock(backend))
     told: list[object] = []
     for number, count in enumerate(batches):
         start.begin(count, 1_000)
@@ -145,7 +145,7 @@ def test_windows_that_were_missed_now_and_then_stay_as_they_are() -> None:
 
 def test_windows_follow_the_pace_of_what_they_are_for() -> None:
     def work(backend: FakeBackend) -> list[int]:
-        start = WindowStart(backend, one_clock(backend))
+        start = WindowSync(backend, one_clock(backend))
         lengths = []
         for pace in (1_000, 20_000):
             start.begin(2, pace)
@@ -262,7 +262,7 @@ def test_a_missed_window_of_an_overlap_is_that_of_its_sample() -> None:
     ("place", "said"),
     [
         (Place(oversubscribed=True, comparable=True), "needs a core for every rank"),
-        (Place(oversubscribed=False, comparable=False), "a clock that all ranks read or are synchronised to"),
+        (Place(oversubscribed=False, comparable=False), "a clock that all ranks share or are synchronised to"),
         (Place(oversubscribed=False, comparable=True), None),
     ],
 )

@@ -1,4 +1,4 @@
-"""The table of backends. Their libraries are loaded only when one is opened."""
+"""The table of backends. A library is loaded only when its backend is opened."""
 
 import importlib.util
 import math
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
@@ -19,7 +20,7 @@ from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 
 
 def _lazily(module: str, name: str) -> Callable[..., Any]:
-    """What is called so in a module that costs a second, torch's or MPI's: it is loaded by the first call."""
+    """Function ``name`` of a backend module that takes a second to import; the first call imports it."""
 
     def called(*arguments: object) -> Any:  # noqa: ANN401 - whatever it returns
         return getattr(importlib.import_module(f"busbw.backends.{module}"), name)(*arguments)
@@ -32,98 +33,104 @@ def _torch_missing() -> str | None:
 
 
 def _cuda_missing(what: str) -> str | None:
-    """Why ``what`` cannot be had: as far as it can be told without importing torch, which would start CUDA in a process
-    that is to fork its ranks.
+    """Reasons why ``what`` is unavailable, as far as known without importing torch.
+
+    torch would initialise CUDA in this process, which is going to fork the ranks.
     """
-    notes = _torch_notes()
-    if notes is None:
+    version_file = _torch_version_file()
+    if version_file is None:
         return "torch is not installed"
     reasons = []
     if not _device_files():
         reasons.append("there is no CUDA device")
     elif not _gpus():
         reasons.append(f"{' or '.join(_HIDING[_for_amd()])} hides every GPU")
-    if not (_built_with("cuda", notes) or _built_with("hip", notes)):
+    if not (_built_with("cuda", version_file) or _built_with("hip", version_file)):
         reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without {what}")
     return "; ".join(reasons) or None
 
 
 _CUDA_DEVICES = ("nvidia[0-9]*", "dxg", "nvhost-gpu")
-"""Device files of the NVIDIA driver: on a Linux host, in WSL, on Jetson."""
+"""Device files of the NVIDIA driver on a Linux host, in WSL and on Jetson."""
 
 _AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
-"""What AMD's driver computes on: GPUs, and processors, whose gpu_id is 0."""
+"""Compute nodes of AMD's driver: GPUs, and CPUs with gpu_id 0."""
 
 _HIDING = {
     False: ("CUDA_VISIBLE_DEVICES",),
     True: ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-"""For GPUs of AMD or not: the variables that say which of them a process is shown (HIP reads CUDA's name, too)."""
+"""Whether the GPUs are AMD's → variables that restrict which GPUs a process sees (HIP reads CUDA's name too)."""
 
 
 def _for_amd() -> bool:
-    """Whether this torch drives GPUs of AMD, which it calls CUDA devices, and RCCL NCCL."""
-    notes = _torch_notes()
-    return notes is not None and _noted("hip", notes) not in {None, "None"}
+    """Whether this torch is built for AMD GPUs; it calls them CUDA devices, and RCCL NCCL."""
+    version_file = _torch_version_file()
+    return version_file is not None and _build_option("hip", version_file) not in {None, "None"}
 
 
 def _device_files() -> int:
-    """How many GPUs the driver of those that torch was built for tells of."""
+    """Number of GPUs of torch's vendor that the driver reports."""
     if not _for_amd():
         return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
     found = 0
     for identity in _AMD_NODES.glob("*/gpu_id"):
-        with suppress(OSError):  # one that belongs to another container cannot be read
+        with suppress(OSError):  # a GPU that belongs to another container cannot be read
             found += identity.read_text(encoding="utf-8").strip() not in {"", "0"}
     return found
 
 
 def _gpus() -> int:
-    """GPUs that CUDA shows to a process, as far as can be told without starting CUDA."""
+    """Number of GPUs that a process can see, as far as known without initialising CUDA."""
     return int(min(_device_files(), *(_shown(os.environ.get(name)) for name in _HIDING[_for_amd()])))
 
 
 def _shown(entries: str | None) -> float:
-    """How many GPUs a variable lets a process see at most."""
+    """Most GPUs that a variable with these ``entries`` lets a process see."""
     if entries is None:
         return math.inf
-    # CUDA stops at the first entry that it does not know; -1 is the usual way to show none.
+    # CUDA stops at the first invalid entry; -1 is the usual way to hide all.
     return len(list(takewhile(lambda entry: entry.strip() not in {"", "-1"}, entries.split(","))))
 
 
-def _torch_notes() -> Path | None:
-    """The file in which torch notes how it was built; None where there is no torch."""
+def _torch_version_file() -> Path | None:
+    """The file in which torch records its build options; None if torch is not installed."""
     spec = importlib.util.find_spec("torch")
     return None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
 
 
-def _built_with(what: str, notes: Path) -> bool:
-    """Whether torch was built with ``what`` (``cuda``, ``hip``). Where CUDA is not noted torch itself will say."""
-    return _noted(what, notes) not in ({None, "None"} if what == "hip" else {"None"})
+def _built_with(what: str, version_file: Path) -> bool:
+    """Whether torch was built with ``what`` (``cuda``, ``hip``); yes for CUDA if unrecorded, since torch will tell."""
+    return _build_option(what, version_file) not in ({None, "None"} if what == "hip" else {"None"})
 
 
-def _noted(what: str, notes: Path) -> str | None:
+def _build_option(what: str, version_file: Path) -> str | None:
     try:
-        noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", notes.read_text(encoding="utf-8"), re.MULTILINE)
+        noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", version_file.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
     return None if noted is None else noted[1].strip()
 
 
 def _mpi_missing() -> str | None:
-    """What can be told without loading MPI, which only ranks should do."""
+    """Reason why MPI is unavailable, as far as known without loading it, which only ranks should do."""
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed: pip install 'busbw[mpi]', or mpi4py alone where the system has an MPI"
+        return "mpi4py is not installed: pip install 'busbw[mpi]', or only mpi4py if the system has an MPI"
     return _torch_missing()
 
 
 def _mpi_cuda_missing() -> str | None:
     missing = _mpi_missing()
-    if missing is not None:
-        return missing
-    reasons = [reason for reason in (_cuda_missing("the GPU's memory"), unaware()) if reason]
-    return "; ".join(reasons) or None
+    return missing or "; ".join(filter(None, (_cuda_missing("the GPU's memory"), unaware()))) or None
 
+
+_mpi_row = partial(
+    BackendRow,
+    packages=("torch", "mpi4py", *MPI_PACKAGES),
+    started_by="mpiexec",
+    facts=_lazily("mpi.info", "facts"),
+    native=True,
+)
 
 BACKENDS: dict[str, BackendRow] = {
     row.name: row
@@ -140,7 +147,7 @@ BACKENDS: dict[str, BackendRow] = {
         BackendRow(
             name="nccl",
             device="cuda",
-            summary="torch.distributed over NCCL: one NVIDIA GPU a rank, or one of AMD over RCCL",
+            summary="torch.distributed over NCCL (AMD: RCCL): one GPU per rank",
             missing=lambda: _cuda_missing("NCCL"),
             open=_lazily("pytorch.nccl", "NcclBackend"),
             traits=BackendTraits(cost_models="nccl", transport="nccl-net"),
@@ -148,37 +155,29 @@ BACKENDS: dict[str, BackendRow] = {
             facts=_lazily("pytorch.nccl", "facts"),
             places=_gpus,
         ),
-        BackendRow(
+        _mpi_row(
             name="mpi",
             device="cpu",
-            summary="MPI through mpi4py: CPU ranks, whatever network the library has",
+            summary="MPI through mpi4py: CPU ranks, any network of the library",
             missing=_mpi_missing,
             open=_lazily("mpi.backend", "MpiBackend"),
             traits=BackendTraits(cost_models="mpi", transport="mpi-net"),
-            packages=("torch", "mpi4py", *MPI_PACKAGES),
-            started_by="mpiexec",
-            facts=_lazily("mpi.info", "facts"),
-            native=True,
         ),
-        BackendRow(
+        _mpi_row(
             name="mpi-cuda",
             device="cuda",
-            summary="MPI through mpi4py: one NVIDIA GPU a rank, whose memory the library takes",
+            summary="CUDA-aware MPI through mpi4py: one NVIDIA GPU per rank",
             missing=_mpi_cuda_missing,
             open=_lazily("mpi.cuda", "MpiCudaBackend"),
             traits=BackendTraits(cost_models="mpi-cuda", transport="mpi-net"),
-            packages=("torch", "mpi4py", *MPI_PACKAGES),
             places=_gpus,
-            started_by="mpiexec",
-            facts=_lazily("mpi.info", "facts"),
-            native=True,
         ),
     )
 }
 
 
 def backend_named(name: str) -> BackendRow:
-    """The row of one backend. Raises UsageError that lists the known ones."""
+    """The row of backend ``name``. Raises UsageError that lists the known backends."""
     if name not in BACKENDS:
         refuse_unknown("backend", name, BACKENDS)
     return BACKENDS[name]

@@ -1,4 +1,4 @@
-"""The seam between the instrument and a communication library: small enough that a fake fits behind it."""
+"""The interface between the instrument and a communication library, small enough to be implemented by a fake."""
 
 import os
 import threading
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,33 +23,45 @@ from busbw.system.device import Device, DeviceConditions
 if TYPE_CHECKING:
     import torch
 
+_Record = TypeVar("_Record")
+
 Vector = npt.NDArray[np.int64]
 Call = Callable[[], object]
 
 Wait = Callable[[], object]
 Post = Callable[[], Wait]
-"""Starts an operation and returns what waits for it; there is no other way to start one without finishing it."""
+"""Starts a nonblocking operation and returns the call that waits for it."""
 
 
 def do_nothing() -> None:
-    """A call where there is nothing to do."""
+    """A call without any effect."""
+
+
+def in_order(*calls: Call) -> Call:
+    """One call that makes ``calls`` in order."""
+
+    def call_all() -> None:
+        for call in calls:
+            call()
+
+    return call_all
 
 
 Span = tuple[str, int, int]
-"""A piece of a step: ``compute`` or the name of a call, when it began and when it ended, ns of a clock."""
+"""One interval of a step: ``compute`` or the name of a call, start and end, ns of a clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A step of training taken apart: the whole of it, the same without what is sent, and what is sent without the
-    rest. All ranks call them together, and ``prepare`` before each, outside of its time.
+    """Separate runs of the parts of a training step. All ranks call each together, after an untimed ``prepare``.
 
-    steps: how many of them the three are. gaps: as in ``records.StepParts``.
-    timeline: takes the step once more and says what it does by the clock that it is given.
-    profile: takes it once more, and returns the trace that the library's own profiler writes.
-    sent: op, ranks of the group and S → calls of this rank.
-    memory: bytes at the peak, of weights, and of gradients, on this rank; None: not measured. The rest as in
-    ``records.StepParts``.
+    step, compute, communicate: the whole step, the step without communication, and its communication only.
+    timeline: runs the step once more and returns its spans by the given clock.
+    profile: runs the step once more and returns the trace of the library's own profiler.
+    sent: (op, ranks of the group, S in bytes) → calls of this rank.
+    memory: peak bytes, bytes of weights and of gradients on this rank (None: not measured).
+    steps: training steps in each of step, compute and communicate.
+    The other fields are as in ``records.StepParts``.
     """
 
     prepare: Call
@@ -69,23 +82,20 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation bound to its buffers: ``call`` returns when this rank has finished it, ``post`` starts it and
-    returns what finishes it (None: the library cannot do the two apart). Both raise what the backend ``raises``. On a
-    device, finished means that nothing which is handed over later runs before it has.
+    """An operation bound to its buffers. ``call`` and ``post`` raise the backend's errors.
 
-    ``native`` is what ``call`` does, for a compiled loop that makes rows of it (None: only Python can call it).
-    ``free`` gives back what the library holds for this operation, once it will not be called any more. ``wrong`` counts
-    the elements that are not what the last call had to leave, where the layout of the buffers does not say it (None: it
-    does). ``prepare`` is done before every call that is checked or sampled, outside of its time and before the ranks
-    come together; it raises as the call does (None: nothing). Of several
-    sets of buffers only the first one's is asked, and once for all calls of a sample: what has to be prepared for each
-    call says so (``Op.fresh``, ``Op.stores``), and has one set. ``cross_check`` has another tool do the same, and gives
-    it up after so many seconds.
-
-    ``buffers`` are those that it sends from and receives into, where they have to be elsewhere than those that it was
-    given: in memory of the host, or of another device (None: those that it was given).
-
-    ``parts`` takes a step of training apart, once its samples are taken; all ranks call it (None: it is no such step).
+    call: returns when this rank has completed the operation. On a device: when later work is ordered after it.
+    post: starts the operation and returns its wait (None: the operation has no nonblocking form).
+    native: the same call for the compiled loop (None: only Python can call it).
+    free: releases the library's resources after the last call.
+    wrong: counts wrong elements after a call (None: the layout of the buffers determines the expected data).
+    prepare: untimed work before every checked call and every sample, before the ranks synchronise (None: nothing).
+        Only the first buffer set's is called, once per sample. Ops that need it before each call have one buffer set
+        and one call per sample (``Op.fresh``, ``Op.stores``).
+    cross_check: runs another tool on the same operation, with a time limit in seconds (None: there is no tool).
+    buffers: send and receive buffers if the operation had to replace the given ones, for example by memory of the host
+        or of another device (None: the given ones).
+    parts: separate runs of a training step's parts, after sampling; collective (None: not a training step).
     """
 
     call: Call
@@ -106,16 +116,19 @@ def _end_here(error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This rank's place among the others, as the launcher stated it.
+    """This rank's place among all ranks, as stated by the launcher.
 
-    ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
-    environment says how to meet). ``timeout_seconds`` bounds every wait for another rank. ``local_size`` is how many
-    ranks this host has, ``node`` its number (None: not stated). ``folder`` is where operations on storage make their
-    files (None: the plan has none of them). ``key`` is what the ranks of this launch sign with on the store.
-
-    A backend whose calls never end by themselves watches them from a thread and calls ``lost`` when this rank has got
-    nowhere for the timeout, and for ``batch_seconds``, what it may measure without a word with the others, on top. The
-    rank is still in that call and cannot be called back: ``lost`` says why and ends the process.
+    rank, size, local_rank: rank, number of ranks, and rank within the host.
+    launcher: name of the launcher.
+    timeout_seconds: limit of every wait for another rank.
+    store: host and port of the launcher's key-value store (None: taken from the launcher's environment variables).
+    folder: where storage operations create their files (None: the plan has no storage operations).
+    local_size: ranks on this host (None: unknown).
+    node: number of this host (None: unknown).
+    batch_seconds: longest time between two control messages while measuring.
+    key: key with which the ranks of this launch sign messages on the store.
+    lost: reports the error and ends the process. A backend whose calls may block forever runs a watchdog thread, which
+        calls it after ``timeout_seconds + batch_seconds`` without progress.
     """
 
     rank: int
@@ -135,12 +148,10 @@ class World:
 class Backend(Protocol):
     """One rank's handle on a library. Every method but ``refuse`` and ``bind`` may raise BackendError.
 
-    ``raises`` is what bound operations raise as they are, BackendError among them: catching and renaming is done around
-    a whole loop, so that there is nothing but the library's call in the timed region; ``explain`` puts such an error
-    into words.
-
-    ``device`` is what its operations run on when that is not the processor of the host: bound calls then hand their
-    work over and return, waiting makes the device's stream wait, and ``device.synchronise`` is when it is finished.
+    raises: exceptions that bound operations raise unchanged, including BackendError. They are converted outside the
+        timed loop (``explained``), so that the timed region contains only the library's call.
+    device: device that operations run on (None: the CPU). Bound calls then enqueue work and return, waits block only
+        the stream, and ``device.synchronise`` completes the work.
     """
 
     rank: int
@@ -149,66 +160,70 @@ class Backend(Protocol):
     device: Device | None
 
     def explain(self, error: Exception) -> str:
-        """What ``error`` says, in one line."""
+        """The message of ``error`` in one line."""
 
     def refuse(self, op: Op, case: Case) -> str | None:
-        """Why this backend cannot run ``case``; None when it can."""
+        """Reason why this backend cannot run ``case``, or None."""
 
     def allocate(self, count: int, dtype: str) -> "torch.Tensor":
         """A new 1-D buffer of ``count`` elements on the device of the backend, its pages touched by this rank."""
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
-        """Make the groups that ``bind`` will be asked for. All ranks of the world call it, with the same groups."""
+        """Create the groups that ``bind`` will use. Collective over all ranks, with the same groups on each."""
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: "torch.Tensor", receive: "torch.Tensor", traffic: Matrix
     ) -> Operation:
-        """``op`` over ``group`` with these buffers, prepared as far as can be."""
+        """Bind ``op`` over ``group`` to these buffers, with as much preparation as possible."""
 
     def barrier(self) -> None:
-        """Return when every rank of the world has come."""
+        """Return when every rank of the world has entered."""
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
-        """Element-wise over all ranks, apart from the traffic that is measured; every rank gets the result.
+        """Element-wise all-reduce over all ranks, separate from the measured traffic.
 
-        ``wary``: this rank has just seen an operation fail and does not know whether the world still stands. It waits
-        no longer than until another one gives up (``fail``): who waits on a second time is taken for lost.
+        wary: an operation just failed on this rank, so others may be gone. The wait then ends as soon as another rank
+        calls ``fail``; waiting through a second timeout would make the others consider this rank lost.
         """
 
     def send(self, to: int, values: Sequence[int]) -> None:
-        """Send ``values`` to a rank, apart from the traffic that is measured."""
+        """Send ``values`` to a rank, separate from the measured traffic."""
 
     def receive(self, source: int, count: int) -> Vector:
-        """Wait for ``count`` values of a rank."""
+        """Receive ``count`` values from a rank."""
 
     def swap(self, to: int, source: int) -> None:
-        """Tell rank ``to`` that this rank is here, and wait for the same from rank ``source``."""
+        """Send an empty message to rank ``to`` and wait for one from rank ``source``."""
 
     def share(self, text: str) -> list[str]:
-        """Every rank's text, by rank, at every rank."""
+        """Gather the text of every rank on every rank, in rank order."""
 
     def conditions(self) -> DeviceConditions | None:
-        """How the GPU of this rank stands, whoever times its work; None where it has none, or nobody tells."""
+        """State of this rank's GPU (clock, throttling); None without a GPU or without NVML."""
 
     def moved_factor(self, op: Op) -> float:
-        """How many times the least possible bytes this library is known to move for ``op`` (1 when it is optimal)."""
+        """Bytes that this library is known to move for ``op`` over the necessary bytes (1: optimal)."""
 
     def fail(self, text: str) -> dict[int, str]:
-        """Tell the others that this rank failed, and return what every rank that still answers has to say."""
+        """Report this rank's failure to the others; returns the report of every rank that still answers."""
 
     def close(self) -> None:
-        """Leave the world. Never waits for a rank that is gone."""
+        """Leave the world. Never waits for a rank that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can), ``places`` how
-    many ranks have a device of their own here (None: any number). ``started_by`` is what has to start its ranks: any
-    launcher, or one that speaks to the library. ``packages`` are those of pip that it is made of, as far as they are
-    installed. ``facts`` is what the library says of itself once it is open, by its name.
-    ``native``: what it binds can be called by a compiled loop. ``traits`` is stored with a run for its analysis.
+    """A row of the table of backends.
 
-    ``open`` is called on every rank and returns when the world has formed. Raises LaunchError when it does not.
+    name, device, summary: name, ``cpu`` or ``cuda``, and description in one line.
+    missing: reason why it cannot run on this machine (None: it can).
+    open: joins the world on every rank; returns when it is complete, or raises LaunchError.
+    traits: properties that are stored with a run for its analysis.
+    packages: its pip packages; some may not be installed.
+    places: how many ranks can have their own device here (None: any number).
+    started_by: required launcher: any, or one that the library supports.
+    facts: properties that the library reports once it is open.
+    native: whether the compiled loop can make its calls.
     """
 
     name: str
@@ -226,7 +241,7 @@ class BackendRow:
 
 @contextmanager
 def no_longer_than(seconds: float, otherwise: Callable[[], None]) -> Iterator[None]:
-    """Call ``otherwise``, from another thread, when what is done meanwhile takes longer; it must let threads run."""
+    """Call ``otherwise`` from another thread if the body takes longer; the body must release the GIL."""
     timer = threading.Timer(seconds, otherwise)
     timer.daemon = True
     timer.start()
@@ -238,15 +253,21 @@ def no_longer_than(seconds: float, otherwise: Callable[[], None]) -> Iterator[No
 
 @contextmanager
 def explained(backend: Backend) -> Iterator[None]:
-    """What ``backend`` raises becomes BackendError, in its words."""
+    """Convert the errors of ``backend`` into BackendError with its explanation."""
     try:
         yield
     except backend.raises as error:
         raise BackendError(backend.explain(error)) from error
 
 
+def records_of_every_rank(backend: Backend, mine: object, kind: type[_Record]) -> list[_Record]:
+    """Gather ``mine`` of every rank on every rank, decoded as ``kind``. Raises BackendError."""
+    texts = backend.share(msgspec.json.encode(mine).decode())
+    return [msgspec.json.decode(text, type=kind) for text in texts]
+
+
 def of_every_rank(backend: Backend, mine: Sequence[int]) -> Vector:
-    """Numbers of every rank, at every rank: ranks × as many as each brings. Raises BackendError."""
+    """Gather ``mine`` of every rank on every rank: an array of ranks × values. Raises BackendError."""
     table = np.zeros((backend.size, len(mine)), dtype=np.int64)
     table[backend.rank] = mine
     return backend.reduce(table.reshape(-1), "sum").reshape(table.shape)

@@ -1,8 +1,8 @@
-"""A compiled loop: a row of calls without Python between them, as a program in C would make it.
+"""The compiled loop: back-to-back calls without Python between them, as in a C program.
 
-What a backend binds to its buffers may come as functions of C with their arguments (``Native``). One small loop,
-compiled by LLVM in each process that needs it (0.02 s), goes through a table of them. Without llvmlite, or where it
-cannot compile, there is no such loop, and Python makes the calls. While it runs, other threads of Python run too.
+A backend can describe a bound call as C functions with their arguments (``Native``). A small loop, compiled by LLVM in
+each process that needs it (0.02 s), calls them from a table. Without llvmlite, or where it cannot compile, Python makes
+the calls. The loop releases the GIL, so other Python threads run meanwhile.
 """
 
 import ctypes
@@ -14,13 +14,13 @@ from functools import cache, partial
 import numpy as np
 
 _MOST_ARGUMENTS = 12
-"""Of a step; MPI_Sendrecv has as many. Every function is called with so many."""
+"""Arguments with which every function is called; MPI_Sendrecv needs them all."""
 
 _WIDTH = 1 + _MOST_ARGUMENTS
 
 _MACHINES = {"x86_64", "aarch64"}
-"""Where a function may be called with more arguments than it takes, each in 64 bits whatever its own width: by the
-calling conventions of Linux on these (System V ABI; AAPCS64) the caller alone lays them down and removes them.
+"""Machines on which a function may be called with surplus arguments, each widened to 64 bits: in their Linux calling
+conventions (System V ABI; AAPCS64) the caller both passes and removes the arguments.
 """
 
 _PLACES = range(1, _WIDTH)
@@ -30,7 +30,8 @@ _LOADS = "".join(
 _ARGUMENTS = ", ".join(f"i64 %argument{n}" for n in _PLACES)
 
 _LOOP = f"""
-; The table, its length, the step to begin with (then the next one), how many steps to take. 0, or the first other code.
+; %turns: the table, its length, the first step (updated to the next one), and the number of steps to make.
+; Returns 0, or the first code that is not 0.
 %turns = type {{ ptr, i64, i64, i64 }}
 
 define i32 @row(ptr %turns) {{
@@ -72,9 +73,11 @@ define i32 @nothing() {{
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A call as functions of C, one after the other: each of ``steps`` is the address of a function and its arguments,
-    whole numbers and addresses. It returns 0 when all went well; ``error`` makes an exception of anything
-    else. ``keeps`` is whatever the addresses are of: it lives as long as this does.
+    """A call as a sequence of C functions that return 0 on success.
+
+    steps: address of each function and its arguments (integers and addresses).
+    error: makes an exception from a code that is not 0.
+    keeps: objects that the addresses refer to, kept alive as long as this record.
     """
 
     steps: tuple[tuple[int, ...], ...]
@@ -84,9 +87,13 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Calls of several ``Native`` in turns. ``of`` gives what makes so many calls, at least one: it goes on where the
-    one before stopped, and returns 0 or the code of the call that failed, which ends the row; ``error`` says what that
-    means. There is one row at a time: what an earlier ``of`` gave makes as many calls as the last one was asked for.
+    """Back-to-back calls of several ``Native`` in turn.
+
+    of: given a number of calls (at least 1), returns a function that makes them, continuing where the last one stopped.
+        It returns 0, or the code of the first failed call. All returned functions share one state: each makes as many
+        calls as the latest ``of`` asked for.
+    error: makes an exception from a code that is not 0.
+    keeps: objects that must stay alive as long as this record.
     """
 
     of: Callable[[int], Callable[[], int]]
@@ -95,15 +102,15 @@ class Row:
 
 
 def missing() -> str | None:
-    """Why there is no compiled loop in this process; None when there is."""
+    """Reason why there is no compiled loop in this process, or None."""
     made = _library()
     return made if isinstance(made, str) else None
 
 
 def row_of(natives: Sequence[Native | None]) -> Row | None:
-    """Calls of ``natives`` in turns, made by the compiled loop; None where there is none, or one of them is not native.
+    """Back-to-back calls of ``natives`` in turn; None without a compiled loop, or if any of them is None.
 
-    Raises ValueError for a step that has more arguments than there is room for, or calls of unlike numbers of steps.
+    Raises ValueError if a step has too many arguments, or the calls have different numbers of steps.
     """
     there = [native for native in natives if native is not None]
     made = _library() if there and len(there) == len(natives) else ""
@@ -115,9 +122,9 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
     for line, step in zip(table, steps, strict=True):
         line[: len(step)] = [value % (1 << 64) for value in step]
     turns = np.asarray([table.ctypes.data, len(steps), 0, each], dtype=np.int64)
-    # Not PYFUNCTYPE: the watch of a backend looks from another thread while the row waits in the library.
+    # Not PYFUNCTYPE, which keeps the GIL: a backend's watchdog thread must run while a call waits in the library.
     row = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(made.of("row"))
-    go = partial(row, turns.ctypes.data)  # one argument: each takes ctypes 50 ns
+    go = partial(row, turns.ctypes.data)  # one argument, because each costs ctypes 50 ns
 
     def of(calls: int) -> Callable[[], int]:
         turns[-1] = calls * each
@@ -127,24 +134,31 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
 
 
 def nothing() -> Native | None:
-    """A call that does nothing; None where there is no compiled loop."""
+    """A call without any effect; None without a compiled loop."""
     made = _library()
     return None if isinstance(made, str) else Native(((made.of("nothing"),),), lambda code: ValueError(str(code)))
 
 
 @cache
 def _library() -> "Compiled | str":
-    """The compiled loop, or why there is none."""
-    machine = f"{platform.system()} on {platform.machine()}"
-    if platform.system() != "Linux" or platform.machine() not in _MACHINES:
-        return f"how functions are called is not known to be simple enough on {machine}"
-    return compiled(_LOOP)
+    """The compiled loop, or the reason why there is none."""
+    return unsupported_platform() or compiled(_LOOP)
+
+
+def unsupported_platform() -> str | None:
+    """Reason why code cannot be compiled for this platform, or None."""
+    if platform.system() == "Linux" and platform.machine() in _MACHINES:
+        return None
+    return f"compiled code supports Linux on x86_64 and aarch64, not {platform.system()} on {platform.machine()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What was compiled: the address of each function, and what LLVM made of them before it wrote them for the
-    processor. ``engine`` owns the memory that they are in.
+    """Compiled functions.
+
+    addresses: name → address.
+    optimised: optimised LLVM assembly.
+    engine: owner of the memory that holds the functions.
     """
 
     addresses: dict[str, int]
@@ -152,23 +166,24 @@ class Compiled:
     engine: object
 
     def of(self, name: str, dtype: str | None = None) -> int:
-        """The function of that name, for elements of ``dtype`` where it knows elements."""
+        """Address of function ``name``, in its version for ``dtype`` if given."""
         return self.addresses[name if dtype is None else f"{name}_{dtype}"]
 
 
 def compiled(source: str, *, for_this_processor: bool = False) -> Compiled | str:
-    """The functions in ``source``, LLVM's assembly, or why they cannot be compiled here. ``for_this_processor``: with
-    all that it has, loops made vectors of and unrolled.
+    """Compile LLVM assembly; returns the functions, or the reason why they cannot be compiled here.
+
+    for_this_processor: use all features of this CPU, with vectorised and unrolled loops.
     """
     try:
-        import llvmlite.binding as llvm  # noqa: PLC0415 - 0.1 s; only where there is something to be compiled for
+        import llvmlite.binding as llvm  # noqa: PLC0415 - takes 0.1 s, so only when needed
     except ImportError as error:
-        return f"llvmlite is not there: {error}"
+        return f"llvmlite cannot be imported: {error}"
     try:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         module, triple = llvm.parse_assembly(source), llvm.Target.from_default_triple()
-        module.verify()  # a branch that fits no phi is compiled into anything else
+        module.verify()  # otherwise a phi without its branch is silently miscompiled
         if for_this_processor:
             target = triple.create_target_machine(
                 cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
@@ -187,5 +202,5 @@ def compiled(source: str, *, for_this_processor: bool = False) -> Compiled | str
         engine = llvm.create_mcjit_compiler(module, target)
         engine.finalize_object()
         return Compiled({name: engine.get_function_address(name) for name in names}, optimised, engine)
-    except (RuntimeError, OSError) as error:  # no memory may be made executable here, or an LLVM that wants other words
+    except (RuntimeError, OSError) as error:  # executable memory is forbidden, or this LLVM has another syntax
         return f"LLVM cannot compile it: {error}"

@@ -1,10 +1,11 @@
-"""A CUDA GPU behind the ``Device`` Protocol: events, a spinning kernel, graphs and a buffer larger than its cache.
+"""A CUDA GPU behind the ``Device`` Protocol: events, a spinning kernel, graphs, and a buffer larger than its cache.
 
-Thin on purpose: each method is one or two calls of torch.cuda, with the reason where the obvious call would be wrong.
+Intentionally thin: each method is one or two calls of torch.cuda; comments explain where the obvious call is wrong.
 """
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 
@@ -14,26 +15,24 @@ from busbw.system.nvml import nvml_of, uuid_of
 
 _CACHES_TO_FLUSH = 2
 _LEAST_CACHE_BYTES = 32 << 20
-"""Where torch does not tell the size of the cache: more than most have."""
+"""Assumed L2 size if torch does not report it: larger than most."""
 
 _INFINITY_CACHE_BYTES = 256 << 20
-"""What AMD's Instinct GPUs have between their second-level cache and memory (MI300X datasheet), of which torch does not
-tell: its L2_cache_size is 4 MiB there.
-"""
+"""Last-level cache of AMD's Instinct GPUs (MI300X datasheet). torch does not report it: its L2_cache_size is 4 MiB."""
 
 _SPIN_CYCLES = 1_000_000
 _SPIN_TRIES = 7
 _SIDE = 512
-"""A unit of computation multiplies two matrices of 512 × 512 floats: some µs on a large GPU."""
+"""Matrix side: a unit of computation multiplies two matrices of 512 × 512 floats, some µs on a large GPU."""
 
 _UNITS_PER_GRAPH = 100
 _NS_PER_MS = 1_000_000
 
 
 class CudaMark:
-    """A CUDA event that keeps time.
+    """A CUDA event with timing.
 
-    It is put once when it is made: an event is created by its first record, and that would be in the first sample.
+    It is recorded once here, because the first record creates the event and would slow down the first sample.
     """
 
     def __init__(self) -> None:
@@ -41,15 +40,15 @@ class CudaMark:
         self.event.record()
 
     def record(self) -> None:
-        """On the current stream."""
+        """Record on the current stream."""
         self.event.record()
 
     def passed(self) -> bool:
-        """Ask the event."""
+        """Whether the stream has reached the event."""
         return bool(self.event.query())  # type: ignore[no-untyped-call] # as above
 
     def ns_since(self, earlier: Mark) -> int:
-        """By the events' own clock, which ticks about every 0.5 µs (CUDA runtime reference, cudaEventElapsedTime)."""
+        """Time since ``earlier``, ns; resolution about 0.5 µs (CUDA runtime reference, cudaEventElapsedTime)."""
         if not isinstance(earlier, CudaMark):
             raise BackendError(f"a CUDA event cannot be compared with {type(earlier).__name__}")
         elapsed_ms: float = earlier.event.elapsed_time(self.event)
@@ -57,14 +56,14 @@ class CudaMark:
 
 
 def _event() -> torch.cuda.Event:
-    """One that keeps no time, put once for the reason that a mark has."""
+    """A CUDA event without timing, recorded once for the same reason as a mark."""
     event = torch.cuda.Event()  # type: ignore[no-untyped-call] # as above
     event.record()
     return event
 
 
 class CudaDevice:
-    """GPU ``index`` as torch counts them, made the current one of this process."""
+    """GPU ``index`` in torch's numbering, made the current GPU of this process."""
 
     def __init__(self, index: int) -> None:
         torch.cuda.set_device(index)
@@ -78,60 +77,62 @@ class CudaDevice:
             self.cache_bytes = max(self.cache_bytes, _INFINITY_CACHE_BYTES)
         self.uncapturable: str | None = None
         self._nvml = nvml_of(self.uuid, index)
-        self._spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
-        self._cycles_per_ns = 0.0
-        self._sweep: torch.Tensor | None = None
-        self._operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._computations: dict[int, Callable[[], object]] = {}
-        # torch hands out 32 streams in turns: one more for each capture or pair would now and then be the other one's,
-        # and what is to run beside a stream would run on it.
+        # torch reuses its 32 streams in rotation. A new stream per capture or pair could coincide with another, and
+        # work meant to be concurrent would share a stream.
         self._captured_on, self._beside = (
             torch.cuda.Stream(index)  # type: ignore[no-untyped-call] # as above
             for _ in range(2)
         )
         if self._captured_on == self._beside:
             raise BackendError(
-                f"torch gave one stream of {self.name} twice, so nothing can run beside what is captured"
+                f"torch returned the same stream of {self.name} twice, so nothing can run beside a captured graph"
             )
 
     def mark(self) -> Mark:
-        """A new event that keeps time."""
+        """A new event with timing."""
         return CudaMark()
 
     def synchronise(self) -> None:
-        """Of the whole device, because libraries communicate on streams of their own."""
+        """Synchronise the whole device, because libraries communicate on their own streams."""
         torch.cuda.synchronize(self.index)
 
     def hold(self, ns: int) -> None:
-        """A kernel of one thread that counts cycles. Raises BackendError where this torch has none."""
-        if self._spin is None:
-            raise BackendError(f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held")
-        if not self._cycles_per_ns:
-            self._cycles_per_ns = self._measured_cycles(self._spin)
+        """Block the stream with a one-thread spin kernel. Raises BackendError if this torch has none."""
         self._spin(round(ns * self._cycles_per_ns))
 
-    def _measured_cycles(self, spin: Callable[[int], object]) -> float:
-        """Cycles a nanosecond, while the GPU spins: the fastest of some tries, so that no hold comes out too short."""
+    @cached_property
+    def _spin(self) -> Callable[[int], object]:
+        spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
+        if spin is None:
+            raise BackendError(f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held")
+        return spin
+
+    @cached_property
+    def _cycles_per_ns(self) -> float:
+        """Cycles per nanosecond of the spin kernel: the fastest of several tries, so that no hold is too short."""
         before, after = CudaMark(), CudaMark()
         rates = []
         for _ in range(_SPIN_TRIES):
             before.record()
-            spin(_SPIN_CYCLES)
+            self._spin(_SPIN_CYCLES)
             after.record()
             self.synchronise()
             rates.append(_SPIN_CYCLES / max(1, after.ns_since(before)))
         return max(rates)
 
     def flush(self) -> None:
-        """Write a buffer of twice the second-level cache."""
-        if self._sweep is None:
-            self._sweep = torch.empty(_CACHES_TO_FLUSH * self.cache_bytes, dtype=torch.uint8, device=self.name)
+        """Write a buffer of twice the cache size."""
         self._sweep.fill_(1)
 
-    def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-        """As a CUDA graph.
+    @cached_property
+    def _sweep(self) -> torch.Tensor:
+        return torch.empty(_CACHES_TO_FLUSH * self.cache_bytes, dtype=torch.uint8, device=self.name)
 
-        Only what this thread does may spoil the capture: NCCL's watchdog asks events in a thread of its own
+    def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """Capture ``calls`` as a CUDA graph; returns its replay.
+
+        The capture is thread-local, because NCCL's watchdog queries events in its own thread
         (https://github.com/pytorch/pytorch/pull/104555).
         """
         if self.uncapturable is not None:
@@ -147,11 +148,11 @@ class CudaDevice:
                 except (RuntimeError, BackendError) as error:
                     refused = error
         except RuntimeError as error:
-            # torch skips what comes after its capture_end then: the stream stays the captured one, and the allocator
-            # takes a capture to be under way for ever.
+            # torch then skips the code after its capture_end: the captured stream stays current, and the allocator
+            # believes that a capture is in progress for ever.
             torch.cuda.set_stream(before)
-            told = str(refused or error).strip().partition("\n")[0]
-            self.uncapturable = f"torch captures nothing more in this process, since a capture broke off ({told})"
+            reason = str(refused or error).strip().partition("\n")[0]
+            self.uncapturable = f"torch cannot capture any more in this process after a failed capture ({reason})"
             raise refused or error from None
         if refused is not None:
             raise refused
@@ -159,14 +160,14 @@ class CudaDevice:
         return graph.replay
 
     def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
-        """On the current stream and one beside it, which an event forks off and another one joins again."""
-        beside = self._beside
+        """Run ``one`` on the current stream and ``other`` on a second stream, forked and joined by events."""
+        second = self._beside
         begun, ended = _event(), _event()
 
         def both() -> None:
             begun.record()
-            beside.wait_event(begun)
-            with torch.cuda.stream(beside):
+            second.wait_event(begun)
+            with torch.cuda.stream(second):
                 other()
                 ended.record()
             one()
@@ -175,10 +176,10 @@ class CudaDevice:
         return both
 
     def on_other(self, name: str, call: Callable[[], object]) -> Callable[[], object]:
-        """On the current stream of the other GPU, between two events."""
+        """Run ``call`` on the current stream of the GPU ``name``, ordered by two events."""
         begun = _event()
         with torch.cuda.device(name):
-            ended = _event()  # an event belongs to the GPU that it was first recorded on
+            ended = _event()  # an event belongs to the GPU on which it is first recorded
 
         def in_turn() -> None:
             begun.record()
@@ -191,19 +192,17 @@ class CudaDevice:
         return in_turn
 
     def peak_bytes(self, call: Callable[[], object]) -> int:
-        """By the statistics of torch's allocator, which count what tensors ask for, not what it keeps in reserve."""
+        """Peak bytes during ``call`` by torch's allocator statistics: memory of tensors, without the cached reserve."""
         torch.cuda.reset_peak_memory_stats(self.index)
         call()
         self.synchronise()
         return torch.cuda.max_memory_allocated(self.index)
 
     def compute(self, units: int) -> None:
-        """Matrix products, captured once by the hundred, so that the host can hand over more than the GPU can do."""
+        """Enqueue matrix products, captured by the hundred, so that the host enqueues faster than the GPU computes."""
         hundreds, rest = divmod(units, _UNITS_PER_GRAPH)
-        if hundreds:
-            replay = self._computation(_UNITS_PER_GRAPH)
-            for _ in range(hundreds):
-                replay()
+        for _ in range(hundreds):
+            self._computation(_UNITS_PER_GRAPH)()
         if rest:
             self._computation(rest)()
 
@@ -212,27 +211,30 @@ class CudaDevice:
         known = self._computations.get(units)
         if known is not None:
             return known
-        if self._operands is None:
-            left, right = torch.rand((2, _SIDE, _SIDE), device=self.name)
-            self._operands = left, right, torch.empty_like(left)
         left, right, product = self._operands
 
         def multiply() -> None:
             torch.mm(left, right, out=product)
 
-        # cuBLAS sets itself up at its first call, which a capture would refuse.
+        # The first call initialises cuBLAS, which a capture does not allow.
         multiply()
         made = self._computations[units] = self.capture([multiply] * units)
         return made
 
+    @cached_property
+    def _operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        left, right = torch.rand((2, _SIDE, _SIDE), device=self.name)
+        return left, right, torch.empty_like(left)
+
     def conditions(self) -> DeviceConditions | None:
-        """By NVML, where nvidia-ml-py is installed."""
+        """State of the GPU by NVML; None if nvidia-ml-py is not installed."""
         return None if self._nvml is None else self._nvml.conditions()
 
 
 def address_of(properties: object) -> str | None:
-    """The PCI address of a GPU by torch's properties of it, for AMD's as well as NVIDIA's; None from a torch that does
-    not tell. A GPU is function 0 of its device.
+    """PCI address of a GPU from torch's properties (NVIDIA and AMD); None if torch does not report it.
+
+    A GPU is function 0 of its PCI device.
     """
     names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
     domain, bus, device = (getattr(properties, name, None) for name in names)
@@ -242,12 +244,12 @@ def address_of(properties: object) -> str | None:
 
 
 def uuid_at(index: int) -> str | None:
-    """The UUID of GPU ``index``; None where neither torch nor CUDA_VISIBLE_DEVICES tells it."""
+    """UUID of GPU ``index``; None if neither torch nor CUDA_VISIBLE_DEVICES contains it."""
     properties = torch.cuda.get_device_properties(index)
     return uuid_of(getattr(properties, "uuid", None)) or uuid_of(_visible(index))
 
 
 def _visible(index: int) -> str | None:
-    """The entry of CUDA_VISIBLE_DEVICES for GPU ``index``; older torch does not tell the UUID itself."""
+    """Entry of CUDA_VISIBLE_DEVICES for GPU ``index``; older versions of torch do not report the UUID."""
     entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return entries[index] if index < len(entries) else None

@@ -1,4 +1,4 @@
-"""Faults on demand: wrong data and late ranks, put into any backend, real ones included."""
+"""Fault injection for any backend, real or fake: wrong data and stragglers."""
 
 import ctypes
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Operation, Post, Wait, World
+from busbw.backends.base import Backend, BackendRow, Call, Operation, Post, Wait
 from busbw.backends.compiled_loop import Native
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -19,18 +19,18 @@ from busbw.runs.records import Case
 
 
 class WrappingBackend:
-    """Passes everything on to ``inner``: what a fault is built on."""
+    """Base class of faults: delegates everything to ``inner``."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever ``inner`` has of that name
-        """What ``inner`` has, of all that is not said here."""
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of ``inner``
+        """Attribute ``name`` of ``inner``."""
         return getattr(self.inner, name)
 
 
 def as_native(call: Call, error: Callable[[int], Exception]) -> Native:
-    """``call``, a function of Python, as a function of C: what it raises is the code 1."""
+    """Wrap a Python ``call`` as a C function that returns 1 if it raises."""
 
     def to_its_end() -> int:
         try:
@@ -44,8 +44,9 @@ def as_native(call: Call, error: Callable[[int], Exception]) -> Native:
 
 
 class CorruptingBackend(WrappingBackend):
-    """Flips the lowest bit of the last ``elements`` elements that this rank receives, in the calls that ``when`` names
-    (case, number of the call since its buffers were bound). A rank that receives nothing has nothing to corrupt.
+    """Flips the lowest bit of the last ``elements`` elements that this rank receives.
+
+    when: given the case and the number of the call since binding, selects the calls to corrupt.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class CorruptingBackend(WrappingBackend):
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """The call of ``inner``, and the fault after it."""
+        """Bind the call of ``inner``, followed by the fault."""
         inner = self.inner.bind(op, case, group, send, receive, traffic)
         numbers = itertools.count()
         # Little-endian: the first byte of an element holds its lowest bit.
@@ -90,9 +91,10 @@ class CorruptingBackend(WrappingBackend):
 
 
 class DelayingBackend(WrappingBackend):
-    """Makes rank ``rank`` late: it leaves ``share`` of the barriers, drawn with ``seed``, ``seconds`` after the others.
+    """Makes ``rank`` a straggler: it leaves a random ``share`` of the barriers ``seconds`` late.
 
-    ``wait`` is how it spends that time; over a ``FakeWorld`` it must move the clock instead of sleeping.
+    seed: seed of the random choice.
+    wait: waits for a number of seconds; with a ``FakeWorld`` it must advance the clock instead of sleeping.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class DelayingBackend(WrappingBackend):
         self._seconds, self._share, self._wait = seconds, share, wait
 
     def barrier(self) -> None:
-        """The barrier of ``inner``, and the delay after it."""
+        """Barrier of ``inner``, followed by the delay."""
         self.inner.barrier()
         due = self._dice.random() < self._share
         if self._late and due:
@@ -118,9 +120,5 @@ class DelayingBackend(WrappingBackend):
 
 
 def wrapped(row: BackendRow, wrap: Callable[[Backend], Backend]) -> BackendRow:
-    """``row`` with ``wrap`` around every backend that it opens, to be put in its place in the table of backends."""
-
-    def opened(world: World) -> Backend:
-        return wrap(row.open(world))
-
-    return dataclasses.replace(row, open=opened)
+    """A copy of ``row`` that wraps every backend it opens; it replaces ``row`` in the table of backends."""
+    return dataclasses.replace(row, open=lambda world: wrap(row.open(world)))

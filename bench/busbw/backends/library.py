@@ -1,4 +1,4 @@
-"""What backends over a library have alike: buffers, and the operations that are not the library's own."""
+"""Common base of library backends: buffers, and operations that the library itself does not provide."""
 
 from abc import abstractmethod
 
@@ -18,14 +18,14 @@ from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
 
-_IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
-"""Calls that are several steps in a row: there is nothing to be posted and waited for later."""
+_SEVERAL_STEPS = {"ping_pong", "pair_uni", "pair_matrix"}
+"""Calls that consist of several blocking steps, so they have no nonblocking form."""
 
 
 class LibraryBackend(Backend):
-    """One rank over a library, on the processor, or on ``device`` where there is one."""
+    """One rank over a library, on the CPU or on ``device``."""
 
-    # RuntimeError: what torch raises in an operation that it does, memory that is not there for one.
+    # torch raises RuntimeError in its operations, for example when memory runs out.
     raises: tuple[type[Exception], ...] = (RuntimeError, BackendError)
 
     def __init__(self, world: World, device: Device | None = None) -> None:
@@ -35,34 +35,34 @@ class LibraryBackend(Backend):
         self._where = "cpu" if device is None else device.name
 
     def explain(self, error: Exception) -> str:
-        """What torch says, in one line."""
+        """torch's message in one line."""
         return first_line(error)
 
     def refuse(self, op: Op, case: Case) -> str | None:
-        """Why it cannot run ``case``, over the library or without its calls."""
+        """Reason why ``case`` cannot run, with or without the library's calls, or None."""
         if op.local:
             return LOCAL[op.name].refuse(case)
         if op.plain_sockets:
             return sockets.refuse(case)
         if case.algorithm is not None:
             return scheduled.refuse(op, case)
-        if case.mode == "overlap" and op.name in _IN_ONE_PIECE:
-            return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
+        if case.mode == "overlap" and op.name in _SEVERAL_STEPS:
+            return f"{op.name} consists of several blocking steps, so it has no nonblocking form for mode overlap"
         return self.refuse_call(op, case)
 
     @abstractmethod
     def refuse_call(self, op: Op, case: Case) -> str | None:
-        """Why the library has no such call of its own."""
+        """Reason why the library has no call for ``op`` in this ``case``, or None."""
 
     def allocate(self, count: int, dtype: str) -> torch.Tensor:
-        """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
+        """Allocate a zeroed tensor; writing the zeros is this rank's first touch of its pages."""
         with explained(self):
             return torch.empty(count, dtype=TORCH_DTYPES[dtype], device=self._where).zero_()
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """``op`` bound to its buffers (see Backend.bind)."""
+        """Bind ``op`` to its buffers (see Backend.bind)."""
         world = self._world
         if op.local:
             peer = self.peer_in(group)
@@ -77,30 +77,30 @@ class LibraryBackend(Backend):
 
     @abstractmethod
     def exchange(self, case: Case) -> Exchange:
-        """Several messages each way at once, for collectives over send/recv."""
+        """Concurrent messages in both directions, for collectives over send/recv."""
 
     @abstractmethod
     def bind_call(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """A call of the library's own."""
+        """Bind the library's own call for ``op``."""
 
     def share(self, text: str) -> list[str]:
-        """As numbers, of eight bytes each. Zero bytes end a text; JSON and messages hold none."""
+        """Gather texts as 8-byte integers. Zero bytes pad a text; JSON and messages contain none."""
         mine = text.encode()
         longest = int(self.reduce(np.asarray([len(mine)], dtype=np.int64), "max")[0])
         padded = mine.ljust(8 * (longest // 8 + 1), b"\0")
         rows = of_every_rank(self, np.frombuffer(padded, dtype=np.int64).tolist())
         return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
 
-    def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends that drive a device
-        """What this process calls the device of the other rank of a pair; None where it cannot have memory there."""
+    def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends with a device
+        """This process's name of the device of a pair's other rank; None if it cannot allocate memory there."""
         return None
 
     def conditions(self) -> DeviceConditions | None:
-        """As the device tells it, where there is one."""
+        """State of the device; None without a device."""
         return None if self.device is None else self.device.conditions()
 
-    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - as far as is known the same for every operation
-        """Nothing is known to be moved that need not be."""
+    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
+        """1: no excess traffic is known."""
         return 1.0

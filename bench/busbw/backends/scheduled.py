@@ -1,7 +1,7 @@
-"""Collectives over send and receive, by a schedule: algorithms that a user measures beside the library's own.
+"""Explicit algorithms: collectives by a schedule of sends and receives, measured beside the library's own.
 
-Everything is prepared when the operation is bound: which memory a slot is, what has to be copied where, and the
-messages of every round. A call goes through that list.
+The memory of each slot, the copies and the messages of every round are prepared when the operation is bound. A call
+only executes that list.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from busbw.backends.base import Call, Operation
+from busbw.backends.base import Call, Operation, in_order
 from busbw.errors import BackendError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
@@ -19,13 +19,15 @@ from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 
 Messages = Sequence[tuple[int, torch.Tensor]]
-"""Ranks of the world, and what is sent to or received from each."""
+"""Pairs of a rank of the world and the data that are sent to or received from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messaging:
-    """Messages that are exchanged at once: ``expect`` gets ready to receive, ``finish`` sends and returns when this
-    rank has sent and received all of them. ``expect`` comes first, and may come long before.
+    """Concurrent messages of one round on this rank.
+
+    expect: posts the receives; called before ``finish``, possibly much earlier.
+    finish: sends, and returns when all messages are sent and received.
     """
 
     expect: Call
@@ -33,7 +35,7 @@ class Messaging:
 
 
 Exchange = Callable[[Messages, Messages], Messaging]
-"""Messages to send and to receive → what exchanges them."""
+"""(Messages to send, messages to receive) → the prepared exchange."""
 
 _ADD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "sum": lambda there, received: there.add_(received),
@@ -44,30 +46,33 @@ _ADD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 
 def refuse(op: Op, case: Case) -> str | None:
-    """Why ``case`` cannot be done over send/recv; None when it can."""
+    """Reason why ``case`` cannot use its explicit algorithm, or None."""
     name = case.algorithm or ""
     algorithm = ALGORITHMS.get(op.name, {}).get(name)
     if algorithm is None:
         return f"{op.name} has no algorithm {name!r}; it has {', '.join(ALGORITHMS.get(op.name, {})) or 'none'}"
     groups = split_world(case.group, case.ranks)
-    told = first_reason(
+    refused = first_reason(
         (
             case.mode in {"overlap", "persistent"},
-            f"{name} is several steps in a row: {case.mode} has no use for it",
+            f"mode {case.mode} does not support explicit algorithms such as {name}, which have several steps",
         ),
-        (bool(case.root), "over send/recv the root is rank 0"),
-        (op.reduces and case.redop not in _ADD, f"over send/recv there is no {case.redop}, only {', '.join(_ADD)}"),
-        (any(len(group) == 1 for group in groups), "a rank alone sends nothing"),
+        (bool(case.root), "explicit algorithms support only root 0"),
+        (
+            op.reduces and case.redop not in _ADD,
+            f"explicit algorithms do not support reduction {case.redop}, only {', '.join(_ADD)}",
+        ),
+        (any(len(group) == 1 for group in groups), "explicit algorithms need at least 2 ranks in every group"),
         (
             algorithm.levels and (case.nodes == 1 or case.ranks % case.nodes > 0 or case.group != "all"),
-            f"it takes {algorithm.takes}, and all of them together",
+            f"algorithm {name} needs {algorithm.takes}, and groups all",
         ),
     )
-    return told or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
+    return refused or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
 
 
 def schedule_of(op: Op, case: Case, ranks: int) -> Schedule:
-    """What a group of ``ranks`` does for ``case``. Raises BackendError where ``refuse`` has a reason."""
+    """The schedule of ``case`` for a group of ``ranks``. Raises BackendError if ``refuse`` gives a reason."""
     reason = refuse(op, case)
     if reason is not None:
         raise BackendError(reason)
@@ -77,24 +82,24 @@ def schedule_of(op: Op, case: Case, ranks: int) -> Schedule:
 def bind(
     op: Op, case: Case, group: Ranks, me: int, send: torch.Tensor, receive: torch.Tensor, exchange: Exchange
 ) -> Operation:
-    """``op`` for place ``me`` of ``group`` with these buffers, over ``exchange``. Raises as ``schedule_of``."""
+    """Bind ``op`` for index ``me`` of ``group`` to these buffers, over ``exchange``. Raises as ``schedule_of``."""
     schedule = schedule_of(op, case, len(group))
     memory = _Memory.of(schedule, me, case.count, send, receive)
     add = _ADD[case.redop or "sum"]
     mine = [one for one in schedule.rounds if any(me in {transfer.source, transfer.to} for transfer in one)]
     turns = [_turn(one, group, me, memory, add, exchange) for one in mine]
-    return Operation(partial(_all, (*memory.brought_in(), *_in_order(turns), *memory.brought_out())))
-
-
-def _all(steps: tuple[Call, ...]) -> None:
-    for step in steps:
-        step()
+    return Operation(in_order(*memory.input_copies(), *_calls_of(turns), *memory.output_copies()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What this rank does in a round: copies ``before``, messages, and copies and sums ``after``. ``touched`` are the
-    slots that any of it reads or writes, ``into`` those that messages are received into as they come.
+    """This rank's work in one round.
+
+    before: copies that pack outgoing messages.
+    messaging: the messages.
+    after: copies and reductions of received data.
+    touched: slots that the round reads or writes.
+    into: slots that messages are received into directly.
     """
 
     before: tuple[Call, ...]
@@ -104,9 +109,11 @@ class _Turn:
     into: frozenset[int]
 
 
-def _in_order(turns: Sequence[_Turn]) -> Iterator[Call]:
-    """One turn after the other. A rank gets ready for the messages of the next turn in this one already, unless they
-    come to where this one is at work: a sender that waits for that word then need not.
+def _calls_of(turns: Sequence[_Turn]) -> Iterator[Call]:
+    """The calls of all rounds in order.
+
+    The receives of the next round are posted in the current one, unless that one uses the same slots. A sender that
+    waits for a posted receive then need not wait.
     """
     ready = False
     for turn, following in zip(turns, [*turns[1:], None], strict=True):
@@ -128,9 +135,9 @@ def _turn(
     add: Callable[[torch.Tensor, torch.Tensor], object],
     exchange: Exchange,
 ) -> _Turn:
-    """Gather what lies apart, send and receive, put what came where it belongs."""
-    words = not memory.count  # a barrier's messages are empty: one element stands for them
-    there = [transfer for transfer in one if words or any(map(len, memory.parts(transfer.sent)))]
+    """Prepare one round: pack scattered slots, exchange messages, unpack or reduce the received data."""
+    empty = not memory.count  # a barrier's messages are empty and are represented by one element
+    there = [transfer for transfer in one if empty or any(map(len, memory.parts(transfer.sent)))]
     going = [transfer for transfer in there if transfer.source == me]
     coming = [transfer for transfer in there if transfer.to == me]
     busy = {slot for transfer in going for slot in transfer.sent}
@@ -140,22 +147,22 @@ def _turn(
     after: list[Call] = []
     into: set[int] = set()
     for transfer in going:
-        packed = memory.word() if words else memory.view(transfer.sent)
+        packed = memory.placeholder() if empty else memory.view(transfer.sent)
         if packed is None:
-            packed, places = memory.apart(transfer.sent)
+            packed, places = memory.separate(transfer.sent)
             before.append(partial(_copy_parts, places, memory.parts(transfer.sent)))
         sends.append((group[transfer.to], packed))
     for transfer in coming:
-        # What is added, or replaces what is being sent at this moment, has to wait beside its place.
+        # Data that will be reduced, or that overwrite a slot being sent, are received into separate memory.
         apart = transfer.adds or not busy.isdisjoint(transfer.received)
-        target = memory.word() if words else None if apart else memory.view(transfer.received)
+        target = memory.placeholder() if empty else None if apart else memory.view(transfer.received)
         if target is None:
-            target, came = memory.apart(transfer.received)
+            target, received = memory.separate(transfer.received)
             slots = memory.parts(transfer.received)
             if transfer.adds:
-                after += [partial(add, there, part) for there, part in zip(slots, came, strict=True)]
+                after += [partial(add, there, part) for there, part in zip(slots, received, strict=True)]
             else:
-                after.append(partial(_copy_parts, slots, came))
+                after.append(partial(_copy_parts, slots, received))
         else:
             into.update(transfer.received)
         receives.append((group[transfer.source], target))
@@ -170,8 +177,13 @@ def _copy_parts(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Where the slots of one rank are. ``regions[k]`` holds slots k·blocks up to (k+1)·blocks, each as long as its
-    share of ``count`` elements.
+    """Memory of one rank's slots.
+
+    schedule: the schedule of the group.
+    me: index of this rank in the group.
+    count: elements that the blocks of a region divide.
+    send, receive: buffers of the operation.
+    regions: region k holds slots k·blocks up to (k+1)·blocks.
     """
 
     schedule: Schedule
@@ -183,7 +195,7 @@ class _Memory:
 
     @classmethod
     def of(cls, schedule: Schedule, me: int, count: int, send: torch.Tensor, receive: torch.Tensor) -> "_Memory":
-        """Slots in the buffers themselves where those may be used as they are, otherwise in memory of their own."""
+        """Place slots in the buffers themselves where possible, and in separate memory otherwise."""
         begins, ends, blocks = schedule.begins[me], schedule.ends[me], schedule.blocks
         written = {
             slot for one in schedule.rounds for transfer in one if transfer.to == me for slot in transfer.received
@@ -193,7 +205,7 @@ class _Memory:
             here = range(first, first + blocks)
             is_input = len(send) == count and begins[first : first + blocks] == tuple(range(blocks))
             in_place = [slot == here[place] for place, slot in enumerate(ends) if slot in here]
-            # Blocks of the result that are in no region of received ones are copied there at the end.
+            # Blocks of the result that are outside this region are copied to it at the end.
             is_result = len(receive) == count and len(ends) == blocks and all(in_place)
             if is_input and written.isdisjoint(here):
                 regions.append(send)
@@ -207,41 +219,41 @@ class _Memory:
         return block * self.count // self.schedule.blocks
 
     def slot(self, slot: int, length: int = 1) -> torch.Tensor:
-        """The memory of one slot, or of several that follow one another in a region."""
+        """Memory of one slot, or of ``length`` consecutive slots of a region."""
         region, block = divmod(slot, self.schedule.blocks)
         return self.regions[region][self._edge(block) : self._edge(block + length)]
 
     def parts(self, slots: Slots) -> list[torch.Tensor]:
-        """The memory of each."""
+        """Memory of each slot."""
         return [self.slot(slot) for slot in slots]
 
     def view(self, slots: Slots) -> torch.Tensor | None:
-        """``slots`` as one piece of memory; None where they do not follow one another."""
+        """``slots`` as contiguous memory; None if they are not consecutive."""
         first = slots[0]
         together = all(slot == first + place for place, slot in enumerate(slots))
         if not together or first // self.schedule.blocks != slots[-1] // self.schedule.blocks:
             return None
         return self.slot(first, len(slots))
 
-    def apart(self, slots: Slots) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-        """Memory beside the slots, as long as they are: all of it, and cut as they are."""
+    def separate(self, slots: Slots) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Separate memory of the same size as ``slots``: as a whole, and split like them."""
         lengths = [len(part) for part in self.parts(slots)]
         whole = self.receive.new_empty(sum(lengths))
         return whole, torch.split(whole, lengths)
 
-    def word(self) -> torch.Tensor:
-        """One element, where there are no data."""
+    def placeholder(self) -> torch.Tensor:
+        """One element, sent in place of an empty message."""
         return self.receive.new_zeros(1)
 
-    def brought_in(self) -> Iterator[Call]:
-        """Copies of the input into the slots that are not the input itself."""
+    def input_copies(self) -> Iterator[Call]:
+        """Copies of the input into slots outside the send buffer."""
         for slot, block in enumerate(self.schedule.begins[self.me]):
             if block != NOTHING:
                 first = self._edge(block) if len(self.send) == self.count else 0
                 yield from _copied(self.slot(slot), self.send[first : first + len(self.slot(slot))])
 
-    def brought_out(self) -> Iterator[Call]:
-        """Copies of the slots into the result where they are not the result itself."""
+    def output_copies(self) -> Iterator[Call]:
+        """Copies of result slots outside the receive buffer into it."""
         first = 0
         for slot in self.schedule.ends[self.me]:
             here = self.slot(slot)

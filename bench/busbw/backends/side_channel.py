@@ -1,4 +1,4 @@
-"""Beside what is measured: what ranks of a world that breaks say to each other over a store that the launcher keeps."""
+"""Failure reports between the ranks of a broken world, over the launcher's key-value store."""
 
 import contextlib
 import errno
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from busbw.backends.base import do_nothing
 from busbw.backends.signing import printable, signed, verified
 from busbw.errors import BackendError
 
@@ -22,19 +23,19 @@ _FAILED_KEY = f"busbw/{_FAILED}"
 _ANSWER_GRACE_SECONDS = 3.0
 _ANSWER_POLL_SECONDS = 0.05
 _STORE_SECONDS = 1.0
-"""What a word with the store takes at most where it can be reached."""
+"""Longest time of a call to a reachable store."""
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _LOOPBACK = "127.0.0.1"
 
 
 def serve_store(host: str, port: int, timeout_seconds: float, *, one_host: bool = False) -> tuple[dist.TCPStore, str]:
-    """A store that this process keeps at ``port`` (0: a free one), and the address that it listens at ("": all).
+    """Start a store in this process at ``port`` (0: any free port); also returns the address it listens on ("": all).
 
-    host: what the ranks call this host. The store listens at that address alone. It listens at all addresses where
-        that is none of this host, or the loopback by a name that other hosts may resolve to something else.
-    one_host: all ranks are on this host, so that the loopback is enough where ``host`` is that.
-    Raises RuntimeError or OSError when the port cannot be had.
+    host: name of this host among the ranks. The store listens only on its address. It listens on all addresses if that
+        address does not belong to this host, or is a loopback under a name that other hosts may resolve differently.
+    one_host: all ranks are on this host, so a loopback address is sufficient.
+    Raises RuntimeError or OSError when the port is unavailable.
     """
     listening, address = _listening(host, port, one_host=one_host)
     with listening:
@@ -64,7 +65,7 @@ def _listening(host: str, port: int, *, one_host: bool) -> tuple[socket.socket, 
 
 
 def _addresses(host: str, *, one_host: bool) -> list[tuple[socket.AddressFamily, str]]:
-    """What ``host`` resolves to here, IPv4 first; without the loopback where other hosts may mean another address."""
+    """Addresses of ``host`` here, IPv4 first; without the loopback if other hosts may resolve the name differently."""
     try:
         found = {(family, str(address[0])) for family, _, _, _, address in socket.getaddrinfo(host, 0)}
     except (OSError, UnicodeError):
@@ -78,17 +79,17 @@ def _addresses(host: str, *, one_host: bool) -> list[tuple[socket.AddressFamily,
 
 
 def wait_warily(is_completed: Callable[[], bool], store: dist.Store, size: int, key: bytes = b"") -> None:
-    """Wait until an operation that is under way ``is_completed``, no longer than until a rank of the world gives up.
+    """Wait until an operation in progress ``is_completed``. Raises BackendError as soon as any rank has given up.
 
-    Raises BackendError then. A rank whose operation has just run into the timeout would wait for a second one here,
-    while the others have long heard each other out and gone. The store is asked by a thread: it may be out of reach,
-    and its calls then end after a quarter of an hour.
+    Without that check, a rank whose operation just timed out would wait for a second timeout, while the others have
+    exchanged their reports and left. A thread queries the store, because calls to an unreachable store block for 15
+    minutes.
     """
     gone: list[int] = []
     over = threading.Event()
 
     def ask() -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone: the work's own timeout ends the wait
+        with contextlib.suppress(RuntimeError):  # the store is gone; the operation's own timeout ends the wait
             while not over.wait(_ANSWER_POLL_SECONDS):
                 gone.extend(rank for rank in range(size) if _failure(store, rank, key) is not None)
 
@@ -103,25 +104,25 @@ def wait_warily(is_completed: Callable[[], bool], store: dist.Store, size: int, 
 
 
 def _failure(store: dist.Store, rank: int, key: bytes) -> str | None:
-    """What ``rank`` says of how it failed; None when it has said nothing, or somebody else said it."""
+    """Failure report of ``rank``; None if there is none, or its signature is invalid."""
     if not store.check([_FAILED_KEY.format(rank=rank)]):
         return None
     text = verified(key, _FAILED.format(rank=rank), store.get(_FAILED_KEY.format(rank=rank)))
     return None if text is None else printable(text)
 
 
-def hang_up(kept_port: int) -> None:
-    """Shut every TCP connection of this process but those to or from ``kept_port``, the launcher's store.
+def shut_connections(kept_port: int) -> None:
+    """Shut down all TCP connections of this process except those of ``kept_port``, the launcher's store.
 
-    For a rank that gives up: a rank that waits for it in the library sees nothing until its connections close, would
-    stay silent while the others listen, and be taken for lost. Nothing else of this process is of use any more.
+    Called by a rank that gives up. Ranks that wait for it in the library notice only a closed connection; otherwise
+    they would not report in time and be considered lost.
     """
     for name in _open_files():
         copy = -1
         try:
             copy = os.dup(int(name))
             one = socket.socket(fileno=copy)
-        except OSError:  # closed meanwhile, or not a socket
+        except OSError:  # closed in the meantime, or not a socket
             if copy >= 0:
                 os.close(copy)
             continue
@@ -131,23 +132,23 @@ def hang_up(kept_port: int) -> None:
 
 
 def _open_files() -> list[str]:
-    """The numbers of this process's open files; none where the system does not list them."""
+    """Open file descriptors of this process; empty if the system does not list them."""
     try:
         return [path.name for path in Path("/proc/self/fd").iterdir()]
     except OSError:
         return []
 
 
-def answers(
-    store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] | None = None, key: bytes = b""
+def collect_reports(
+    store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] = do_nothing, key: bytes = b""
 ) -> dict[int, str]:
-    """Post ``mine`` and collect what the ranks of a failed world say, until all have spoken or a grace is over.
+    """Post ``mine`` and collect the reports of a failed world until all ranks have reported or the grace period ends.
 
-    leave: called in between; it wakes the ranks that still wait for this one.
-    key: what the ranks of this launch sign with; a word that is not signed is not heard.
-    Returns in bounded time also where the store is out of reach, whose calls then take a quarter of an hour.
+    leave: called in between; wakes the ranks that still wait for this one.
+    key: signing key of this launch; unsigned reports are ignored.
+    Returns in bounded time even if the store is unreachable, although calls to it then block for 15 minutes.
     """
-    heard = dict(mine)
+    reports = dict(mine)
 
     def post() -> None:
         for rank, text in mine.items():
@@ -155,25 +156,22 @@ def answers(
 
     def listen() -> None:
         deadline = time.monotonic() + _ANSWER_GRACE_SECONDS
-        while len(heard) < size and time.monotonic() < deadline:
-            for rank in set(range(size)) - set(heard):
+        while len(reports) < size and time.monotonic() < deadline:
+            for rank in set(range(size)) - set(reports):
                 text = _failure(store, rank, key)
                 if text is not None:
-                    heard[rank] = text
+                    reports[rank] = text
             time.sleep(_ANSWER_POLL_SECONDS)
 
     posted = _within(_STORE_SECONDS, post)
-    if leave is not None:
-        leave()
+    leave()
     if posted:
         _within(_ANSWER_GRACE_SECONDS + _STORE_SECONDS, listen)
-    return dict(heard)
+    return dict(reports)
 
 
 def _within(seconds: float, talk: Callable[[], None]) -> bool:
-    """Whether ``talk``, with the store, came to its end in this time. It went down with whoever held it, or no network
-    leads there, otherwise: what was heard until then is all there is.
-    """
+    """Run ``talk`` in a thread; returns whether it finished in time. If not, the store is gone or unreachable."""
     ended = threading.Event()
 
     def run() -> None:
@@ -188,7 +186,7 @@ def _within(seconds: float, talk: Callable[[], None]) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """What a torch error says, without the path of its source file and without its advice."""
+    """First line of a torch error, without the path of its source file and without its advice."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).strip().splitlines()

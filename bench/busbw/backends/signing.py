@@ -1,4 +1,4 @@
-"""Messages between ranks that a stranger cannot forge: HMAC-SHA256 with a key that only the ranks of a job have."""
+"""Authenticated messages between ranks: HMAC-SHA256 with a key that only the ranks of a job have."""
 
 import hashlib
 import hmac
@@ -16,33 +16,33 @@ _MOST_CHARACTERS = 1000
 
 
 def secret_in(variables: Mapping[str, str]) -> bytes:
-    """The secret of the job in ``variables``; empty where there is none. Raises LaunchError when it is too short."""
+    """The job's secret from environment ``variables``; empty if unset. Raises LaunchError if it is too short."""
     secret = variables.get(VARIABLE, "").strip()
     if 0 < len(secret) < _LEAST_CHARACTERS:
         raise LaunchError(
-            f"BUSBW_SECRET has {len(secret)} characters and needs {_LEAST_CHARACTERS} or more: "
+            f"BUSBW_SECRET has {len(secret)} characters and needs at least {_LEAST_CHARACTERS}: "
             "export BUSBW_SECRET=$(openssl rand -hex 32)"
         )
     return secret.encode()
 
 
 def new_secret() -> str:
-    """A secret that nobody can guess."""
+    """A new random secret of 256 bits."""
     return secrets.token_hex(32)
 
 
 def key_of(secret: bytes, session: str) -> bytes:
-    """The key of one launch: ``session`` is new for each, so that no message of an earlier launch is taken again."""
+    """Key of one launch; ``session`` is new for each launch, which prevents replay of earlier messages."""
     return hmac.digest(secret, session.encode(), "sha256")
 
 
 def signed(key: bytes, about: str, text: str) -> str:
-    """``text`` behind its HMAC. ``about`` says what it is for: it is taken for nothing else."""
+    """Prefix ``text`` with its HMAC. ``about`` names the purpose; a message is invalid for any other."""
     return _mac(key, about, text) + text
 
 
 def verified(key: bytes, about: str, message: bytes) -> str | None:
-    """The text of ``message``; None when somebody else wrote it, or for something else."""
+    """The text of ``message``; None if its HMAC does not match the key and the purpose ``about``."""
     try:
         whole = message.decode()
     except UnicodeError:
@@ -52,7 +52,7 @@ def verified(key: bytes, about: str, message: bytes) -> str | None:
 
 
 def printable(text: str) -> str:
-    """``text`` in one line without control characters, and of bounded length."""
+    """``text`` as one line without control characters, of bounded length."""
     return "".join(one if one.isprintable() else " " for one in text[:_MOST_CHARACTERS])
 
 

@@ -1,4 +1,4 @@
-"""Plain TCP sockets between the ranks of one host: what its loopback carries without a communication library."""
+"""Plain TCP sockets between the ranks of one host: the speed of its loopback without a communication library."""
 
 import secrets
 import select
@@ -22,15 +22,15 @@ _MODES = ("isolated", "pipelined")
 
 
 def refuse(case: Case) -> str | None:
-    """Why ``case`` cannot run, the same on every rank."""
+    """Reason why ``case`` cannot run, or None; the same on every rank."""
     if case.device != "cpu":
         return f"{case.op} sends from host memory; this backend's buffers are on {case.device}"
     if case.nodes > 1:
-        return f"{case.op} measures the loopback of one host; the ranks are on {case.nodes}"
+        return f"{case.op} measures the loopback of one host; the ranks are on {case.nodes} hosts"
     if case.group != "all":
-        return f"{case.op} connects all ranks of the world; groups {case.group} asks for some"
+        return f"{case.op} needs groups all, not {case.group}: it connects all ranks of the world"
     if case.mode not in _MODES:
-        return f"{case.op} has the modes {' and '.join(_MODES)}, not {case.mode}"
+        return f"{case.op} supports modes {' and '.join(_MODES)}, not {case.mode}"
     return None
 
 
@@ -42,11 +42,11 @@ def bind(
     share: Callable[[str], list[str]],
     timeout_seconds: float,
 ) -> Operation:
-    """A call sends ``send`` to the next rank and receives ``receive`` from the one before, both at once. A call of
-    several trips sends a message from the first rank to the last and then one back.
+    """Bind a call that sends to the next rank and receives from the previous one concurrently.
 
-    All ranks bind together: ``share`` gives every rank's text to every rank. Raises BackendError when they cannot
-    connect; so does a call that neither sends nor receives for ``timeout_seconds``.
+    A ping-pong (an op of two trips) instead sends a message from the first rank to the last and then one back.
+    share: gathers a text of every rank on every rank; binding is collective. Raises BackendError when the ranks cannot
+    connect; so does a call without progress for ``timeout_seconds``.
     """
     following, previous = _connected(rank, share, timeout_seconds)
     outgoing, incoming = _bytes_of(send), _bytes_of(receive)
@@ -54,7 +54,7 @@ def bind(
         exchange = _exchange(following, previous, timeout_seconds)
         steps = [(outgoing, incoming)]
     else:
-        # The last rank is connected to the first one, and a connection goes both ways.
+        # The last rank is connected to the first, and a connection works in both directions.
         link = previous if rank == 0 else following
         exchange = _exchange(link, link, timeout_seconds)
         steps = [(outgoing, incoming[:0]), (outgoing[:0], incoming)]
@@ -75,7 +75,7 @@ def bind(
 def _exchange(
     following: socket.socket, previous: socket.socket, timeout_seconds: float
 ) -> Callable[[memoryview, memoryview], None]:
-    """What sends all of its first argument to ``following`` while it fills the second from ``previous``."""
+    """Make a function that sends its first argument and meanwhile fills its second with received data."""
     wait_ms = timeout_seconds * 1000
     polls = _polls(following, previous)
 
@@ -92,7 +92,7 @@ def _exchange(
                     with suppress(BlockingIOError):
                         count = previous.recv_into(incoming[received:])
                         if count == 0:
-                            raise BackendError("the rank before closed its socket")
+                            raise BackendError("the previous rank closed its socket")
                         received += count
             except OSError as error:
                 raise BackendError(f"a socket to a neighbour failed: {error.strerror}") from error
@@ -103,13 +103,13 @@ def _exchange(
 
 
 def _bytes_of(tensor: "torch.Tensor") -> memoryview:
-    import torch  # noqa: PLC0415 - torch costs a second; who has a tensor has loaded it
+    import torch  # noqa: PLC0415 - takes a second; callers with a tensor have already loaded it
 
-    return memoryview(tensor.view(torch.uint8).numpy())  # type: ignore[arg-type] # a buffer from Python 3.12 on, for types
+    return memoryview(tensor.view(torch.uint8).numpy())  # type: ignore[arg-type] # typed as a buffer from Python 3.12
 
 
 def _polls(following: socket.socket, previous: socket.socket) -> dict[tuple[bool, bool], select.poll]:
-    """What waits until one can send to ``following``, receive from ``previous``, or either."""
+    """Pollers by (sending, receiving): ``following`` is writable, ``previous`` is readable, or either."""
     polls = {(sending, receiving): select.poll() for sending in (True, False) for receiving in (True, False)}
     for (sending, receiving), poll in polls.items():
         if sending:
@@ -120,7 +120,7 @@ def _polls(following: socket.socket, previous: socket.socket) -> dict[tuple[bool
 
 
 def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> tuple[socket.socket, socket.socket]:
-    """A socket to the next rank and one from the rank before. Every rank shares its port before any can fail."""
+    """Connect to the next and from the previous rank. Every rank shares its port before any of them can fail."""
     token = secrets.token_hex(_TOKEN_BYTES // 2)
     try:
         listening = socket.create_server((_LOOPBACK, 0))
@@ -147,7 +147,7 @@ def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> 
 
 
 def _accepted(listening: socket.socket, token: str, seconds: float) -> socket.socket:
-    """The connection of the rank before, which alone knows ``token``. Raises OSError when it does not come in time."""
+    """Accept the connection of the previous rank, the only one that knows ``token``. Raises OSError on timeout."""
     end = time.monotonic() + seconds
     while True:
         listening.settimeout(max(0.001, end - time.monotonic()))

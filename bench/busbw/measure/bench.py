@@ -1,12 +1,11 @@
-"""What a rank measures with, what it has in a round of groups, and how ranks agree."""
+"""A rank's measuring context, its part in a round of groups, and agreement between ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from busbw.backends.base import Backend, Operation, Vector
@@ -24,16 +23,19 @@ from busbw.runs.records import Case
 if TYPE_CHECKING:
     import torch
 
-_Told = TypeVar("_Told")
-
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a rank measures with: its backend and clock, the timing rules, and the clock that all ranks share.
+    """A rank's measuring context.
 
-    ``timer_ns`` is what reading the clock costs on the rank where it is dearest, ``work`` what is computed beside a
-    communication. ``hosts[r]`` is the host of rank r. ``traces`` is the folder that rank 0 writes the profiler's
-    traces of steps into (None: there are to be none).
+    backend: handle on the communication library.
+    clock, common: this rank's clock, and the clock that all ranks share.
+    timing: sampling rules of the plan.
+    seed: seed of the test data.
+    timer_ns: cost of reading the clock on the slowest rank, ns.
+    hosts: host of each rank.
+    work: computation that runs concurrently with a communication.
+    traces: folder into which rank 0 writes profiler traces of training steps (None: no traces).
     """
 
     backend: Backend
@@ -49,7 +51,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class BufferSet:
-    """One pair of buffers and the operation that is bound to them."""
+    """One pair of buffers with the operation bound to them."""
 
     send: "torch.Tensor"
     receive: "torch.Tensor"
@@ -58,9 +60,13 @@ class BufferSet:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """This rank's part in one round: its group, its buffers with their operations, and what their data are made of.
+    """This rank's part in one round.
 
-    ``row`` calls the operations in turns from compiled code (None: Python does).
+    group: ranks of its group.
+    layout: how data lie in its buffers.
+    sets: its buffers with their operations.
+    made_of: test pattern of the data (None: the op has no data).
+    row: calls the operations in turn from compiled code (None: Python does).
     """
 
     group: Ranks
@@ -71,7 +77,7 @@ class Part:
 
 
 def rounds_of(case: Case) -> tuple[Round, ...]:
-    """Which groups of ranks call together, round by round: one round, but for the pair matrix."""
+    """Groups of ranks that call concurrently, for each round. Only the pair matrix has more than one round."""
     op = OPS[case.op]
     groups = split_world(case.group, case.ranks)
     if op.members == "all":
@@ -81,7 +87,7 @@ def rounds_of(case: Case) -> tuple[Round, ...]:
     by_group = [pair_rounds(group, together=case.pairs != "alone") for group in groups]
     if case.pairs == "alone":
         return tuple(chain.from_iterable(by_group))
-    return tuple(tuple(chain.from_iterable(beside)) for beside in zip_longest(*by_group, fillvalue=()))
+    return tuple(tuple(chain.from_iterable(concurrent)) for concurrent in zip_longest(*by_group, fillvalue=()))
 
 
 def agreed(bench: Bench, values: Sequence[int]) -> Vector:
@@ -89,19 +95,13 @@ def agreed(bench: Bench, values: Sequence[int]) -> Vector:
     return bench.backend.reduce(np.asarray(values, dtype=np.int64), "max")
 
 
-def told_by_all(bench: Bench, mine: object, kind: type[_Told]) -> list[_Told]:
-    """What every rank has to tell, a record of this ``kind``, at all ranks."""
-    texts = bench.backend.share(msgspec.json.encode(mine).decode())
-    return [msgspec.json.decode(text, type=kind) for text in texts]
-
-
 class CaseFailed(Exception):
-    """A case gives no result here: raised on all ranks alike, with the reason."""
+    """A case has no result; raised on all ranks, with the reason."""
 
 
 def fail_together(bench: Bench, error: str, what: str) -> None:
-    """Raise CaseFailed on all ranks where one has an ``error``: ``what``, and what the first says that has one."""
+    """Raise CaseFailed on all ranks if any has an ``error``: ``what``, and the error of the first such rank."""
     if agreed(bench, [bool(error)])[0]:
-        told = bench.backend.share(error)
-        first = next(rank for rank, text in enumerate(told) if text)
-        raise CaseFailed(f"{what}: rank {first} says: {told[first]}")
+        errors = bench.backend.share(error)
+        first = next(rank for rank, text in enumerate(errors) if text)
+        raise CaseFailed(f"{what}: rank {first} says: {errors[first]}")

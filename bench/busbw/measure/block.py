@@ -1,7 +1,7 @@
-"""The instrument: one block of one case on one rank: buffers, check, samples until enough, check again.
+"""Measuring one block of one case on one rank: allocate buffers, check, sample, check again.
 
-A block has buffers of its own (``buffers``), data that are checked before and after (``verify``), samples
-(``sampling``), and a result only when both checks hold. Protocol: docs/method.md.
+A block has its own buffers (``buffers``), data checks before and after (``verify``) and samples (``sampling``). It
+gives a result only if both checks pass. Protocol: docs/method.md.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from busbw.backends.base import Call, Parts, Span, explained
+from busbw.backends.base import Call, Parts, Span, do_nothing, explained, records_of_every_rank
 from busbw.backends.patterns import settle
-from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of, told_by_all
+from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of
 from busbw.measure.buffers import part_in
 from busbw.measure.interference import InterferenceMonitor
-from busbw.measure.sampling import RoundResult, Sweep, Terms, sample
+from busbw.measure.sampling import CacheSweep, RoundResult, RoundSettings, sample
 from busbw.measure.stopping import Budget, budget_of, more_tries
 from busbw.measure.verify import check_case
 from busbw.ops import OPS
@@ -45,20 +45,20 @@ from busbw.system.environment import last_level_cache_bytes
 
 _MOST_SETS = 64
 _MOST_TIMELINES = 32
-"""Ranks whose timelines are kept."""
+"""Most ranks for which timelines are recorded."""
 _MOST_SPANS = 400
-"""Spans of one name in the timeline of a rank."""
+"""Most spans of one name in the timeline of a rank, approximately."""
 _SHORT_BREAK_NS = 1000
 _CACHES_TO_SWEEP = 2
-"""Buffers in turns, or the memory that is written between samples, are so many times the last level of cache."""
+"""Size of rotating buffers, or of memory written between samples, as a multiple of the last-level cache."""
 
 
 def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -> Measurement | Failed:
-    """Measure one block of ``case``; every rank of the world calls it together and gets the same record.
+    """Measure one block of ``case``. Collective; every rank gets the same record.
 
-    ``matrix`` is the traffic of an uneven op in elements. Wrong data, or an op that raises on every rank, give
-    ``Failed``. Raises BackendError when ranks no longer agree (one died, hung or raised alone) and ClockError when
-    the clock went backwards.
+    matrix: traffic of an uneven op, elements.
+    Returns ``Failed`` for wrong data, or an op that raises on every rank. Raises BackendError when ranks no longer
+    agree (one died, hung or raised alone) and ClockError when the clock went backwards.
     """
     op = OPS[case.op]
     rounds = rounds_of(case)
@@ -68,18 +68,19 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     bench.common.renew()
     watch = InterferenceMonitor(bench.backend, bench.hosts)
     sets = _sets(bench, case)
-    terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
+    settings = RoundSettings(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
     done: list[_Round] = []
-    beside: CrossCheck | None = None
-    apart: StepParts | None = None
+    cross_check: CrossCheck | None = None
+    step_parts: StepParts | None = None
     for groups in rounds:
         try:
             with part_in(bench, op, case, groups, matrix, sets) as part:
-                done.append(_round(bench, op, case, groups, part, matrix, terms))
-                beside, apart = _cross_check(bench, op, part), _taken_apart(bench, case, part, launch, terms.budget)
+                done.append(_round(bench, op, case, groups, part, matrix, settings))
+                cross_check = _cross_check(bench, op, part)
+                step_parts = _step_parts(bench, case, part, launch, settings.budget)
         except CaseFailed as reason:
             return failed(case, launch, block, str(reason))
-        terms = dataclasses.replace(terms, calls=done[0].result.calls)
+        settings = dataclasses.replace(settings, calls=done[0].result.calls)
     results = [one.result for one in done]
     return Measurement(
         case=case,
@@ -97,45 +98,48 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         clock_error_ns=_clock_error(bench),
         clocks=bench.common.ranks,
         conditions=watch.ended(),
-        cross_check=beside,
-        step=apart,
+        cross_check=cross_check,
+        step=step_parts,
         groups=tuple(group for result in results for group in result.groups),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What came of one round: samples, the check before them, and the first call of this rank, ns."""
+    """Result of one round: samples, the check before them, and the duration of this rank's first call, ns."""
 
     result: RoundResult
     check: Check
     first_call_ns: int
 
 
-def _round(bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, terms: Terms) -> _Round:
-    """Check, sample, check again. Raises CaseFailed, on every rank."""
-    check, call_ns = check_case(bench, op, case, part, terms.sets, "before timing")
+def _round(
+    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, settings: RoundSettings
+) -> _Round:
+    """Check, sample, and check again. Raises CaseFailed, on every rank."""
+    check, call_ns = check_case(bench, op, case, part, settings.sets, "before timing")
     if part is not None and op.reduces and case.in_place:
         with explained(bench.backend):
             for one in part.sets:
                 settle(one.send, case.redop or "sum")
-    result = sample(bench, op, case, groups, part, matrix, terms)
-    check_case(bench, op, case, part, terms.sets, "after timing")
+    result = sample(bench, op, case, groups, part, matrix, settings)
+    check_case(bench, op, case, part, settings.sets, "after timing")
     return _Round(result, check, call_ns)
 
 
 def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
-    """What another tool says of the same, run on all ranks at once: the rates of all, or the first error; None where
-    nobody has one.
+    """Rates that another tool measures for the same operation, on all ranks concurrently.
+
+    Returns the rates of all ranks, or the first error; None if no rank has such a tool.
     """
     if not (op.local and op.stores):
         return None
     check = None if part is None else part.sets[0].operation.cross_check
     bench.backend.barrier()
-    # The others wait for its word no longer than for anything else: it has to give up in time to be heard.
+    # Half the timeout: the other ranks wait for this one, and would otherwise consider it lost.
     mine = None if check is None else check(bench.timing.timeout_seconds / 2)
-    everywhere = told_by_all(bench, () if mine is None else (mine,), tuple[CrossCheck, ...])
-    found = [one for told in everywhere for one in told]
+    everywhere = records_of_every_rank(bench.backend, () if mine is None else (mine,), tuple[CrossCheck, ...])
+    found = [one for records in everywhere for one in records]
     if not found:
         return None
     if failed := next((one for one in found if one.error is not None), None):
@@ -144,14 +148,14 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
     return msgspec.structs.replace(found[0], bytes_per_second=rates)
 
 
-def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> StepParts | None:
-    """What a step of training is made of; None for every other op."""
+def _step_parts(bench: Bench, case: Case, part: Part | None, launch: int, budget: Budget) -> StepParts | None:
+    """Times and traffic of the parts of a training step; None for every other op."""
     taken = None if part is None else part.sets[0].operation.parts
     if not OPS[case.op].splits or taken is None:
         return None
     with explained(bench.backend):
         parts = taken()
-        # In turns, so that what changes on the machine changes both.
+        # Interleaved, so that changes of the machine affect all parts alike.
         calls = (parts.step, parts.compute, parts.communicate)
         tries: list[tuple[int, ...]] = []
         while more_tries(budget, len(tries), sum(map(sum, tries))):
@@ -163,10 +167,10 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budge
     step, compute, communication = zip(*tries, strict=True)
     sent = [(*kind, calls) for kind, calls in parts.sent.items()]
     ranks: dict[tuple[str, int, int, int], list[int]] = {}
-    for rank, kinds in enumerate(told_by_all(bench, sent, list[tuple[str, int, int, int]])):
+    for rank, kinds in enumerate(records_of_every_rank(bench.backend, sent, list[tuple[str, int, int, int]])):
         for kind in kinds:
             ranks.setdefault(kind, []).append(rank)
-    memory = told_by_all(bench, parts.memory or (), tuple[int, ...])
+    memory = records_of_every_rank(bench.backend, parts.memory or (), tuple[int, ...])
     return StepParts(
         step_ns=step,
         compute_ns=compute,
@@ -190,7 +194,7 @@ def _taken_apart(bench: Bench, case: Case, part: Part | None, launch: int, budge
 
 
 def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
-    """One more step, as all ranks see it by the common clock."""
+    """Timelines of one more step on all ranks, by the common clock."""
     if not bench.common.comparable or bench.backend.size > _MOST_TIMELINES:
         return ()
     parts.prepare()
@@ -200,26 +204,27 @@ def _timeline(bench: Bench, parts: Parts) -> tuple[RankTimeline, ...]:
     origin = -int(agreed(bench, [-int(moments.min(initial=np.iinfo(np.int64).max))])[0])
     since = (moments - origin).reshape(-1, 2).tolist()
     mine = [(one[0], *at) for one, at in zip(spans, since, strict=True)]
-    told = told_by_all(bench, mine, tuple[tuple[str, int, int], ...])
-    return tuple(RankTimeline(rank=rank, spans=seen) for rank, seen in enumerate(told))
+    records = records_of_every_rank(bench.backend, mine, tuple[tuple[str, int, int], ...])
+    return tuple(RankTimeline(rank=rank, spans=seen) for rank, seen in enumerate(records))
 
 
 def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
-    """One more step under the library's profiler; rank 0 writes the trace of every rank. Raises StoreError."""
+    """Profile one more step with the library's profiler; rank 0 writes the trace of every rank. Raises StoreError."""
     parts.prepare()
     bench.backend.barrier()
-    told = bench.backend.share(parts.profile())
+    traces = bench.backend.share(parts.profile())
     if bench.backend.rank:
         return
-    for rank, text in enumerate(told):
+    for rank, text in enumerate(traces):
         path = folder / f"{name}-rank-{rank}.json"
         with files.explained("write", path):
             path.write_text(text, encoding="utf-8")
 
 
 def shortened(spans: Sequence[Span], most: int) -> list[Span]:
-    """About ``most`` of ``spans`` of each name: two of them become one where the break between them is short, ever
-    longer breaks until they are few enough. They come in the order of their begin, and so they go.
+    """Reduce ``spans`` (sorted by start, as the result) to about ``most`` per name.
+
+    Adjacent spans are merged when the gap between them is short; the allowed gap doubles until few enough remain.
     """
     kept: list[Span] = []
     for name in dict.fromkeys(one[0] for one in spans):
@@ -237,39 +242,37 @@ def shortened(spans: Sequence[Span], most: int) -> list[Span]:
 
 
 def _once(bench: Bench, prepare: Call, call: Call) -> int:
-    """How long ``call`` takes on the slowest rank when all begin together, ns."""
-    finish = None if bench.backend.device is None else bench.backend.device.synchronise
+    """Duration of ``call`` on the slowest rank after a barrier, ns."""
+    finish = do_nothing if bench.backend.device is None else bench.backend.device.synchronise
     prepare()
-    if finish is not None:
-        finish()
+    finish()
     bench.backend.barrier()
     before = bench.clock.now_ns()
     call()
-    if finish is not None:
-        finish()
+    finish()
     return int(agreed(bench, [bench.clock.now_ns() - before])[0])
 
 
 def _clock_error(bench: Bench) -> int | None:
-    """The bound on the clock that is known worst; of two ranks each may be off by as much. None: cannot be compared."""
+    """Error bound between any two clocks: twice the worst bound to rank 0, ns. None: clocks are not comparable."""
     error = bench.common.error_ns()
     return None if error is None else 2 * int(agreed(bench, [error])[0])
 
 
 def _flush(bench: Bench, case: Case) -> Call | None:
-    """What drives the data out of the caches before each sample, those of the device where there is one."""
+    """Call that evicts the data from the caches (of the device, if there is one) before each sample."""
     if case.cache != "flushed":
         return None
     if bench.backend.device is not None:
         return bench.backend.device.flush
-    return Sweep(_CACHES_TO_SWEEP * last_level_cache_bytes()).sweep
+    return CacheSweep(_CACHES_TO_SWEEP * last_level_cache_bytes()).sweep
 
 
 def _sets(bench: Bench, case: Case) -> int:
-    """How many sets of buffers take turns: one, or as many as do not fit into the caches together, up to 64."""
+    """Number of buffer sets used in turn: one, or enough to exceed the caches, up to 64."""
     if case.cache != "rotating" or not case.size_bytes:
         return 1
     device = bench.backend.device
     cache_bytes = last_level_cache_bytes() if device is None else device.cache_bytes
-    wanted = math.ceil(_CACHES_TO_SWEEP * cache_bytes / max(case.size_bytes, 1))
+    wanted = math.ceil(_CACHES_TO_SWEEP * cache_bytes / case.size_bytes)
     return int(agreed(bench, [min(max(wanted, 2), _MOST_SETS)])[0])

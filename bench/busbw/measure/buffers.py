@@ -1,4 +1,4 @@
-"""A rank's part in a round: buffers of its own, the calls that are bound to them, and giving both back."""
+"""A rank's part in a round: allocating its buffers, binding the calls to them, and releasing both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def part_in(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int) -> Iterator[Part | None]:
-    """This rank's part, given back behind the round unless the world has broken. Raises CaseFailed, on every rank, with
-    the error of the first one that could not make its buffers and bind to them.
+    """Provide this rank's part and release it after the round, unless the backend failed.
 
-    The ranks agree before anybody calls: one that has no part would leave the others waiting in the operation.
+    Raises CaseFailed, on every rank, with the error of the first rank that could not allocate or bind. The ranks agree
+    before any call, because a rank without a part would leave the others waiting in the operation.
     """
     error = ""
     part: Part | None = None
@@ -40,10 +40,10 @@ def part_in(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
 
 
 def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int = 1) -> Part | None:
-    """This rank's group and ``sets`` sets of buffers with their calls in one round; None when it sits the round out.
+    """This rank's group and ``sets`` buffer sets with their calls in one round; None if it is idle.
 
-    Raises what the backend ``raises`` when the buffers cannot be made, or the operation cannot be called as the mode
-    needs it; what was bound before is given back then.
+    Raises the backend's errors when the buffers cannot be allocated or the operation does not support the mode; sets
+    that were already bound are released.
     """
     group = next((group for group in groups if bench.backend.rank in group), None)
     if group is None:
@@ -53,7 +53,7 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
     dtype = case.dtype or "uint8"
     made_of: Pattern | None = None
     if case.dtype is not None:
-        # Another seed for every group, so that data of a neighbouring group are seen as wrong, too.
+        # One seed per group, so that data of a neighbouring group count as wrong.
         seed = bench.seed + group[0]
         try:
             made_of = pattern(len(group), case.dtype, case.redop, seed)
@@ -66,25 +66,24 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
             operation = bench.backend.bind(op, case, group, send, receive, matrix)
             bound.append(BufferSet(*(operation.buffers or (send, receive)), operation))
             if case.mode == "overlap" and operation.post is None:
-                raise BackendError(f"{op.name} cannot be posted first and waited for later, which mode overlap needs")
+                raise BackendError(f"{op.name} has no nonblocking form, which mode overlap needs")
     except bench.backend.raises:
         for one in bound:
             one.operation.free()
         raise
-    # What is posted is posted by Python, a barrier is the backend's, and what is handed to a device is between marks of
-    # Python's.
+    # Posts, barriers and device marks are made by Python, so those calls cannot use the compiled loop.
     hosts = case.mode not in {"overlap", "barriers"} and bench.backend.device is None
     row = row_of([one.operation.native for one in bound]) if hosts else None
     return Part(group, layout, tuple(bound), made_of, row)
 
 
 def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tensor", "torch.Tensor"]:
-    """New buffers for every block, so that where the pages happened to land is sampled too."""
+    """Allocate new buffers; a block never reuses old ones, so that page placement is sampled too."""
     if layout.receives_into_send is not None:
         send = backend.allocate(layout.send_count, dtype)
         start = layout.receives_into_send
         if (start, layout.receive_count) == (0, layout.send_count):
-            return send, send  # a view of the whole is slower to call with than the whole, by 1 % of a Gloo call
+            return send, send  # a view of the whole costs 1 % of a Gloo call more than the tensor itself
         return send, send[start : start + layout.receive_count]
     receive = backend.allocate(layout.receive_count, dtype)
     if layout.sends_from_receive is not None:
@@ -94,7 +93,7 @@ def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tenso
 
 
 def _give_back(bench: Bench, part: Part | None) -> None:
-    """What the library holds for the operations of ``part``. Raises BackendError when it does not take it."""
+    """Release the library's resources for the operations of ``part``. Raises BackendError."""
     with explained(bench.backend):
         for one in part.sets if part is not None else ():
             one.operation.free()

@@ -1,4 +1,4 @@
-"""Reading time: the host's monotonic clock behind a small Protocol, so that tests can bring their own."""
+"""Reading time: the host's monotonic clock behind a small Protocol, so that tests can supply their own."""
 
 import itertools
 import statistics
@@ -11,7 +11,7 @@ _CALIBRATION_READS = 10_000
 
 
 class Clock(Protocol):
-    """Something that tells nanoseconds that never go backwards."""
+    """A monotonic clock in nanoseconds."""
 
     def now_ns(self) -> int:
         """Nanoseconds since an arbitrary start."""
@@ -20,7 +20,7 @@ class Clock(Protocol):
 class HostClock:
     """``time.perf_counter_ns``, which on Linux is CLOCK_MONOTONIC: one clock for all processes of a host.
 
-    Raises ClockError where Python would read another clock, because arrival skew could then not be told.
+    Raises ClockError where Python reads another clock, because arrival skew could not be measured with it.
     """
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class HostClock:
 
 
 def read_cost_ns(clock: Clock) -> int:
-    """What one read of ``clock`` costs: the median difference of back-to-back reads, ns. Stored, never subtracted.
+    """Cost of one read of ``clock``: the median difference of back-to-back reads, ns. Stored, never subtracted.
 
-    Where the clock moves in steps that are longer than a read it is one step: nothing shorter can be told by it.
+    If the clock ticks in steps longer than a read, the result is one step: the clock resolves nothing shorter.
     """
     reads = [clock.now_ns() for _ in range(_CALIBRATION_READS)]
-    apart = [after - before for before, after in itertools.pairwise(reads)]
-    return max(int(statistics.median(apart)), min((step for step in apart if step > 0), default=0))
+    differences = [after - before for before, after in itertools.pairwise(reads)]
+    return max(int(statistics.median(differences)), min((step for step in differences if step > 0), default=0))

@@ -1,11 +1,10 @@
-"""One clock for all ranks: how each rank's clock stands to rank 0's, by exchanges of time stamps, with a bound.
+"""Clock synchronisation: the offset of each rank's clock to rank 0's, from exchanged time stamps, with an error bound.
 
-Ranks of one running kernel read one clock and need no exchange. Between kernels, the first rank of each goes up a
-binomial tree to rank 0, O(log hosts) rounds, and brings the offset to the ranks beside it (HCA, Hunold & Carpen-Amarie
-2015). A pair is compared by the envelope of its exchanges (SKaMPI): rank 0's stamp t₂ was taken between this rank's
-stamps t₁ and t₃, so the offset lies in [max(t₂ − t₃), min(t₂ − t₁)]. That is a bound and no estimate: the error that is
-stored with an offset is half of that width, those of the ranks in between on top, and what clocks that nobody watches
-may have drifted apart by while it was found out.
+Ranks under one kernel read one clock and need no exchange. Between kernels, the first rank of each synchronises along
+a binomial tree to rank 0 in O(log hosts) rounds and passes the offset to the other ranks of its host (HCA, Hunold &
+Carpen-Amarie 2015). A pair is compared by the envelope of its exchanges (SKaMPI): rank 0's stamp t₂ lies between this
+rank's stamps t₁ and t₃, so the offset is in [max(t₂ − t₃), min(t₂ − t₁)]. This is a bound, not an estimate. The stored
+error is half of that width, plus the errors of the ranks in between, plus possible drift during the comparison.
 """
 
 import math
@@ -19,22 +18,25 @@ from busbw.measure.clock import Clock
 from busbw.runs.records import RankClock
 
 EXCHANGES = 100
-"""Round trips of a comparison: from 10 up the envelope is the best known estimate, 100 make it five times better."""
+"""Round trips per comparison: from 10 on the envelope is the best known estimate, with 100 five times better."""
 
 _FIT_NS = 5_000_000_000
 _FIT_POINTS = 20
-"""A drift is fitted over time, not over points: over 2 ms it is wrong by millionths, over 5 s by billionths."""
+"""Least points and time span for a drift fit: over 2 ms it is wrong by millionths, over 5 s by billionths."""
 
 _UNWATCHED_PPM = 100.0
-"""What two crystals may drift apart by as long as nobody has watched them: their usual tolerance."""
+"""Assumed drift between two crystals before it is fitted: their usual tolerance."""
 
 _WANDER_PPM = 1.0
-"""A crystal follows its temperature, so a drift that was fitted over minutes may be off by as much by now."""
+"""Uncertainty added to a fitted drift, because a crystal's rate follows its temperature."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """At ``at_ns`` of this rank's clock, rank 0's was ``offset_ns`` ahead, give or take ``error_ns``."""
+    """One comparison: at ``at_ns`` on this rank's clock, rank 0's was ``offset_ns`` ± ``error_ns`` ahead.
+
+    rtt_ns: shortest round trip of the exchanges.
+    """
 
     at_ns: int
     offset_ns: int
@@ -44,7 +46,7 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class _Drift:
-    """By how many millionths rank 0's clock runs faster (None: not known), and by how many more or less it may."""
+    """By how many ppm rank 0's clock runs faster (None: unknown), and the uncertainty of that, ppm."""
 
     ppm: float | None = None
     unnoticed_ppm: float = _UNWATCHED_PPM
@@ -52,18 +54,19 @@ class _Drift:
 
 @dataclass(slots=True)
 class CommonClock:
-    """This rank's view of the clock that all ranks can name moments by, which is rank 0's.
+    """This rank's conversion to and from the common clock, which is rank 0's.
 
-    ``domains[r]`` names the clock that rank r reads; ranks with one name read one clock. None for a rank whose clock
-    is not known makes nothing comparable.
+    domains: name of the clock that each rank reads; ranks with the same name share a clock. If any is None (unknown),
+    nothing is comparable.
     """
 
     backend: Backend
     clock: Clock
     domains: tuple[str | None, ...]
+    ranks: tuple[RankClock, ...] | None = None
+    """Offsets of all ranks' clocks at the last comparison; None if there is only one clock."""
     _points: list[_Point] = field(default_factory=list)
     _drift: _Drift = field(default_factory=_Drift)
-    _known: tuple[RankClock, ...] = ()
 
     @property
     def shared(self) -> bool:
@@ -72,42 +75,37 @@ class CommonClock:
 
     @property
     def comparable(self) -> bool:
-        """Whether entries of different ranks can be compared at all."""
+        """Whether times of different ranks can be compared."""
         return self.shared or bool(self._points)
 
-    @property
-    def ranks(self) -> tuple[RankClock, ...] | None:
-        """How every rank's clock stood at the last comparison; None where there is but one clock."""
-        return None if self.shared or not self._known else self._known
-
     def renew(self, exchanges: int = EXCHANGES) -> None:
-        """Compare the clocks again, where there is more than one; every rank calls it. Raises BackendError."""
+        """Compare the clocks again if there is more than one. Collective. Raises BackendError."""
         if self.shared or None in self.domains:
             return
         self._points.append(_compare(self.backend, self.clock, self.domains, exchanges))
         self._drift = _fit(self._points)
-        self._known = _everyone(self.backend, self._points[-1], self._drift.ppm)
+        self.ranks = _everyone(self.backend, self._points[-1], self._drift.ppm)
 
     def common(self, local_ns: Vector) -> Vector:
-        """Moments of this rank's clock as moments of rank 0's."""
-        if self.shared or not self._points:
+        """Convert times of this rank's clock to rank 0's, ns."""
+        if not self._points:
             return local_ns
         last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
         moved: Vector = local_ns + last.offset_ns + np.rint((local_ns - last.at_ns) * drift).astype(np.int64)
         return moved
 
     def local(self, common_ns: int) -> int:
-        """A moment of rank 0's clock as one of this rank's."""
-        if self.shared or not self._points:
+        """Convert a time of rank 0's clock to this rank's, ns."""
+        if not self._points:
             return common_ns
         last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
         away = common_ns - last.offset_ns - last.at_ns
         return last.at_ns + away - round(away * drift / (1 + drift))
 
     def error_ns(self) -> int | None:
-        """The bound now, on this rank: 0 on one clock, None where clocks cannot be compared.
+        """Current error bound of this rank, ns: 0 with a shared clock, None if clocks are not comparable.
 
-        It grows from the last comparison on, by the drift that may have gone unnoticed.
+        It grows after the last comparison by the uncertainty of the drift.
         """
         if self.shared:
             return 0
@@ -118,10 +116,10 @@ class CommonClock:
 
 
 def _fit(points: Sequence[_Point]) -> _Drift:
-    """The drift of rank 0's clock against this one, by least squares; nothing before there is enough to fit.
+    """Fit the drift of rank 0's clock against this one by least squares; unknown until there is enough to fit.
 
-    The slope is a weighted sum of the offsets, so it is off by no more than the same sum of their bounds, as far
-    as it is one drift.
+    The slope is a weighted sum of the offsets, so its error is at most the same sum of their bounds, if the drift is
+    constant.
     """
     at = np.asarray([point.at_ns - points[0].at_ns for point in points], dtype=np.float64)
     if len(points) < _FIT_POINTS or at[-1] < _FIT_NS:
@@ -135,21 +133,21 @@ def _fit(points: Sequence[_Point]) -> _Drift:
 
 
 def _apart_ns(elapsed_ns: int, ppm: float = _UNWATCHED_PPM) -> int:
-    """By how much clocks may be apart after ``elapsed_ns`` that were together, in whole ns."""
+    """Largest difference that two clocks can accumulate in ``elapsed_ns``, in whole ns."""
     return math.ceil(abs(elapsed_ns) * ppm * 1e-6)
 
 
 def compare_all(backend: Backend, clock: Clock, exchanges: int = EXCHANGES) -> tuple[RankClock, ...]:
-    """How all clocks stand to rank 0's, each compared by exchange, also where they are known to be one.
+    """Offsets of all clocks to rank 0's, each measured by exchange, even between ranks that share a clock.
 
-    On one host the truth is 0, so this tells how good the method is here.
+    On one host the true offset is 0, so this shows the accuracy of the method.
     """
     apart = tuple(str(rank) for rank in range(backend.size))
     return _everyone(backend, _compare(backend, clock, apart, exchanges), None)
 
 
 def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[RankClock, ...]:
-    """Every rank's clock, at every rank; the drift travels in thousandths of a ppm, where there is one."""
+    """Share every rank's clock with all ranks; a known drift is sent in thousandths of a ppm."""
     drift = drift_ppm is not None, round((drift_ppm or 0.0) * 1000)
     table = of_every_rank(backend, (mine.offset_ns, mine.error_ns, mine.rtt_ns, *drift))
     return tuple(
@@ -165,7 +163,7 @@ def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[
 
 
 def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exchanges: int) -> _Point:
-    """This rank's offset to rank 0 through the tree; every rank of the world calls it."""
+    """Measure this rank's offset to rank 0 along the tree. Collective."""
     leaders = [rank for rank in range(backend.size) if domains[rank] not in domains[:rank]]
     mine = _Point(clock.now_ns(), 0, 0, 0)
     if backend.rank in leaders:
@@ -174,7 +172,7 @@ def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exch
         while step:
             if me % (2 * step) == 0 and me + step < len(leaders):
                 _answer(backend, clock, leaders[me + step], exchanges)
-                # What the child needs to know of this rank: where it stands itself, by now.
+                # The child adds this rank's own offset and its current error.
                 aged = _apart_ns(clock.now_ns() - mine.at_ns) if me else 0
                 backend.send(leaders[me + step], [mine.offset_ns, mine.error_ns + aged])
             elif me % (2 * step) == step:
@@ -182,7 +180,7 @@ def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exch
                 above, bound = map(int, backend.receive(leaders[me - step], 2))
                 mine = _Point(here.at_ns, here.offset_ns + above, here.error_ns + bound, here.rtt_ns)
             step //= 2
-    # The ranks beside a leader read its clock.
+    # The other ranks of a leader's host read its clock.
     table = of_every_rank(backend, (mine.at_ns, mine.offset_ns, mine.error_ns, mine.rtt_ns))
     return _Point(*map(int, table[domains.index(domains[backend.rank])]))
 
@@ -194,7 +192,7 @@ def _answer(backend: Backend, clock: Clock, child: int, exchanges: int) -> None:
 
 
 def _ask(backend: Backend, clock: Clock, parent: int, exchanges: int) -> _Point:
-    """Where the clock of ``parent`` stands to this one, in the middle of the exchanges."""
+    """Measure the offset of ``parent``'s clock to this one at the middle of the exchanges."""
     stamps: list[tuple[int, int, int]] = []
     for _ in range(exchanges):
         asked = clock.now_ns()
@@ -202,9 +200,9 @@ def _ask(backend: Backend, clock: Clock, parent: int, exchanges: int) -> _Point:
         stamp = int(backend.receive(parent, 1)[0])
         stamps.append((asked, stamp, clock.now_ns()))
     middle = (stamps[0][0] + stamps[-1][2]) // 2
-    # What bounds the offset at another moment may have moved on until the middle.
-    moved = [_apart_ns(max(abs(asked - middle), abs(heard - middle))) for asked, _, heard in stamps]
-    low = max(stamp - heard - by for (_, stamp, heard), by in zip(stamps, moved, strict=True))
+    # A bound taken at another time is widened by the possible drift until the middle.
+    moved = [_apart_ns(max(abs(asked - middle), abs(answered - middle))) for asked, _, answered in stamps]
+    low = max(stamp - answered - by for (_, stamp, answered), by in zip(stamps, moved, strict=True))
     high = min(stamp - asked + by for (asked, stamp, _), by in zip(stamps, moved, strict=True))
     offset = (low + high) // 2
-    return _Point(middle, offset, max(high - offset, 0), min(heard - asked for asked, _, heard in stamps))
+    return _Point(middle, offset, max(high - offset, 0), min(answered - asked for asked, _, answered in stamps))

@@ -1,7 +1,7 @@
-"""Computation to put beside a communication: a fixed amount of it, so that being slowed down can be seen.
+"""Computation that overlaps with a communication: a fixed amount of work, so that a slowdown is visible.
 
-Multiplying two small matrices that stay in the cache, a number of times. A loop "until the clock says so" would end on
-time however little it got done, and the cost of sharing a core with the communication would be invisible.
+The work is repeated multiplication of two small matrices that stay in the cache. A loop that runs for a fixed time
+would hide the cost of sharing a core with the communication.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _SIDE = 48
 
 
 class ComputeLoad:
-    """``units`` multiplications of two matrices of 48 × 48 doubles: some µs each, and in this thread alone."""
+    """Multiplications of two matrices of 48 × 48 doubles: some µs per unit, in this thread only."""
 
     def __init__(self) -> None:
         generator = np.random.default_rng(0)
@@ -24,16 +24,16 @@ class ComputeLoad:
         self._product = np.empty((_SIDE, _SIDE))
 
     def do(self, units: int) -> None:
-        """Do ``units`` of it."""
+        """Do ``units`` multiplications."""
         for _ in range(units):
             np.matmul(self._left, self._right, out=self._product)
 
     def tries_ns(self, clock: Clock, units: int, count: int) -> Vector:
-        """The times of ``count`` times ``units`` of it, ns."""
+        """Time ``units`` multiplications ``count`` times, ns."""
         return np.asarray([self.timed_ns(clock, partial(self.do, units)) for _ in range(count)], dtype=np.int64)
 
     def timed_ns(self, clock: Clock, action: Callable[[], None]) -> int:
-        """The time of one ``action``, ns."""
+        """Time one ``action``, ns."""
         before = clock.now_ns()
         action()
         return clock.now_ns() - before

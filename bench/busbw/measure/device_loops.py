@@ -1,8 +1,8 @@
-"""The timed loops of a device: marks in its stream around the calls, and the host's clock around all of it.
+"""Timed loops on a device: marks in its stream around the calls, and the host's clock around the whole sample.
 
-As in nccl-tests, everything is handed over first and waited for once. So the host's time of a sample runs from its
-start to the moment at which the device has been waited for, and the device's own from one mark to the other. Which of
-them a number is made of is ``reduction.timed_by``'s to say; both are kept.
+As in nccl-tests, all calls are enqueued first and then synchronised once. The host's time of a sample runs from its
+start to the end of that synchronisation, the device's from the first mark to the last. Both are stored;
+``reduction.timed_by`` selects the one that is reported.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,22 +22,22 @@ from busbw.system.device import Device
 _FIRST_HOLD_NS = 1_000_000
 _LEAST_HOLD_NS = 50_000
 _MOST_HOLD_NS = 50_000_000
-"""More than handing over all that a stream takes ahead needs, about 1024 launches. A longer row waits for the hold to
-end, and however long that is, the stream begins before it has all calls.
+"""Longer than filling a stream's queue of about 1024 launches takes. The enqueueing of a longer sequence blocks until
+the hold ends, so no hold is long enough for it.
 """
 
 _SHORTEST_NS = 1
-"""What a sample lasts that was too short for the device's clock, whose steps are about 0.5 µs on CUDA."""
+"""Duration recorded for a sample that is too short for the device's clock, which ticks every 0.5 µs on CUDA."""
 
 _SLACK = 2.0
-"""A hold is this many times as long as handing over the calls took at most in the batch before."""
+"""Length of a hold over the longest time that enqueueing the calls took in the previous batch."""
 
 
 class Hold:
-    """How long the stream is held before the calls of a sample, so that the device has all of them when it begins.
+    """How long the stream is blocked before a sample, so that the device has all calls when it starts.
 
-    Every rank must hold for as long as every other, or those that are let go first would wait for the others within
-    their own time. So ``wanted_ns`` is what this rank would need, and ``ns`` what all of them have agreed on.
+    All ranks must hold equally long; otherwise ranks released first would wait for the others within their timed
+    region. ``wanted_ns`` is the time that this rank needs, ``ns`` the time that all ranks agreed on.
     """
 
     def __init__(self) -> None:
@@ -45,21 +45,21 @@ class Hold:
         self._handed_over_ns = 0.0
 
     def wanted_ns(self, calls: int) -> int:
-        """For samples of ``calls`` calls, at most 50 ms; a guess until something was handed over."""
+        """Hold for samples of ``calls`` calls, at most 50 ms; a default until calls have been enqueued once."""
         if not self._handed_over_ns:
             return _FIRST_HOLD_NS
         return min(_LEAST_HOLD_NS + round(_SLACK * calls * self._handed_over_ns), _MOST_HOLD_NS)
 
     def learn(self, handed_over_ns: int, calls: int) -> None:
-        """The last batch handed ``calls`` calls over in at most ``handed_over_ns``."""
+        """Record that enqueueing ``calls`` calls took at most ``handed_over_ns`` in the last batch."""
         self._handed_over_ns = max(1.0, handed_over_ns / calls)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoop:
-    """How one rank takes samples on ``device``: ``loop`` as on the host, whose calls hand work over and return.
+    """A timed loop on ``device``: the calls of ``loop`` enqueue work and return.
 
-    ``hold``: the stream is held for ``hold.ns`` before the first mark of each sample.
+    hold: blocks the stream for ``hold.ns`` before the first mark of each sample (None: no hold).
     """
 
     loop: Loop
@@ -68,18 +68,18 @@ class DeviceLoop:
 
 
 class DeviceWork(ComputeLoad):
-    """Computation on a device, and the time that it takes by the device's own clock."""
+    """Computation on a device, timed by the device's own clock."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
         self._device = device
 
     def do(self, units: int) -> None:
-        """Hand ``units`` of it over."""
+        """Enqueue ``units`` of computation."""
         self._device.compute(units)
 
-    def timed_ns(self, clock: Clock, action: Callable[[], None]) -> int:  # noqa: ARG002 - the host's clock is not asked
-        """What ``action`` takes on the device, ns, handing it over left out."""
+    def timed_ns(self, clock: Clock, action: Callable[[], None]) -> int:  # noqa: ARG002 - timed by the device's clock
+        """Time ``action`` on the device, ns, without the time to enqueue it."""
         before, after = self._device.mark(), self._device.mark()
         self._device.synchronise()
         self._device.hold(_FIRST_HOLD_NS)
@@ -91,7 +91,7 @@ class DeviceWork(ComputeLoad):
 
 
 def captured(device: Device, calls: Sequence[Call], calls_per_sample: int) -> Iterator[Call]:
-    """Rows of ``calls_per_sample`` of ``calls`` in turns as graphs, in turns too: enough of them for every call."""
+    """Capture ``calls`` in turn as graphs of ``calls_per_sample`` calls, enough graphs to use every call."""
     turns = cycle(calls)
     rows = -(-len(calls) // calls_per_sample)
     replays = [device.capture(list(islice(turns, calls_per_sample))) for _ in range(rows)]
@@ -99,9 +99,9 @@ def captured(device: Device, calls: Sequence[Call], calls_per_sample: int) -> It
 
 
 def take(timed: DeviceLoop, count: int) -> Samples:
-    """``count`` samples: hand all calls of a sample over between two marks, then wait once.
+    """Take ``count`` samples: enqueue all calls of a sample between two marks, then synchronise once.
 
-    What a sample is made of makes no difference here: one call, a row of them, or the replay of a captured row.
+    A sample may be one call, a sequence of calls, or the replay of a captured sequence.
     Raises BackendError when a call or the device fails.
     """
     loop, device, hold = timed.loop, timed.device, timed.hold
@@ -124,7 +124,7 @@ def take(timed: DeviceLoop, count: int) -> Samples:
             for call in turn:
                 call()
             last.record()
-            # Only where it is held: asking costs time, and then the host's is no headline.
+            # Only with a hold, because the query costs host time, and then the device's time is reported.
             early = hold is not None and first.passed()
             handed_over = now() if hold is not None else entered
             device.synchronise()
@@ -139,11 +139,11 @@ def take(timed: DeviceLoop, count: int) -> Samples:
 
 
 def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[[], None], count: int) -> Samples:
-    """``count`` samples of a call that is posted, computed beside on the current stream, and waited for; each after one
-    without computation. Waiting makes the stream wait, not the host, which waits once at the end.
+    """Take ``count`` samples of a nonblocking call overlapped with computation on the current stream.
 
-    As in ``loops.take_overlapped``, what starts an operation returns what waits for it, and both stand between the
-    marks. Raises as ``take``.
+    Each is preceded by the same call without computation. The wait blocks the stream, not the host, which synchronises
+    once at the end. As in ``loops.take_overlapped``, post and wait are both inside the timed region.
+    Raises as ``take``.
     """
     loop, device, hold = timed.loop, timed.device, timed.hold
     columns = np.zeros((9, count), dtype=np.int64)
@@ -211,11 +211,11 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
 def empty_call_ns(
     backend: Backend, clock: Clock, *, row: int = 1, samples: int = 1000, compiled: Row | None = None
 ) -> int:
-    """What a call that does nothing costs in the loop that takes the samples on this backend, ns a call: the median
-    over ``samples`` of ``row`` calls, made by Python, or by ``compiled``; with a device, by the host's clock, the two
-    marks and the wait included.
+    """Loop overhead per call on this backend, ns: the median over ``samples`` samples of ``row`` empty calls.
 
-    It is the harness's own share of every sample: stored beside them and never subtracted.
+    compiled: compiled sequence of the calls (None: Python makes them).
+    With a device it is host time and includes the two marks and the synchronisation. The overhead is part of every
+    sample; it is stored with them and never subtracted.
     """
     loop = Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row, row=compiled)
     taken = loops.take(loop, samples) if backend.device is None else take(DeviceLoop(loop, backend.device), samples)

@@ -1,8 +1,7 @@
-"""What else went on while a block was measured: load, foreign and stolen CPU time, lost cores, frequencies, and GPUs
-that were held back.
+"""System interference during a block: load, foreign and stolen CPU time, preemptions, frequencies, GPU throttling.
 
-Read before and after, never in between, and stored with the samples: nothing is left out because of it, but a reader
-can see which numbers were taken on a machine that was busy with something else.
+The values are read before and after a block, never during it, and stored with the samples. No sample is dropped
+because of them; they show which numbers were taken on a busy machine.
 """
 
 import os
@@ -18,14 +17,20 @@ from busbw.runs.records import GpuConditions, HostConditions
 from busbw.system.device import DeviceConditions, reasons_in_words
 
 _LEAST_CPU_SECONDS = 0.5
-"""The kernel counts CPU time in ticks of 10 ms: shares of less CPU time than this would be made of ticks."""
+"""Least CPU time for which shares are computed: the kernel counts in ticks of 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at this host and this process; seconds since whenever, MHz (0: not told), runnable processes.
+    """Counters of this host and this process at one moment; times in seconds since an arbitrary origin.
 
-    ``counted`` is the CPU time that the kernel accounts for at all, idle included; ``busy`` and ``stolen`` are of it.
+    at: when it was read.
+    counted: CPU time that the kernel accounts for, including idle time.
+    busy, stolen: parts of ``counted`` that were used, and that a hypervisor took.
+    own: CPU time of this process.
+    switches: involuntary context switches of this thread.
+    load: runnable processes, averaged over one minute.
+    mhz: mean core frequency, MHz (0: unknown).
     """
 
     at: float
@@ -39,10 +44,10 @@ class Reading:
 
 
 def look() -> Reading:
-    """What this host and this process look like now."""
+    """Read the counters of this host and this process."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
-    # guest time is counted in user time already, and must not count twice
+    # guest time is already included in user time
     everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return Reading(
         at=time.monotonic(),
@@ -57,16 +62,16 @@ def look() -> Reading:
 
 
 def _mhz() -> float:
-    """Mean frequency of the cores; 0 where the kernel does not tell."""
+    """Mean core frequency, MHz; 0 if the kernel does not report it."""
     try:
-        told = psutil.cpu_freq()
+        frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError):
         return 0.0
-    return float(getattr(told, "current", 0.0))  # None on machines that do not tell, whatever the stubs say
+    return float(getattr(frequency, "current", 0.0))  # None on machines that report nothing, whatever the stubs say
 
 
 class InterferenceMonitor:
-    """Looks when it is made and again at ``ended``; one sum-reduction brings all ranks' looks together."""
+    """Reads the counters on creation and again in ``ended``; one sum-reduction combines the readings of all ranks."""
 
     def __init__(self, backend: Backend, hosts: Sequence[str], take_look: Callable[[], Reading] = look) -> None:
         self._backend = backend
@@ -76,7 +81,7 @@ class InterferenceMonitor:
         self._gpu_before = backend.conditions()
 
     def ended(self) -> tuple[HostConditions, ...]:
-        """What every host was doing, the same on every rank. Every rank calls it. Raises BackendError."""
+        """Conditions on every host since creation, identical on every rank. Collective. Raises BackendError."""
         before, after = self._before, self._look()
         looked = {
             **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
@@ -100,14 +105,12 @@ _SCALE = 1_000_000
 
 
 def _gpu_columns(before: DeviceConditions | None, after: DeviceConditions | None) -> dict[str, float]:
-    """A rank's GPU in numbers: its index + 1 (0: nothing is told of one), MHz (0: not told) and why it was held back,
-    before or after.
-    """
+    """A rank's GPU as numbers: index + 1 (0: no data), MHz (0: unknown), and throttle reasons before or after."""
     names = ("gpu_number", "gpu_mhz_before", "gpu_mhz_after", "gpu_reasons")
     if before is None or after is None:
         return dict.fromkeys(names, 0.0)
-    told = (after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons)
-    return dict(zip(names, told, strict=True))
+    values = (after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons)
+    return dict(zip(names, values, strict=True))
 
 
 def _gpu(rank: dict[str, float]) -> GpuConditions:
@@ -120,14 +123,14 @@ def _gpu(rank: dict[str, float]) -> GpuConditions:
 
 
 def _host(host: str, ranks: Sequence[dict[str, float]]) -> HostConditions:
-    """A host by what its ranks saw: the first one's look at the machine, and what each did itself."""
+    """Conditions of one host: system counters from its first rank, process counters from every rank."""
     first = ranks[0]
     capacity = first["at"] * first["cores"]
 
     def share(seconds: float) -> float | None:
-        # Where the kernel counts nothing at all (some sandboxes), nobody can tell. Ticks may be short of our own time.
-        told = capacity >= _LEAST_CPU_SECONDS and first["counted"] > 0
-        return round(max(seconds, 0.0) / capacity, 4) if told else None
+        # Some sandboxes count no CPU time: unknown. Ticks may add up to less than our own CPU time, hence the max.
+        known = capacity >= _LEAST_CPU_SECONDS and first["counted"] > 0
+        return round(max(seconds, 0.0) / capacity, 4) if known else None
 
     return HostConditions(
         host=host,

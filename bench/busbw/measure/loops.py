@@ -1,7 +1,7 @@
-"""The timed loops: what happens between two reads of the clock, and nothing else.
+"""The timed loops: between two reads of the clock there is nothing but the calls.
 
-A loop takes samples on one rank. It knows no other rank but through ``start``, which brings all of them to the same
-moment before a sample. Everything that can be prepared is prepared before the first clock read.
+A loop takes samples on one rank. ``start`` synchronises the ranks before each sample. Everything else is prepared
+before the first clock read.
 """
 
 import resource
@@ -17,15 +17,20 @@ from busbw.errors import ClockError
 from busbw.measure.clock import Clock
 
 STARTS_OVERLAPPED = 2
-"""Starts of an overlapped sample: of the call alone, and of the one with computation beside it."""
+"""Starts per overlapped sample: one for the call alone, one for the call with concurrent computation."""
 
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """How one rank takes samples: ``calls_per_sample`` of ``calls`` in turns, after ``start`` and, before that,
-    ``prepare`` (both outside of the timed region). ``row`` makes the same calls in compiled code (None: Python does).
+    """Settings of the timed loop on one rank.
+
+    calls: operations to call in turn.
+    start: synchronises the ranks before each sample, untimed.
+    prepare: untimed work before ``start`` (None: nothing).
+    calls_per_sample: calls between two clock reads.
+    row: makes the same calls in compiled code (None: Python does).
     """
 
     backend: Backend
@@ -39,9 +44,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """The parts of the samples of a communication beside a computation, ns: see ``records.OverlapSamples``.
+    """Parts of samples of a communication overlapped with computation, ns; see ``records.OverlapSamples``.
 
-    ``host_post`` is what posting took the host, where the parts are by a device's clock.
+    host_post: host time to post, if the other parts are by a device's clock (None: they are host times).
     """
 
     pure: Vector
@@ -53,10 +58,13 @@ class Overlapped:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What this rank saw: entry and exit of every sample, ns on its own host clock, and in which ones the kernel took
-    its core away between coming to the start and leaving (1). ``device_ns``: the durations by the device's own clock,
-    where there is a device; ``unheld``: the samples that the device began before it had all of their calls, although
-    its stream was to be held.
+    """Samples of this rank, one element per sample.
+
+    entries, exits: start and end on this rank's host clock, ns.
+    switched: 1 if the kernel preempted this thread between its start and its exit.
+    device_ns: durations by the device's clock (None: no device).
+    overlapped: parts of an overlapped sample (None: no concurrent computation).
+    unheld: 1 if the device started before all calls were enqueued although its stream was held (None: no device).
     """
 
     entries: Vector
@@ -68,13 +76,14 @@ class Samples:
 
 
 def switches() -> int:
-    """How often the kernel has taken the core away from this thread since it began."""
+    """Involuntary context switches of this thread since it started."""
     return resource.getrusage(_THREAD).ru_nivcsw
 
 
 def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool = False, on_device: bool = False) -> Samples:
-    """``count`` samples of a rank that sits out: it only comes to the start of each, twice if it ``overlaps``. They are
-    in the same columns as those of the others.
+    """Take part in the starts of ``count`` samples as an idle rank (two starts each if it ``overlaps``).
+
+    Returns zeros with the same fields as the samples of other ranks.
     """
     for _ in range(STARTS_OVERLAPPED * count if overlaps else count):
         if prepare is not None:
@@ -87,7 +96,7 @@ def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool = Fals
 
 
 def take(loop: Loop, count: int) -> Samples:
-    """``count`` samples. Raises BackendError when a call fails."""
+    """Take ``count`` samples. Raises BackendError when a call fails."""
     entries, exits, known, taken = [0] * count, [0] * count, [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
     compiled = loop.row
@@ -127,10 +136,10 @@ def take(loop: Loop, count: int) -> Samples:
 
 
 def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], None], count: int) -> Samples:
-    """``count`` samples of a call that is posted, computed beside, and waited for; each after one without computation.
+    """Take ``count`` samples of a call that is posted, overlapped with computation, and waited for.
 
-    This is the only place where an operation is started and not finished at once, and what starts it returns what
-    waits for it: there is no way to time one that nobody waits for. Raises as ``take``.
+    Each is preceded by the same call without computation. A post returns its wait, so an operation cannot be timed
+    without being completed. Raises as ``take``.
     """
     columns = np.zeros((5, count), dtype=np.int64)
     known, taken = [0] * count, [0] * count
@@ -168,11 +177,11 @@ def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], Non
 
 
 def require_time(samples: Samples, rank: int) -> None:
-    """Raise ClockError when a sample did not take time."""
+    """Raise ClockError if a sample has no positive duration."""
     bad = np.flatnonzero(samples.exits <= samples.entries)
     if len(bad):
         index = int(bad[0])
         raise ClockError(
-            f"rank {rank}: a sample began at {samples.entries[index]} ns and ended at {samples.exits[index]} ns; "
-            "the clock is broken"
+            f"rank {rank}: a sample started at {samples.entries[index]} ns and ended at {samples.exits[index]} ns; "
+            "the clock is faulty"
         )

@@ -1,7 +1,7 @@
-"""Over the ranks: what all of them saw of a batch of samples, brought together by the backend's own reductions.
+"""Reduction of samples over the ranks, with the backend's own all-reduce.
 
-One max-reduction a batch and one a round, whatever the number of samples and ranks: rank 0 has no more to do than the
-others, and every rank ends with the same numbers, from which all decide alike.
+One max-reduction per batch and one per round, whatever the number of samples and ranks. Rank 0 has no extra work, and
+every rank ends with the same numbers, so all decide alike.
 """
 
 from collections.abc import Sequence
@@ -18,33 +18,39 @@ from busbw.ops.groups import Ranks, Round
 from busbw.runs.records import QUANTILES, Case, GroupSamples, OverlapSamples, RankSamples, TimedBy
 
 KEPT_VALUES = 4096
-"""All ranks' samples of a group are kept while a block has no more of them than this; above it, quantiles only."""
+"""Most values for which the samples of every rank are stored; above it, only quantiles are."""
 
 _ABSENT = np.iinfo(np.int64).min
 _ALWAYS = 8
 
 
 def timed_by(case: Case) -> TimedBy:
-    """Whose clock the durations of record are from, where ranks drive a device.
+    """Which clock the reported durations come from on a device.
 
-    A call on its own is what a program waits for, so there the host's time counts, launching and waiting included.
-    In rows and graphs the device has its next call before it has done the last, and beside a computation the parts can
-    be told apart by the device alone; and where the stream was held, the host's time has that in it.
+    host: isolated calls, because a program waits for launch, execution and synchronisation.
+    device: back-to-back calls and graphs, whose launches overlap with execution; overlap with computation, whose parts
+    only the device can separate; and pre-enqueued calls, because the host's time includes the hold.
     """
     return "host" if case.mode in {"isolated", "barriers"} and not case.pre_enqueue else "device"
 
 
 def durations(samples: Samples, clock: TimedBy) -> Vector:
-    """How long samples took by one of the clocks, ns; by the host's where there is no device."""
+    """Durations of samples by one of the clocks, ns; by the host's if there is no device."""
     return samples.exits - samples.entries if clock == "host" or samples.device_ns is None else samples.device_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What all ranks saw of some samples, the same on every rank: each field is groups × samples, ns or ranks.
+class ReducedSamples:
+    """Samples reduced over all ranks; identical on every rank. Each field is an array of groups × samples.
 
-    ``beside`` and ``overlap`` (5 × groups × samples: pure, post, compute, wait, exposed, and on a device a 6th: post on
-    the host) only where they were taken.
+    slowest, fastest: longest and shortest duration of any rank, ns.
+    late_rank, last_rank: rank with the shortest duration, and rank that entered last.
+    arrival_skew, exit_skew: last minus first entry, and last minus first exit, ns.
+    exit_span: last exit minus last entry, ns.
+    switched, missed: 1 if any rank was preempted, or missed its start.
+    other_clock: longest duration by the other clock, ns (None: there is one clock).
+    overlap: 5 × groups × samples: pure, post, compute, wait, exposed, ns; on a device a 6th, post on the host (None:
+        no concurrent computation).
     """
 
     slowest: Vector
@@ -56,13 +62,13 @@ class Seen:
     exit_skew: Vector
     switched: Vector
     missed: Vector
-    beside: Vector | None
+    other_clock: Vector | None
     overlap: Vector | None
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A batch on this rank: samples, when they were on the common clock since ``origin``, and the windows it missed."""
+class Batch:
+    """One batch on this rank: samples, their entries and exits on the common clock since the origin, and misses."""
 
     samples: Samples
     entries: Vector
@@ -72,36 +78,37 @@ class Taken:
 
     @property
     def durations(self) -> Vector:
-        """The durations of record, ns."""
+        """Durations by the clock that is reported, ns."""
         return durations(self.samples, self.timed_by)
 
     @property
-    def beside(self) -> Vector | None:
-        """The durations by the clock that is not of record, ns; None where there is but one."""
+    def other_clock(self) -> Vector | None:
+        """Durations by the other clock, ns; None if there is only one."""
         if self.samples.device_ns is None:
             return None
         return durations(self.samples, "host" if self.timed_by == "device" else "device")
 
 
-def joined(batches: list[Seen]) -> Seen:
-    """Batches of one round as one."""
-    return Seen(**{field.name: _along([getattr(batch, field.name) for batch in batches]) for field in fields(Seen)})
+def joined(batches: list[ReducedSamples]) -> ReducedSamples:
+    """Concatenate the batches of one round."""
+    return ReducedSamples(
+        **{field.name: _along([getattr(batch, field.name) for batch in batches]) for field in fields(ReducedSamples)}
+    )
 
 
-def _along(vectors: Sequence[Vector | None]) -> Any:  # noqa: ANN401 - None only of what may be None
+def _along(vectors: Sequence[Vector | None]) -> Any:  # noqa: ANN401 - None only for fields that may be None
     there = [vector for vector in vectors if vector is not None]
     return np.concatenate(there, axis=-1) if there else None
 
 
-def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
-    """What all ranks saw of a batch; every rank calls it.
+def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> ReducedSamples:
+    """Reduce one batch over all ranks with a single max-reduction. Collective.
 
-    One max-reduction of durations; negated durations with the rank packed below them, so that the minimum brings its
-    owner along; entries, likewise packed; exits; negated entries and exits; and what was noted of each sample. Times
-    are since a common origin, so that packing cannot overflow.
+    Durations and entries are packed with the rank in the low digits (value · size + rank), so the extreme value
+    carries its owner. Negated rows give minima. Times count from a common origin, so packing cannot overflow.
     """
     size, rank = backend.size, backend.rank
-    lasted, beside, overlapped = taken.durations, taken.beside, taken.samples.overlapped
+    lasted, other_clock, overlapped = taken.durations, taken.other_clock, taken.samples.overlapped
     rows = [
         lasted,
         -(lasted * size + rank),
@@ -112,8 +119,8 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
         taken.samples.switched,
         taken.missed,
     ]
-    if beside is not None:
-        rows.append(beside)
+    if other_clock is not None:
+        rows.append(other_clock)
     if overlapped is not None:
         parts = (overlapped.pure, overlapped.post, overlapped.compute, overlapped.wait)
         rows += [*parts, overlapped.post + overlapped.wait]
@@ -126,7 +133,7 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
     slowest, shortest, latest, last_out, first_in, first_out, switched, missed = everywhere[:_ALWAYS]
     last_in = latest // size
     more = everywhere[_ALWAYS:]
-    return Seen(
+    return ReducedSamples(
         slowest=slowest,
         fastest=-shortest // size,
         late_rank=-shortest % size,
@@ -136,15 +143,17 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
         exit_skew=last_out + first_out,
         switched=switched,
         missed=missed,
-        beside=None if beside is None else more[0],
-        overlap=None if overlapped is None else more[0 if beside is None else 1 :],
+        other_clock=None if other_clock is None else more[0],
+        overlap=None if overlapped is None else more[0 if other_clock is None else 1 :],
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PerRank:
-    """Of every rank of the world: quantiles of its durations (ranks × quantiles) and, where there are few samples, all
-    durations and entries since the origin (ranks × samples).
+    """Durations of every rank of the world in one round, ns.
+
+    quantiles: ranks × quantiles.
+    durations, entries: ranks × samples, entries since the origin (None: too many samples to keep).
     """
 
     quantiles: Vector
@@ -152,8 +161,8 @@ class PerRank:
     entries: Vector | None
 
 
-def gather_ranks(backend: Backend, batches: list[Taken], *, took_part: bool) -> PerRank:
-    """What every rank saw in a round; every rank calls it."""
+def gather_ranks(backend: Backend, batches: list[Batch], *, took_part: bool) -> PerRank:
+    """Gather the durations of every rank in a round. Collective."""
     everything = np.concatenate([batch.durations for batch in batches])
     size, count = backend.size, len(everything)
     keep = size * count <= KEPT_VALUES
@@ -170,9 +179,13 @@ def gather_ranks(backend: Backend, batches: list[Taken], *, took_part: bool) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What is the same for all groups of a round: the traffic of an uneven op, whether clocks can be compared, what
-    the backend moves, and what the computation of an overlap takes alone (None: there was none).
+class RoundFacts:
+    """Facts that all groups of a round share.
+
+    matrix: traffic of an uneven op, elements.
+    comparable: whether the ranks' clocks can be compared.
+    moved_factor: bytes moved by the backend over the necessary bytes.
+    compute_alone_ns: duration of the concurrent computation alone (None: no concurrent computation).
     """
 
     matrix: Matrix
@@ -182,7 +195,7 @@ class Facts:
 
 
 def record_group(
-    op: Op, case: Case, group: Ranks, number: int, seen: Seen, per_rank: PerRank, facts: Facts
+    op: Op, case: Case, group: Ranks, number: int, seen: ReducedSamples, per_rank: PerRank, facts: RoundFacts
 ) -> GroupSamples:
     """The record of group ``number`` of a round."""
     wire = (
@@ -207,8 +220,8 @@ def record_group(
         exit_skew_ns=_integers(seen.exit_skew[number]) if comparable else None,
         disturbed=_integers(np.flatnonzero(seen.switched[number])),
         missed=_integers(np.flatnonzero(seen.missed[number])),
-        timed_by="host" if seen.beside is None else timed_by(case),
-        beside_ns=None if seen.beside is None else _integers(seen.beside[number]),
+        timed_by="host" if seen.other_clock is None else timed_by(case),
+        beside_ns=None if seen.other_clock is None else _integers(seen.other_clock[number]),
         overlap=_overlap(seen, number, facts.compute_alone_ns),
         per_rank=tuple(
             RankSamples(
@@ -222,7 +235,7 @@ def record_group(
     )
 
 
-def _overlap(seen: Seen, number: int, compute_alone_ns: int | None) -> OverlapSamples | None:
+def _overlap(seen: ReducedSamples, number: int, compute_alone_ns: int | None) -> OverlapSamples | None:
     if seen.overlap is None or compute_alone_ns is None:
         return None
     pure, post, compute, wait, exposed, *host_post = (_integers(row[number]) for row in seen.overlap)

@@ -1,7 +1,6 @@
-"""How much of everything: warm-up, calls per sample, samples per batch, and when it is enough. Pure functions.
+"""Sizes of warm-up, samples and batches, and the stopping rule. Pure functions.
 
-Every rank decides for itself from numbers that an all-reduce made the same everywhere, so all decide alike. Protocol:
-docs/method.md.
+Every rank applies them to the same all-reduced numbers, so all ranks decide alike. Protocol: docs/method.md.
 """
 
 import math
@@ -16,16 +15,16 @@ from busbw.statistics import autocorrelation_time, median_interval
 SECOND_NS = 1_000_000_000
 
 ROWED: frozenset[Mode] = frozenset({"pipelined", "persistent", "graph"})
-"""The modes in which a sample is a row of calls."""
+"""Modes in which a sample is a sequence of back-to-back calls."""
 
 MOST_BATCHES = 6
-"""Batches of samples in a round: control traffic is bounded by it, however many samples are taken."""
+"""Most batches of samples in a round; this bounds the control traffic, however many samples are taken."""
 
 MOST_CALIBRATIONS = 5
-"""How often the amount of computation beside a call is held against the call, and set anew where it does not fit."""
+"""Most times that the amount of concurrent computation is compared with the call and adjusted."""
 
 FIRST_UNITS = 20
-"""Units of computation to begin with: enough to be timed, and short beside most calls."""
+"""Initial units of computation: long enough to be timed, short compared with most calls."""
 
 _BALANCE = 1.25
 _CALIBRATION_SAMPLES = 20
@@ -35,7 +34,7 @@ _LEAST_TRIES = 3
 _MOST_TRIES = 5
 
 _TIMER_READS = 100
-"""A sample that lasts as long as so many reads of the clock is 1 % clock; shorter ones are made of several calls."""
+"""Clock reads that a sample must outlast, so that reading the clock is at most 1 % of it."""
 
 _SHORTEST_SAMPLE_NS = 10_000
 _ROW_NS = 1_000_000
@@ -46,7 +45,13 @@ _ROWS = 10
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A block's and a round's share of the case's budget in this launch."""
+    """One round's share of the case's samples and time in this launch.
+
+    min_samples: samples to reach before precision may stop the round.
+    least_samples: samples to take even when time is up.
+    max_samples: samples at which the round stops.
+    min_ns, max_ns: least total duration of the samples, and time after which the round stops.
+    """
 
     min_samples: int
     least_samples: int
@@ -56,9 +61,9 @@ class Budget:
 
 
 def budget_of(timing: Timing, rounds: int, mode: Mode = "isolated") -> Budget:
-    """A round's share of what a case may spend in one launch, when each of its blocks has ``rounds`` rounds.
+    """One round's share of a case's budget in one launch, when each block has ``rounds`` rounds.
 
-    Where a sample is a row of calls, 10 of them are enough in number.
+    Where a sample is a sequence of calls, 10 samples are enough.
     """
     parts = timing.blocks * rounds
     least = min(timing.least_samples, _ROWS) if mode in ROWED else timing.least_samples
@@ -73,17 +78,18 @@ def budget_of(timing: Timing, rounds: int, mode: Mode = "isolated") -> Budget:
 
 
 def warmup_calls(timing: Timing, estimate_ns: int) -> int:
-    """Calls that fill the warm-up time at ``estimate_ns`` each, within the plan's limits."""
+    """Number of calls that fill the warm-up time at ``estimate_ns`` each, within the plan's limits."""
     wanted = math.ceil(timing.warmup_seconds * SECOND_NS / max(estimate_ns, 1))
     return min(max(wanted, timing.warmup_calls), timing.warmup_calls_cap)
 
 
 def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget, cache: Cache = "warm") -> int:
-    """Calls between two reads of the clock, when one call takes ``estimate_ns`` and a read ``timer_ns``.
+    """Number of calls between two clock reads, when a call takes ``estimate_ns`` and a clock read ``timer_ns``.
 
-    One, where a call is much longer than reading the clock, and where the caches are flushed before a sample: a second
-    call would find the data of the first there. Else the smallest power of two that fills 10 µs. A row fills 1 ms and
-    has at least 10 calls, or as many (at least 2) as leave time for the least number of samples.
+    One if a call is much longer than a clock read, in mode overlap, or if caches are flushed before a sample, because
+    a second call would find the first one's data in them. Otherwise the smallest power of two that fills 10 µs. In
+    modes with sequences: enough for 1 ms and at least 10, limited (to no fewer than 2) by the time for
+    ``least_samples``.
     """
     estimate = max(estimate_ns, 1)
     if mode in ROWED:
@@ -95,26 +101,28 @@ def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget
 
 
 def calibration_samples(budget: Budget, pace_ns: int) -> int:
-    """Samples by which one amount of computation is held against the call, when one takes ``pace_ns``: 20, or for long
-    calls what a quarter of the budget allows, at least 7.
+    """Number of samples that compare computation and call, when one takes ``pace_ns``.
+
+    20, or for long calls as many as a quarter of the budget allows, at least 7.
     """
     affordable = int(_CALIBRATION_SHARE * budget.max_ns / max(pace_ns, 1))
     return min(max(affordable, _LEAST_CALIBRATION_SAMPLES), _CALIBRATION_SAMPLES)
 
 
 def balanced_units(units: int, alone_ns: int, pure_ns: int) -> int:
-    """How many units of computation take as long as a call of ``pure_ns``, when ``units`` take ``alone_ns``: the same
-    where they are within 25 % of it, else as many as take as long by that rate, at least 1.
+    """Units of computation that take as long as a call of ``pure_ns``, when ``units`` take ``alone_ns``.
+
+    Unchanged if both are within 25 % of each other; otherwise scaled by their ratio, at least 1.
     """
-    # No unit takes less than 1 ns: on a clock that does not see it the amount would grow without end.
+    # At least 1 ns per unit: with a clock too coarse to see them, the amount would grow without bound.
     alone, pure = max(alone_ns, units), max(pure_ns, 1)
     return units if alone <= _BALANCE * pure and pure <= _BALANCE * alone else max(1, round(units * pure / alone))
 
 
 def first_batch(budget: Budget, estimate_ns: int, pace_ns: int) -> int:
-    """Samples of the first batch: enough for the minimum in count and time, as far as the maximum time allows.
+    """Number of samples in the first batch: enough for the minimum count and time, as far as the maximum time allows.
 
-    A sample measures ``estimate_ns`` and takes ``pace_ns`` of the budget: the barrier before it is paid for, too.
+    A sample measures ``estimate_ns`` and uses ``pace_ns`` of the budget, because the barrier before it counts too.
     """
     wanted = max(budget.min_samples, math.ceil(budget.min_ns / max(estimate_ns, 1)))
     affordable = max(budget.least_samples, int(budget.max_ns / max(pace_ns, estimate_ns, 1)))
@@ -122,8 +130,9 @@ def first_batch(budget: Budget, estimate_ns: int, pace_ns: int) -> int:
 
 
 def more_tries(budget: Budget, taken: int, spent_ns: int) -> bool:
-    """Whether the parts of a step of training are taken once more, after ``taken`` times in ``spent_ns``: always 3
-    times, and while that is within the budget 5 times.
+    """Whether to repeat the parts of a training step after ``taken`` repetitions in ``spent_ns``.
+
+    There are at least 3, and up to 5 while the time is within the budget.
     """
     return taken < _LEAST_TRIES or (taken < _MOST_TRIES and spent_ns < budget.max_ns)
 
@@ -131,10 +140,10 @@ def more_tries(budget: Budget, taken: int, spent_ns: int) -> bool:
 def next_batch(
     budget: Budget, slowest: Sequence[Vector] | Vector, elapsed_ns: int, precision: float, batches: int
 ) -> int:
-    """Samples of the next batch, after ``batches`` of them were not enough.
+    """Number of samples in the next batch, after ``batches`` batches were not enough.
 
-    An interval narrows with the root of the number of samples, so the first batches tell how many it takes; at least
-    as many again, so that there are few batches, and all that time and count allow in the last one.
+    The interval narrows with the square root of the sample count, which predicts the number needed. A batch at least
+    doubles the samples, to keep batches few; the last batch takes all that time and count allow.
     """
     count = len(slowest[0])
     affordable = max(int((budget.max_ns - elapsed_ns) / (elapsed_ns / count)), budget.least_samples - count, 1)
@@ -149,9 +158,9 @@ def next_batch(
 def stop_reason(
     budget: Budget, slowest: Sequence[Vector] | Vector, elapsed_ns: int, precision: float, batches: int = 1
 ) -> StopReason | None:
-    """Whether these samples are enough; None to go on. All groups of a round must have converged.
+    """Reason to stop sampling, or None to continue. All groups of a round must have converged.
 
-    The interval of the median is that of as many free samples as the autocorrelation leaves.
+    The interval of the median uses the effective sample size, which accounts for autocorrelation.
     """
     count = len(slowest[0])
     spent = min(int(vector.sum()) for vector in slowest)
@@ -169,5 +178,5 @@ def stop_reason(
 
 
 def half_width(vector: Vector) -> float:
-    """Half of the 95 % interval of the median over the median, with the autocorrelation taken into account."""
+    """Relative half-width of the median's 95 % interval, corrected for autocorrelation."""
     return median_interval(vector, tau=autocorrelation_time(vector)).relative_half_width

@@ -1,4 +1,4 @@
-"""How ranks come to the same moment before a sample: one class for each policy of ``records.Sync``."""
+"""Synchronising ranks before each sample: one class for each policy of ``records.Sync``."""
 
 import numpy as np
 
@@ -11,19 +11,19 @@ _SLACK = 1.5
 _TOO_MANY_MISSED = 0.25
 
 
-def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> "Start":
-    """The policy by its name."""
+def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> "Synchronizer":
+    """The synchroniser for policy ``sync``."""
     if sync == "none":
-        return NoStart(backend)
+        return FreeRun(backend)
     if sync == "dissemination":
-        return DisseminationStart(backend)
-    return WindowStart(backend, common) if sync == "window" else Start(backend)
+        return DisseminationSync(backend)
+    return WindowSync(backend, common) if sync == "window" else Synchronizer(backend)
 
 
-class Start:
-    """The library's own barrier before every sample; the other policies differ from it.
+class Synchronizer:
+    """The library's own barrier before every sample; base class of the other policies.
 
-    ``begin`` comes before a batch of samples, the call itself before each sample, and ``missed`` after the batch.
+    Call ``begin`` before a batch of samples, the object itself before each sample, and ``missed`` after the batch.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -31,33 +31,32 @@ class Start:
         self._barrier = backend.barrier
 
     def begin(self, count: int, pace_ns: int) -> None:
-        """A batch with ``count`` starts is to come, one in about ``pace_ns``. All ranks call it."""
+        """Prepare a batch of ``count`` starts, one about every ``pace_ns``. Collective."""
 
     def __call__(self) -> None:
         """Wait for all ranks."""
         self._barrier()
 
     def missed(self) -> list[int]:
-        """The starts of the last batch that were too late on this rank: none, for a barrier waits for everybody."""
+        """Indices of the last batch's starts that this rank missed: none, because a barrier waits for every rank."""
         return []
 
 
-class NoStart(Start):
-    """One barrier before a batch and nothing between its samples: ranks may run apart, as they do in programs."""
+class FreeRun(Synchronizer):
+    """One barrier before a batch and none between its samples: ranks may drift apart, as they do in applications."""
 
     def begin(self, count: int, pace_ns: int) -> None:  # noqa: ARG002 - the same for every batch
-        """Begin together."""
+        """Start the batch with a barrier."""
         self._barrier()
 
     def __call__(self) -> None:
-        """Go on at once."""
+        """Return immediately."""
 
 
-class DisseminationStart(Start):
-    """⌈log₂ n⌉ rounds of messages, round k to the rank 2ᵏ further (Hensgen, Finkel & Manber 1988).
+class DisseminationSync(Synchronizer):
+    """Dissemination barrier: ⌈log₂ n⌉ rounds, in round k to the rank at distance 2ᵏ (Hensgen, Finkel & Manber 1988).
 
-    It is the same whatever the library's barrier is, so that a barrier that changes with the number of ranks does not
-    change what is measured after it.
+    The algorithm is fixed, so a library barrier that changes with the number of ranks cannot affect the measurement.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -68,17 +67,16 @@ class DisseminationStart(Start):
         self._rounds = [((rank + step) % size, (rank - step) % size) for step in steps]
 
     def __call__(self) -> None:
-        """Hear, through the others, of all ranks."""
+        """Exchange a message with the two partners of each round."""
         for to, source in self._rounds:
             self._swap(to, source)
 
 
-class WindowStart(Start):
-    """At an agreed moment of the common clock, one window after the other. A rank that comes later has missed it.
+class WindowSync(Synchronizer):
+    """Every sample starts at an agreed time of the common clock. A rank that arrives later has missed its window.
 
-    It spins, so it needs a core for each rank, and clocks that can be compared. A window is half as
-    long again as what it is for; when more than a quarter of a batch was missed somewhere, twice as long from then on
-    (SKaMPI).
+    Ranks spin until the window opens, so each needs a core and a comparable clock. A window is 1.5 times as long as a
+    sample; its length doubles when any rank misses more than a quarter of a batch (SKaMPI).
     """
 
     def __init__(self, backend: Backend, common: CommonClock) -> None:
@@ -91,18 +89,18 @@ class WindowStart(Start):
         self._late: list[int] = []
 
     def begin(self, count: int, pace_ns: int) -> None:
-        """Agree on when the windows open, and how long they are."""
+        """Agree on the opening times and the length of the windows."""
         missed = len(self._late) > _TOO_MANY_MISSED * max(self._next, 1)
         here = int(self._common.common(np.asarray([self._now()], dtype=np.int64))[0])
         latest, pace, anybody = self._backend.reduce(np.asarray([here, pace_ns, missed], dtype=np.int64), "max")
-        # Not the last length doubled: the calls of a sample may have become more since then.
+        # A factor, because the last length is out of date if a sample has more calls now.
         self._longer *= 2 if anybody else 1
         length, first = int(pace * _SLACK * self._longer), int(latest) + _HEAD_START_NS
         self._opens = [self._common.local(first + number * length) for number in range(count)]
         self._next, self._late = 0, []
 
     def __call__(self) -> None:
-        """Spin until the window opens; note it when it is open already."""
+        """Spin until the window opens; record a miss if it is already open."""
         opens = self._opens[self._next]
         if self._now() > opens:
             self._late.append(self._next)
@@ -111,5 +109,5 @@ class WindowStart(Start):
             pass
 
     def missed(self) -> list[int]:
-        """The windows that were open already."""
+        """Indices of the windows that were already open when this rank arrived."""
         return self._late

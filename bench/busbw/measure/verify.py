@@ -1,4 +1,4 @@
-"""One checked call: whether the data are right, agreed by all ranks, and how long the first call takes."""
+"""One checked call: data verification agreed by all ranks, and the duration of the first call."""
 
 import numpy as np
 
@@ -13,17 +13,17 @@ from busbw.runs.records import Case, Check
 
 
 def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, when: str) -> tuple[Check, int]:
-    """One call a set of buffers, on fresh data, that no sample is taken of; how long the first took here, in ns.
+    """Make one untimed call per buffer set on fresh data and check it. Also returns the first call's duration, ns.
 
-    Raises CaseFailed, on all ranks alike, when the op raised on every rank, and when data are wrong (it says ``when``).
-    A case that is to overlap is checked the way it will run: posted, then waited for.
+    Raises CaseFailed, on all ranks, when the op raised on every rank, or when data are wrong (the message names
+    ``when``). In mode overlap the call is posted and then waited for, as in the samples.
     """
     reason = _unverifiable(op, case)
     wrong = first_ns = 0
     for number in range(sets):
         error, call_ns, unchecked, here = "", 0, "", 0
         one = None if part is None else part.sets[number]
-        # All ranks agree after each of the two: the second may be a barrier, and nobody may miss it.
+        # All ranks agree after each preparation: the second may be a barrier, which every rank must reach.
         for make in _preparations(case, part, number):
             fail_together(bench, _error_of(bench, make), "cannot be prepared")
         if bench.backend.device is not None:
@@ -38,7 +38,7 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
                 except bench.backend.raises as raised:
                     unchecked = bench.backend.explain(raised)
         first_ns = first_ns or call_ns
-        wrong += _found_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
+        wrong += _wrong_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
     if reason is not None:
         return Check(state="not checked", reason=reason), first_ns
     if wrong:
@@ -47,7 +47,7 @@ def check_case(bench: Bench, op: Op, case: Case, part: Part | None, sets: int, w
 
 
 def _error_of(bench: Bench, do: Call) -> str:
-    """What the backend raises in ``do``, in its words; empty where it raises nothing."""
+    """Message of the backend error that ``do`` raises; empty if it raises none."""
     try:
         do()
     except bench.backend.raises as raised:
@@ -56,7 +56,7 @@ def _error_of(bench: Bench, do: Call) -> str:
 
 
 def _preparations(case: Case, part: Part | None, number: int) -> tuple[Call, Call]:
-    """Fresh data in the buffers, and what has to be done before a call."""
+    """Calls that put fresh data into the buffers and that prepare the operation."""
     if part is None:
         return do_nothing, do_nothing
     one, layout, made_of = part.sets[number], part.layout, part.made_of
@@ -70,7 +70,7 @@ def _preparations(case: Case, part: Part | None, number: int) -> tuple[Call, Cal
 
 
 def _wrong_here(part: Part, one: BufferSet, *, checkable: bool) -> int:
-    """How many elements the call left wrong on this rank: as the operation itself tells them, else by its layout."""
+    """Number of wrong elements on this rank, counted by the operation itself or else from its layout."""
     if one.operation.wrong is not None:
         return one.operation.wrong()
     if part.made_of is None or not checkable:
@@ -79,8 +79,9 @@ def _wrong_here(part: Part, one: BufferSet, *, checkable: bool) -> int:
 
 
 def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) -> tuple[str, int]:
-    """Call once, by the loop that will, and wait for the device: the error of the backend, or nothing, and how long it
-    took, ns.
+    """Call once, with the loop that samples will use, and wait for the device.
+
+    Returns the backend's error message (empty: none) and the duration, ns.
     """
     row = row_of([operation.native]) if compiled else None
     before = bench.clock.now_ns()
@@ -99,12 +100,13 @@ def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) 
     return "", bench.clock.now_ns() - before
 
 
-def _found_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool) -> int:
-    """Wrong elements over all ranks.
+def _wrong_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool) -> int:
+    """Number of wrong elements over all ranks.
 
-    Raises CaseFailed when every rank that took part raised (``error``), or any rank in the check of its data
-    (``unchecked``), when the operation is over everywhere. Raises BackendError when only some raised and they are in it
-    ``together``: the others may still be in the operation.
+    error, unchecked: what this rank raised in the operation, and in the check of its data (empty: nothing).
+    together: the operation communicates, so ranks that did not raise may still be waiting in it.
+    Raises CaseFailed when every participating rank raised, or any rank raised in its check. Raises BackendError when
+    only some raised and the operation is ``together``.
     """
     counts = np.asarray([bool(error), took_part, bool(unchecked), wrong], dtype=np.int64)
     try:
@@ -112,19 +114,19 @@ def _found_everywhere(bench: Bench, error: str, unchecked: str, wrong: int, *, t
     except BackendError as broken:
         if not error:
             raise
-        # The others still wait in the operation that this rank could not do: what stopped it is the reason to tell.
+        # The others still wait in the operation that failed here; this rank's error is the cause to report.
         raise BackendError(f"{error}; after that: {broken}") from broken
     if 0 < raised_on < taking_part and together:
         raise BackendError(f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}")
     if not raised_on and not unchecked_on:
         return int(everywhere)
-    # What an operation keeps to tell when it is checked is an error of a call.
+    # An operation may defer the error of a call until its data are checked.
     what, count = ("the operation", raised_on) if raised_on else ("the operation or its check", unchecked_on)
-    told = bench.backend.share(error if raised_on else unchecked)
-    who = next(rank for rank, text in enumerate(told) if text)
+    errors = bench.backend.share(error if raised_on else unchecked)
+    first = next(rank for rank, text in enumerate(errors) if text)
     if count == taking_part:
-        raise CaseFailed(f"{what} raised on every rank: {told[who]}")
-    raise CaseFailed(f"{what} raised on {count} of {taking_part} ranks: rank {who} says: {told[who]}")
+        raise CaseFailed(f"{what} raised on every rank: {errors[first]}")
+    raise CaseFailed(f"{what} raised on {count} of {taking_part} ranks: rank {first} says: {errors[first]}")
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:

@@ -16,7 +16,7 @@ from busbw.launch import worker
 from busbw.measure import sampling
 from busbw.measure.bench import Bench
 from busbw.measure.block import measure
-from busbw.measure.reduction import Seen, Taken, reduce_batch
+from busbw.measure.reduction import Batch, ReducedSamples, reduce_batch
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Round
 from busbw.runs.records import JSON, Case, Failed, Measurement
@@ -37,7 +37,7 @@ def _measured(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int)
     return row
 
 
-def _reduced(backend: Backend, groups: Round, taken: Taken) -> Seen:
+def _reduced(backend: Backend, groups: Round, taken: Batch) -> ReducedSamples:
     """What was seen, held to what is seen by the clock that all ranks truly share."""
     seen = reduce_batch(backend, groups, taken)
     truth = reduce_batch(

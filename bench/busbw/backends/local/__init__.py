@@ -1,6 +1,6 @@
-"""Operations that need no other rank: what a rank does to memory of its own, whatever the backend of the world is.
+"""Local operations: they use only the rank's own memory, files or device, with any backend.
 
-One table says how each is called, and every backend binds from it.
+Every backend binds them from one table.
 """
 
 from busbw.backends.local import compute, device, memory, storage

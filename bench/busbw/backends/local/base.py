@@ -1,4 +1,4 @@
-"""What an operation without other ranks is bound to, and what a row of the table of them has."""
+"""Inputs of a local operation, and rows of the table of local operations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call is made of: the buffers of this rank, and the device that they are on (None: host memory).
+    """Inputs from which a call is bound.
 
-    ``local_rank`` is the number of this rank on its host.
-    ``peer`` is what this process calls the device of the other rank of a pair (None: it cannot have memory there).
-    ``folder`` is for files (None: the plan has no path).
+    send, receive: buffers of this rank.
+    device: device of the buffers (None: host memory).
+    folder: where files are created (None: the plan has no path).
+    peer: this process's name of the device of a pair's other rank (None: it cannot allocate memory there).
+    local_rank: index of this rank on its host.
     """
 
     case: Case
@@ -33,9 +35,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """How an operation is called. ``bind`` does all preparation, and raises BackendError when it cannot; what it
-    returns raises BackendError, or RuntimeError as torch does. ``refuse`` says why ``case`` cannot run, the same on
-    every rank.
+    """How a local operation is bound.
+
+    bind: prepares the operation, or raises BackendError. The operation raises BackendError or torch's RuntimeError.
+    refuse: reason why a case cannot run, or None; the same on every rank.
     """
 
     bind: Callable[[Bound], Operation]

@@ -1,6 +1,6 @@
-"""Products of matrices and attention, through torch, on whatever device the buffers are: points below a roofline.
+"""Matrix products and attention through torch on the device of the buffers: points below a roofline.
 
-Operands are dense and none of them is 0: a GPU draws less power on zeros, and then clocks higher than real work lets it
+Operands are dense and non-zero: on zeros a GPU draws less power and clocks higher than with real work
 (https://www.thonking.ai/p/strangely-matrix-multiplications).
 """
 
@@ -23,31 +23,31 @@ from busbw.runs.records import Case
 
 _SEED = 5
 _LARGEST_OPERAND = 126
-_FAR_OUT = 8
-"""No sum of random products is so many standard deviations from 0."""
+_MOST_DEVIATIONS = 8
+"""Standard deviations that no sum of random products exceeds."""
 
 _VECTORS = 8
 _ROWS_AT_ONCE = 1024
 _SAMPLE_STEP = 64
-"""Every 64th row is computed again, or more of a small matrix: no kernel's tile is smaller and left out."""
+"""Every 64th row is recomputed (more for a small matrix), so that every tile of a kernel is sampled."""
 
 _ROUNDING_STEPS = 8
-"""A sum that is kept in 16 bits between the parts of a row may be off by so many roundings."""
+"""Roundings allowed for a sum that is kept in 16 bits between the parts of a row."""
 
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2.0**-7, "bfloat16": 2.0**-4}
-"""Of attention: the share of (the element + the root mean square of its row) by which it may be off. Sums and
-exponentials are rounded in another order by every kernel; a lost tile of keys changes rows by more."""
+"""Tolerance of attention, as a fraction of (the element + the RMS of its row). Kernels round sums and exponentials in
+different orders; a lost tile of keys changes rows by more."""
 
 
 @cache
-def _own_threads() -> int:
-    """How many threads torch computes with before a case asks for others: the backends of host memory leave it one."""
+def _default_threads() -> int:
+    """Threads of torch before any case changes them; backends on host memory set one."""
     return torch.get_num_threads()
 
 
-def _in_a_team(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
-    """What ``bind`` makes, with as many threads of torch as the case asks for until it is given back."""
-    own, wanted = _own_threads(), bound.case.threads
+def _with_threads(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
+    """Bind an operation and set torch's number of threads to the case's until it is freed."""
+    own, wanted = _default_threads(), bound.case.threads
     operation = bind(bound)
     if wanted is None:
         return operation
@@ -68,23 +68,25 @@ def _matmul(bound: Bound) -> Operation:
 
 
 def _integers(like: torch.Tensor, side: int, generator: torch.Generator) -> torch.Tensor:
-    """Whole numbers of either sign, as large as products in float32 stay exact and those in float16 finite."""
+    """Random integers of either sign, small enough that float32 products are exact and float16 ones finite."""
     largest = _LARGEST_OPERAND
     if like.dtype == torch.float32:
         largest = min(largest, math.isqrt(EXACT_UP_TO["float32"] // side))
     elif like.dtype == torch.float16:
         # A product of two uniform numbers up to t has the mean square (t² / 3)².
-        largest = min(largest, math.isqrt(int(3 * torch.finfo(torch.float16).max / (_FAR_OUT * math.sqrt(side)))))
+        largest = min(
+            largest, math.isqrt(int(3 * torch.finfo(torch.float16).max / (_MOST_DEVIATIONS * math.sqrt(side))))
+        )
     made = torch.randint(1, largest + 1, (side, side), generator=generator, device=like.device, dtype=torch.int16)
     made *= torch.randint(0, 2, (side, side), generator=generator, device=like.device, dtype=torch.int16) * 2 - 1
     return made.to(like.dtype)
 
 
 def wrong_rows(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:
-    """Rows of ``product`` that are not those of ``left`` times ``right``, whole numbers whose sums are exact.
+    """Number of rows of ``product`` that differ from ``left`` · ``right``, for integers with exact sums.
 
-    Freivalds' check (1977): product · x against left · (right · x) for vectors of ±1, in float64, without a rounding.
-    One wrong element is always seen, several in a row are missed once in 2⁸ rows.
+    Freivalds' check (1977): product · x against left · (right · x) for vectors of ±1, exactly in float64.
+    A single wrong element in a row is always detected; several are missed with probability 2⁻⁸.
     """
     generator = torch.Generator(product.device).manual_seed(_SEED)
     signs = torch.randint(0, 2, (len(right), _VECTORS), generator=generator, device=product.device) * 2 - 1
@@ -98,13 +100,13 @@ def _times(matrix: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
 
 
 def wrong_elements(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:
-    """Elements that are off by more than 16 bits explain, in a sample of rows of ``product`` held against float64."""
+    """Number of elements of sampled rows whose error against float64 exceeds the rounding of 16 bits."""
     sample = _sample(len(left), left.device)
     rows = left[sample].double()
     wanted = torch.cat([rows @ columns.double() for columns in torch.split(right, _ROWS_AT_ONCE, dim=1)], dim=1)
     usual = wanted.square().mean().sqrt()
     allowed = torch.finfo(product.dtype).eps * (wanted.abs() + _ROUNDING_STEPS * usual)
-    return _beyond(product[sample].double() - wanted, allowed)
+    return _count_beyond(product[sample].double() - wanted, allowed)
 
 
 def _sample(rows: int, device: torch.device) -> torch.Tensor:
@@ -112,15 +114,15 @@ def _sample(rows: int, device: torch.device) -> torch.Tensor:
     return torch.arange(0, rows, step, device=device)
 
 
-def _beyond(difference: torch.Tensor, allowed: torch.Tensor) -> int:
-    """How many are off by more than is allowed; NaN is."""
+def _count_beyond(difference: torch.Tensor, allowed: torch.Tensor) -> int:
+    """Number of elements whose difference exceeds ``allowed``; NaN counts."""
     return int((~(difference.abs() <= allowed)).sum())
 
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _written_out(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _unfused_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return torch.softmax(query @ key.transpose(-2, -1) / math.sqrt(HEAD_SIZE), dim=-1) @ value
 
 
@@ -134,8 +136,8 @@ def _attention(how: Attention, bound: Bound) -> Operation:
         )
     except RuntimeError as error:
         raise BackendError(first_line(error)) from error
-    # A new tensor at each call, as torch has no way to name one; the last is kept. What a graph's replay computes is in
-    # the tensor that was the last one at the capture.
+    # torch has no output argument here, so each call makes a new tensor and the last is kept. A replayed graph writes
+    # to the tensor that was the last at the capture.
     made = [torch.full((), math.nan, dtype=query.dtype, device=where).expand(shape)]
 
     def call() -> None:
@@ -143,38 +145,38 @@ def _attention(how: Attention, bound: Bound) -> Operation:
 
     def wrong() -> int:
         found = wrong_attention(query, key, value, made[0])
-        made[0].fill_(math.nan)  # so that the next count is of what was computed since
+        made[0].fill_(math.nan)  # so that the next check covers only later results
         return found
 
     return Operation(call, wrong=wrong)
 
 
 def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, result: torch.Tensor) -> int:
-    """Elements of ``result`` that are further from attention in float64 than _TOLERANCE, in a sample of tokens."""
+    """Number of elements of sampled tokens whose difference from float64 attention exceeds _TOLERANCE."""
     sample = _sample(query.shape[-2], query.device)
-    wanted = _written_out(query[..., sample, :].double(), key.double(), value.double())
+    wanted = _unfused_attention(query[..., sample, :].double(), key.double(), value.double())
     usual = wanted.square().mean(-1, keepdim=True).sqrt()
     allowed = _TOLERANCE[str(query.dtype).removeprefix("torch.")] * (wanted.abs() + usual)
-    return _beyond(result[..., sample, :].double() - wanted, allowed)
+    return _count_beyond(result[..., sample, :].double() - wanted, allowed)
 
 
 def _refuse(case: Case) -> str | None:
     return first_reason(
         (
             case.dtype not in _TOLERANCE,
-            f"{case.op} is computed in {', '.join(_TOLERANCE)}; {case.dtype} is none of them",
+            f"{case.op} supports {', '.join(_TOLERANCE)}, not {case.dtype}",
         ),
         (
             case.device != "cpu" and case.threads is not None,
-            "threads divide the work of a processor; a GPU divides it itself",
+            "--threads applies to the CPU only; this case runs on a GPU",
         ),
-        (case.mode == "persistent", "MPI prepares messages; a computation is none"),
-        (case.mode == "overlap", "mode overlap computes beside an operation; this one is computation itself"),
+        (case.mode == "persistent", f"mode persistent is for communication; {case.op} is computation"),
+        (case.mode == "overlap", f"mode overlap is for communication; {case.op} is computation"),
     )
 
 
 OPERATIONS: dict[str, Local] = {
-    "matmul": Local(partial(_in_a_team, _matmul), _refuse),
-    "attention": Local(partial(_in_a_team, partial(_attention, scaled_dot_product_attention)), _refuse),
-    "attention_unfused": Local(partial(_in_a_team, partial(_attention, _written_out)), _refuse),
+    "matmul": Local(partial(_with_threads, _matmul), _refuse),
+    "attention": Local(partial(_with_threads, partial(_attention, scaled_dot_product_attention)), _refuse),
+    "attention_unfused": Local(partial(_with_threads, partial(_attention, _unfused_attention)), _refuse),
 }

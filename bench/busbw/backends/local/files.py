@@ -1,6 +1,6 @@
-"""A file that is gone through in blocks, several of them under way at once, past the page cache where that can be had.
+"""A file accessed in blocks, several of them concurrently, bypassing the page cache where possible.
 
-The file has no name from the moment that it is open: whatever becomes of this process, nothing of it is left.
+The file is unlinked as soon as it is open, so nothing remains however this process ends.
 """
 
 import errno
@@ -21,18 +21,19 @@ from busbw.units import format_size
 Bytes = npt.NDArray[np.uint8]
 
 O_DIRECT: int = getattr(os, "O_DIRECT", 0)
-"""0 where the system has none."""
+"""0 if the system does not have it."""
 
 _WITH_DIRECT = " with O_DIRECT"
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says where there is no room for more."""
+"""Error numbers for missing space."""
 MAKE_ROOM = "free some space there, or ask for smaller sizes, fewer ranks or another path"
 
 
 class BlockFile:
-    """A file of ``size_bytes`` in ``folder``, which is made where it is missing, and memory for all of it, at the start
-    of a page. Raises BackendError when it cannot be made.
+    """A file of ``size_bytes`` in ``folder`` (created if missing), and page-aligned memory of the same size.
+
+    Raises BackendError if either cannot be created.
     """
 
     def __init__(self, folder: Path, size_bytes: int, access: Access) -> None:
@@ -41,43 +42,43 @@ class BlockFile:
             self.memory: Bytes = np.frombuffer(mmap.mmap(-1, size_bytes), dtype=np.uint8)
         except (OSError, OverflowError) as error:
             raise BackendError(
-                f"{format_size(size_bytes)} of memory for a file of as many cannot be had: {error}"
+                f"cannot allocate {format_size(size_bytes)} of memory for a file of the same size: {error}"
             ) from error
         self._folder = folder
         self._access = access
         self._block = min(access.block_bytes, size_bytes)
         self._pool = ThreadPoolExecutor(access.depth) if access.depth > 1 else None
         try:
-            self._file = opened_nameless(folder, direct=access.way == "direct")
+            self._file = open_unlinked(folder, direct=access.way == "direct")
         except OSError as error:
             raise BackendError(in_words(error, folder, size_bytes)) from error
 
     @property
     def name(self) -> str:
-        """By which other processes of this user can open it."""
+        """Path under which other processes of this user can open the file."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def write(self) -> None:
-        """All of the memory into the file, and until the device has it. Raises OSError."""
+        """Write the memory to the file and wait until it is on the device. Raises OSError."""
         self._all_blocks(self._write_block)
         os.fsync(self._file)
 
     def read(self) -> None:
-        """All of the file into the memory. Raises OSError."""
+        """Read the file into the memory. Raises OSError."""
         self._all_blocks(self._read_block)
 
-    def forget(self) -> None:
-        """Have the page cache drop the file, where it is not kept out of it anyway. Raises OSError."""
-        if self._access.way != "direct" and hasattr(os, "posix_fadvise"):
-            os.fsync(self._file)  # what is not on the device yet cannot be dropped
+    def drop_cache(self) -> None:
+        """Drop the file from the page cache, unless it is accessed with O_DIRECT. Raises OSError."""
+        if self._access.way != "direct":
+            os.fsync(self._file)  # dirty pages cannot be dropped
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def explain(self, error: OSError) -> str:
-        """What went wrong with this file, and what can be done about it."""
+        """Message for an error of this file, with advice."""
         return in_words(error, self._folder, self.size_bytes)
 
     def close(self) -> None:
-        """End the threads and give the file back to the file system."""
+        """End the threads and close the file."""
         if self._pool is not None:
             self._pool.shutdown()
         os.close(self._file)
@@ -87,9 +88,9 @@ class BlockFile:
             self._every(move, 0, 1)
             return
         depth = self._access.depth
-        # Each thread has one block under way and takes every depth-th: they stay about side by side in the file.
+        # Each thread accesses every depth-th block, one at a time, so all stay close together in the file.
         under_way = [self._pool.submit(self._every, move, first, depth) for first in range(depth)]
-        wait(under_way)  # also where one has failed: none may go on into the next call
+        wait(under_way)  # even if one has failed, because none may continue into the next call
         for done in under_way:
             done.result()
 
@@ -111,13 +112,13 @@ class BlockFile:
             start += count
 
 
-def opened_nameless(folder: Path, *, direct: bool) -> int:
-    """A new file in ``folder``, open for reading and writing, whose name is gone. Raises OSError."""
+def open_unlinked(folder: Path, *, direct: bool) -> int:
+    """Create, open for reading and writing, and unlink a file in ``folder``. Raises OSError."""
     folder.mkdir(exist_ok=True)
     opened, name = tempfile.mkstemp(prefix="busbw-", dir=folder)
     try:
         if direct:
-            # Not at once: some file systems make the file and refuse O_DIRECT then.
+            # In two steps, because some file systems create the file before they refuse O_DIRECT.
             again = os.open(name, os.O_RDWR | O_DIRECT)
             os.close(opened)
             opened = again
@@ -130,12 +131,12 @@ def opened_nameless(folder: Path, *, direct: bool) -> int:
 
 
 def in_words(error: OSError, folder: Path, size_bytes: int) -> str:
-    """What the system says of a file of so many bytes in ``folder``, and what can be done about it."""
-    said = f"a file of {format_size(size_bytes)} in {folder}: {error.strerror or error}"
+    """Message for an error of a file of ``size_bytes`` in ``folder``, with advice."""
+    message = f"a file of {format_size(size_bytes)} in {folder}: {error.strerror or error}"
     if error.errno in FULL:
-        return f"{said}; {MAKE_ROOM}"
+        return f"{message}; {MAKE_ROOM}"
     if error.errno == errno.EINVAL:
-        return f"{said}; where O_DIRECT wants other blocks than these, direct = false in the plan does without it"
+        return f"{message}; if O_DIRECT does not allow this block size, set direct = false in the plan"
     if str(error.strerror).endswith(_WITH_DIRECT):
-        return f"{said}; direct = false in the plan does without it"
-    return said
+        return f"{message}; set direct = false in the plan to avoid O_DIRECT"
+    return message

@@ -1,7 +1,6 @@
-"""fio beside our own samples, where it is installed: one job on the same file in the same blocks, after the samples.
+"""Cross-check of storage samples with fio, if installed: one job on the same file and block size, after the samples.
 
-It is a check and no sample: fio times itself, in whole milliseconds, and starting it takes longer than many a call. So
-its rate stands beside the samples of a case and is never mixed with them.
+fio times itself in whole milliseconds and takes long to start, so its rate is stored separately from the samples.
 """
 
 import json
@@ -13,9 +12,10 @@ from busbw.runs.records import CrossCheck
 
 
 def command(fio: str, file: str, size_bytes: int, access: Access, *, writes: bool) -> tuple[str, ...] | None:
-    """What does with fio what our own loop does: ``size_bytes`` of ``file`` once from start to end, but for the rest
-    that is no whole block, which fio leaves out whatever it is told. None where fio has no engine for that: without
-    O_DIRECT none of them has more than one block under way.
+    """fio's command line for the same accesses as ours: ``size_bytes`` of ``file`` once from start to end.
+
+    fio always leaves out a last partial block. None if fio has no suitable engine: without O_DIRECT, none accesses more
+    than one block concurrently.
     """
     direct = access.way == "direct"
     if not direct and access.depth > 1:
@@ -31,26 +31,27 @@ def command(fio: str, file: str, size_bytes: int, access: Access, *, writes: boo
         f"--bs={min(access.block_bytes, size_bytes)}",
         f"--direct={int(direct)}",
         *engine,
-        # The file is there, has no name, and stays; what is written counts once the device has it.
+        # The unlinked file is reused; written data count once they are on the device.
         *(("--overwrite=1", "--end_fsync=1") if writes else ("--invalidate=1",)),
         "--output-format=json",
     )
 
 
 def _rest(size_bytes: int, access: Access) -> int:
-    """Bytes at the end of the file that are no whole block."""
+    """Bytes of a partial block at the end of the file."""
     return size_bytes % min(access.block_bytes, size_bytes)
 
 
-def _ending_with_us(job: tuple[str, ...]) -> tuple[str, ...]:
-    """The same, killed by the kernel when this process dies, where util-linux can arrange for it."""
+def _killed_with_us(job: tuple[str, ...]) -> tuple[str, ...]:
+    """Wrap ``job`` so that the kernel kills it when this process dies, if util-linux is installed."""
     arranger = shutil.which("setpriv")
     return job if arranger is None else (arranger, "--pdeathsig", "KILL", *job)
 
 
 def measured(file: str, size_bytes: int, access: Access, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
-    """What fio says of ``file`` on this rank; None where it is not installed or has no way to do the same. A job that
-    failed, or took longer than ``timeout_seconds``, has no rate and an error.
+    """Rate that fio measures for ``file`` on this rank; None if it is not installed or has no suitable engine.
+
+    A job that failed, or took longer than ``timeout_seconds``, has an error in place of a rate.
     """
     fio = shutil.which("fio")
     job = None if fio is None else command(fio, file, size_bytes, access, writes=writes)
@@ -58,21 +59,21 @@ def measured(file: str, size_bytes: int, access: Access, timeout_seconds: float,
         return None
     settings = " ".join(part for part in job[1:] if not part.startswith(("--name", "--filename", "--output")))
     if rest := _rest(size_bytes, access):
-        settings += f" (without the last {rest} of {size_bytes} B, which are no whole block)"
+        settings += f" (without the partial block of {rest} B at the end of {size_bytes} B)"
     try:
         done = subprocess.run(
-            _ending_with_us(job), capture_output=True, text=True, timeout=timeout_seconds, check=False
+            _killed_with_us(job), capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
-        # Warnings may come before it.
-        told = json.loads(done.stdout[done.stdout.index("{") :])
-        rate = float(told["jobs"][0]["write" if writes else "read"]["bw_bytes"])
-        version = str(told["fio version"]).removeprefix("fio-")
+        # Warnings may precede the JSON.
+        report = json.loads(done.stdout[done.stdout.index("{") :])
+        rate = float(report["jobs"][0]["write" if writes else "read"]["bw_bytes"])
+        version = str(report["fio version"]).removeprefix("fio-")
     except subprocess.TimeoutExpired:
-        said = f"it was not through after {timeout_seconds:g} s, half of what --timeout gives a rank"
-        return CrossCheck(tool="fio", version="", settings=settings, error=said)
+        problem = f"not finished after {timeout_seconds:g} s, half of --timeout"
+        return CrossCheck(tool="fio", version="", settings=settings, error=problem)
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError) as error:
         return CrossCheck(tool="fio", version="", settings=settings, error=f"{type(error).__name__}: {error}")
     if rate <= 0:
-        said = (done.stderr.strip().splitlines() or ["it moved nothing"])[0]
-        return CrossCheck(tool="fio", version=version, settings=settings, error=said)
+        problem = (done.stderr.strip().splitlines() or ["no data were moved"])[0]
+        return CrossCheck(tool="fio", version=version, settings=settings, error=problem)
     return CrossCheck(tool="fio", version=version, settings=settings, bytes_per_second=(rate,))

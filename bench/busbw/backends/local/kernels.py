@@ -1,28 +1,28 @@
-"""Kernels in host memory, compiled by LLVM for this very processor, and the loop in which threads wait for them.
+"""Kernels in host memory, compiled by LLVM for this CPU, and the loop in which threads wait for them.
 
-A kernel is a plain loop, as in STREAM: LLVM vectorises it for all that the processor has, and is kept from making the
-library's memcpy or memset of it, which write past the caches when an array is large. The library's copy is there beside
-them. A thread of a team waits in ``serve`` and works when ``run`` gives out work: no Python is between them.
+A kernel is a plain loop as in STREAM, vectorised by LLVM. LLVM is kept from replacing it by memcpy or memset of the C
+library, which bypass the caches for large arrays; that copy is a separate kernel. The threads of a team wait in
+``serve`` until ``run`` distributes work, without Python in between.
 """
 
 import mmap
 import platform
 from functools import cache
 
-from busbw.backends.compiled_loop import Compiled, compiled
+from busbw.backends.compiled_loop import Compiled, compiled, unsupported_platform
 from busbw.ops.copies import SCALAR
 
 LINE_BYTES = 128
-"""What different threads write lies so far apart: two lines of a cache, which processors like to fetch in pairs."""
+"""Distance between data that different threads write: two cache lines, because CPUs prefetch them in pairs."""
 
 _SPINS = 50_000
-"""How often a thread looks for work before it sleeps: for about a millisecond, longer than most starts take."""
+"""Polls for work before a thread sleeps: about a millisecond, longer than most starts take."""
 
 _PATIENCE = 1_000
-"""How often a thread looks before it offers its core to others: some 20 to 40 µs."""
+"""Polls between two sched_yield calls: some 20 to 40 µs."""
 
 _FLOATS = {"float32": ("float", "i32", 4), "float64": ("double", "i64", 8)}
-"""Type → LLVM's name of it, of its bits as a whole number, and bytes."""
+"""Type → LLVM's names of the type and of the integer of the same size, and bytes."""
 
 _SCALAR_BITS = f"{SCALAR:e}"
 
@@ -30,14 +30,15 @@ _MACHINES = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()", 202),
     "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)", 98),
 }
-"""How a pause is declared and called, and the number of the system call futex."""
+"""Machine → declaration and call of a pause instruction, and number of the system call futex."""
 
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 
 def _loop(name: str, element: str, body: str, *, before: str = "", step: int = 1, behind: str = "") -> str:
-    """A kernel: ``body`` at every ``step``-th element. ``before`` is what one turn leaves to the next, ``behind`` what
-    is done at the end.
+    """A kernel that runs ``body`` at every ``step``-th element.
+
+    before: values carried from one iteration to the next. behind: code after the loop.
     """
     return f"""
 define i32 @{name}(ptr noalias %out, ptr noalias readonly %left, ptr noalias readonly %right, i64 %count) #0 {{
@@ -72,11 +73,11 @@ _BODIES = {
     "stream_triad": (_ONE, _OTHER, f"{_THREE_TIMES} %other", "%sum = fadd contract {type} %one, %scaled", "%sum"),
     "memory_write": ("{scalar}",),
 }
-"""What is computed, and what of it is stored."""
+"""Instructions of each kernel; the last entry is the value that is stored."""
 
 
 def _of_floats(dtype: str) -> str:
-    """The kernels that know elements."""
+    """The kernels for elements of type ``dtype``."""
     name, bits, size = _FLOATS[dtype]
     made = []
     for op, lines in _BODIES.items():
@@ -99,7 +100,7 @@ _HEAD = f"""\
 
 
 def _team(machine: str) -> str:
-    """What needs no elements, and the loop in which threads wait for work."""
+    """Kernels without an element type, and the loop in which threads wait for work."""
     pause_declared, pause, futex = _MACHINES[machine]
     return f"""
 attributes #0 = {{ nounwind "no-builtins" }}
@@ -118,8 +119,8 @@ define i32 @nothing(ptr %out, ptr %left, ptr %right, i64 %count) {{
   ret i32 0
 }}
 
-; A team: the number of the work that was given out last, how many of its threads sleep, how many have not finished, and
-; the work: a kernel (null: to end) and the pieces, one for each thread. Each begins a line of its own.
+; State of a team, each field on its own line: the number of the latest work item, the number of sleeping threads, the
+; number of unfinished threads, and the work: a kernel (null: end) and one piece for each thread.
 
 define private void @do(ptr %kernel, ptr %piece) {{
   %out = load ptr, ptr %piece
@@ -159,7 +160,7 @@ offer:
   %offered = call i32 @sched_yield()
   br label %look
 lie_down:
-  ; Either this thread sees the new number, or who gave it out sees that somebody sleeps.
+  ; Either this thread sees the new number, or the distributing thread sees that one sleeps.
   %others = atomicrmw add ptr %sleepers, i32 1 seq_cst
   %at_last = load atomic i32, ptr %number seq_cst, align 4
   %is_same = icmp eq i32 %at_last, %seen
@@ -227,19 +228,17 @@ end:
 
 
 def missing() -> str | None:
-    """Why there are no compiled kernels in this process; None when there are."""
+    """Reason why there are no compiled kernels in this process, or None."""
     made = kernels()
     return made if isinstance(made, str) else None
 
 
 @cache
 def kernels() -> Compiled | str:
-    """The kernels, or why there are none."""
-    machine = platform.machine()
-    if platform.system() != "Linux" or machine not in _MACHINES:
-        return (
-            f"kernels in memory are compiled for Linux on x86_64 and aarch64, not for {platform.system()} on {machine}"
-        )
+    """The kernels, or the reason why there are none."""
+    if reason := unsupported_platform():
+        return reason
     cleared = _loop("place", "i8", "store volatile i8 0, ptr %place, align 1", step=mmap.PAGESIZE)
-    made = compiled("".join((*map(_of_floats, _FLOATS), cleared, _team(machine))), for_this_processor=True)
-    return f"kernels in memory are compiled with llvmlite: {made}" if isinstance(made, str) else made
+    parts = (*map(_of_floats, _FLOATS), cleared, _team(platform.machine()))
+    made = compiled("".join(parts), for_this_processor=True)
+    return f"memory kernels need llvmlite: {made}" if isinstance(made, str) else made

@@ -1,6 +1,6 @@
-"""Kernels in memory: of the host, compiled, by one thread or a team of them; or of the device that the buffers are on.
+"""Memory kernels: compiled, in host memory, by one thread or a team; or through torch on the device of the buffers.
 
-The first touch of pages is apart: there the call is what makes the kernel of the system find a page and clear it.
+The first touch of pages is a separate kind: its calls make the operating system allocate and clear pages.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from busbw.backends.base import Call, Operation
+from busbw.backends.base import Call, Operation, in_order
 from busbw.backends.compiled_loop import Compiled, Native
 from busbw.backends.local import kernels
 from busbw.backends.local.base import Bound, Local
@@ -28,17 +28,20 @@ from busbw.system import numa
 _KERNEL_DTYPES = ("float32", "float64")
 _SCRIBBLE = -1.0
 _CHECKED_AT_ONCE = 1 << 18
-"""Elements that are checked in one go: what is computed for it stays in the caches. For a whole array it would be as
-much fresh memory again, twice over, and take ten times as long."""
+"""Elements checked in one pass, so that temporaries stay in the caches. For a whole array, the temporaries would take
+twice its memory, and the check ten times as long."""
 
 
-# --- what a kernel is to do ------------------------------------------------------------------------------------
+# --- binding a kernel ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """Addresses of the array that is written and of two that are read (0: there is none), their elements and how many
-    bytes one has, and where every thread leaves what it found (None: the array that is written is divided as well).
+    """Arrays of a kernel.
+
+    out, left, right: addresses of the written array and of two read arrays (0: none).
+    count, itemsize: elements, and bytes of one.
+    found: where each thread stores its result (None: the threads divide the written array).
     """
 
     out: int
@@ -49,7 +52,7 @@ class _Arrays:
     found: Words | None = None
 
     def divided(self, threads: int, unit_bytes: int = LINE_BYTES) -> Words:
-        """A piece for each of ``threads``, which begin at multiples of ``unit_bytes``."""
+        """One piece per thread, aligned to ``unit_bytes``."""
         slices = []
         for number, (start, count) in enumerate(shares(self.count, threads, max(1, unit_bytes // self.itemsize))):
             out, left, right = (
@@ -61,20 +64,20 @@ class _Arrays:
         return pieces(slices)
 
     def each(self) -> Iterator["_Arrays"]:
-        """Every array that is divided, on its own, as bytes that are written."""
+        """Each divided array separately, as written bytes."""
         for place in (0 if self.found is not None else self.out, self.left, self.right):
             if place:
                 yield _Arrays(place, 0, 0, self.count * self.itemsize, 1)
 
 
 def _called(step: tuple[int, ...]) -> Call:
-    """A step of the compiled loop, called by Python."""
+    """Python call of a step of the compiled loop."""
     function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * (len(step) - 1))(step[0])
     return partial(function, *step[1:])
 
 
-def _never_fails(code: int) -> Exception:
-    return BackendError(f"a kernel in memory ended with code {code}, which none of them does")
+def _kernel_error(code: int) -> Exception:
+    return BackendError(f"a memory kernel returned code {code} instead of 0")
 
 
 def _bound(
@@ -88,12 +91,13 @@ def _bound(
     before: Call | None = None,
     unit_bytes: int = LINE_BYTES,
 ) -> Operation:
-    """``kernel`` over ``arrays``, by the thread that calls or by a team, which is awake when a sample begins. Before
-    each sample ``before`` is done.
+    """Bind ``kernel`` over ``arrays``, run by the calling thread or by a team that is awake when a sample starts.
+
+    before: untimed work before each sample (None: nothing).
     """
     threads = bound.case.threads
     with ExitStack() as held:
-        _settle(bound.case, arrays, held)
+        _bind_to_node(bound.case, arrays, held)
         lease = None if threads is None else Lease(made, threads, bound.local_rank * threads)
         work = arrays.divided(threads or 1, unit_bytes)
         step, prepare = (kernel, *map(int, work[:4])), before
@@ -101,26 +105,22 @@ def _bound(
             held.callback(lease.give_back)
             if before is None:
                 for buffer in (bound.send, bound.receive):
-                    # Each array in it is then touched first by the threads that will work on it: every slice lies in
-                    # its thread's node of memory.
+                    # Each slice is then touched first by the thread that works on it, so it is in that thread's NUMA
+                    # node.
                     numa.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
                 for one in arrays.each():
                     lease.team.do(made.of("place"), one.divided(threads or 1, unit_bytes))
             step = lease.team.step(kernel, work)
             wake = partial(lease.team.do, made.of("nothing"), work)
-            prepare = wake if before is None else partial(_both, before, wake)
-        native = Native((step,), _never_fails, (made, work, lease, *keeps))
+            prepare = wake if before is None else in_order(before, wake)
+        native = Native((step,), _kernel_error, (made, work, lease, *keeps))
         return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
 
 
-def _both(first: Call, second: Call) -> None:
-    first()
-    second()
+def _bind_to_node(case: Case, arrays: _Arrays, held: ExitStack) -> None:
+    """Bind every array to the NUMA node of the case, if any; ``held`` gets the calls that release them.
 
-
-def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:
-    """Put every array on the NUMA node of the case, if it has one, and leave what takes them off it with ``held``.
-    Whose thread touches their pages then no longer matters.
+    It then no longer matters which thread touches the pages first.
     """
     node = case.numa_node
     if node is None:
@@ -139,11 +139,11 @@ _EXPECTED: dict[str, Callable[..., torch.Tensor | float]] = {
     "stream_triad": lambda one, other: one + SCALAR * other,
     "memory_write": lambda: SCALAR,
 }
-"""What must be in the array that is written, by those that are read, where the layout does not say it."""
+"""Expected content of the written array, computed from the read arrays, where the layout does not define it."""
 
 
 def _wrong(expected: Callable[..., torch.Tensor | float], bound: Bound) -> int:
-    """How many elements of the array that is written are not as ``expected``."""
+    """Number of elements of the written array that differ from ``expected``."""
     count, wrong = len(bound.receive), 0
     read = [bound.send[first : first + count] for first in range(0, len(bound.send), count)]
     for start in range(0, count, _CHECKED_AT_ONCE):
@@ -163,7 +163,7 @@ def _bind(bound: Bound) -> Operation:
     case = bound.case
     expected = _EXPECTED.get(case.op)
     wrong = None if expected is None else partial(_wrong, expected, bound)
-    in_bytes = case.op == "memory_copy"  # the library's, for which torch's own stands in without a compiler
+    in_bytes = case.op == "memory_copy"  # memcpy of the C library, or torch's copy without a compiler
     if bound.device is not None or (in_bytes and kernels.missing() is not None):
         return Operation(_BY_TORCH[case.op](bound), wrong=wrong)
     made = _compiled()
@@ -178,19 +178,20 @@ def _bind(bound: Bound) -> Operation:
 def _read(bound: Bound) -> Operation:
     bits = bound.send.view(torch.int32 if bound.send.itemsize == DTYPE_BYTES["int32"] else torch.int64)
     if bound.device is not None:
-        # Of another type than the bits, torch would write all of them anew as that type before it adds them up.
+        # With another dtype than that of the bits, torch would first convert all of them into a new array.
         total = torch.zeros((), dtype=bits.dtype, device=bits.device)
-        return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_unlike_sum, bits, total))
+        return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_wrong_sum, bits, total))
     made = _compiled()
     found = lines(bound.case.threads or 1)
     arrays = _Arrays(0, bound.send.data_ptr(), 0, bound.case.count, bound.send.itemsize, found)
-    wrong = partial(_unlike_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
+    wrong = partial(_wrong_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
     return _bound(made, bound, made.of("memory_read", bound.case.dtype), arrays, wrong=wrong, keeps=(bound, found))
 
 
-def _unlike_sum(bits: torch.Tensor, found: torch.Tensor) -> int:
-    """Whether the parts of a sum that were ``found`` are not that of ``bits``, which wraps around at its own width.
-    They are made wrong afterwards, so that the next call has to find them anew.
+def _wrong_sum(bits: torch.Tensor, found: torch.Tensor) -> int:
+    """1 if the partial sums in ``found`` do not add up to the sum of ``bits`` (modulo their width), else 0.
+
+    ``found`` is overwritten, so that the next call must compute it again.
     """
     width = 8 * bits.itemsize
     unlike = (int(found.sum(dtype=bits.dtype)) - int(bits.sum(dtype=bits.dtype))) % (1 << width)
@@ -204,7 +205,7 @@ def _touch(bound: Bound) -> Operation:
     try:
         region = mmap.mmap(-1, bound.case.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError) as error:
-        raise BackendError(f"{bound.case.size_bytes} B of fresh memory cannot be had: {error}") from error
+        raise BackendError(f"cannot allocate {bound.case.size_bytes} B of fresh memory: {error}") from error
     array = np.frombuffer(region, dtype=bound.case.dtype)
     array.fill(_SCRIBBLE)
 
@@ -212,8 +213,8 @@ def _touch(bound: Bound) -> Operation:
         region.madvise(mmap.MADV_DONTNEED)
 
     def wrong() -> int:
-        """Every page begins with the number and is zero otherwise, although it was full of others: it is fresh."""
-        expected = np.zeros(min(count, _CHECKED_AT_ONCE), dtype=array.dtype)  # whole pages, but at the end
+        """Count wrong elements: a fresh page has the scalar in its first element and zeros instead of old data."""
+        expected = np.zeros(min(count, _CHECKED_AT_ONCE), dtype=array.dtype)  # whole pages, except at the end
         expected[:: mmap.PAGESIZE // itemsize] = SCALAR
         pieces = (array[start : start + len(expected)] for start in range(0, count, len(expected)))
         unlike = sum(int(np.count_nonzero(piece != expected[: len(piece)])) for piece in pieces)
@@ -227,12 +228,12 @@ def _touch(bound: Bound) -> Operation:
     )
 
 
-# --- on a device, and where nothing can be compiled ------------------------------------------------------------
+# --- on a device, and without a compiler -----------------------------------------------------------------------
 
 
 _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
     "memory_copy": lambda bound: partial(bound.receive.copy_, bound.send),
-    # A kernel: what torch copies with on a GPU is the copy path, which is memory_copy. Times 1 changes no value.
+    # A multiplication by 1, to run a kernel: torch's copy on a GPU uses the copy path, which is memory_copy.
     "stream_copy": lambda bound: partial(torch.mul, bound.send, 1.0, out=bound.receive),
     "stream_scale": lambda bound: partial(torch.mul, bound.send, SCALAR, out=bound.receive),
     "stream_add": lambda bound: partial(torch.add, *bound.send.chunk(2), out=bound.receive),
@@ -241,30 +242,23 @@ _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
 }
 
 
-# --- what cannot be --------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------
 
 
 def _refuse_copy(case: Case) -> str | None:
     on_host, threads, node = case.device == "cpu", case.threads, case.numa_node
     return first_reason(
-        (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
-        (
-            case.mode == "overlap" and on_host,
-            "work of the processor in its memory is computation itself; it does not overlap with any",
-        ),
-        (
-            case.mode == "overlap" and not on_host,
-            f"{case.op} is one step, which cannot be posted first and waited for later",
-        ),
-        (threads is not None and not on_host, "threads divide the work of a processor; a GPU divides it itself"),
-        (node is not None and not on_host, "the buffers are memory of the GPU, which lies on no NUMA node of the host"),
+        (case.mode == "persistent", f"mode persistent is for MPI communication; {case.op} is a memory operation"),
+        (case.mode == "overlap", f"{case.op} has no nonblocking form, which mode overlap needs"),
+        (threads is not None and not on_host, "--threads applies to the CPU only; this case runs on a GPU"),
+        (node is not None and not on_host, "--numa-node applies to host memory; the buffers are in GPU memory"),
         ((threads, node) != (None, None) and on_host and kernels.missing() is not None, kernels.missing()),
     )
 
 
 def _refuse(case: Case) -> str | None:
     if case.dtype not in _KERNEL_DTYPES:
-        return f"{case.op} is there in {' and '.join(_KERNEL_DTYPES)}, as in STREAM; not in {case.dtype}"
+        return f"{case.op} supports {' and '.join(_KERNEL_DTYPES)}, as STREAM does, not {case.dtype}"
     return (kernels.missing() if case.device == "cpu" else None) or _refuse_copy(case)
 
 
@@ -272,13 +266,13 @@ def _refuse_touch(case: Case) -> str | None:
     return first_reason(
         (
             case.device != "cpu",
-            "the first touch is of pages of the host; memory of a GPU has none that are cleared when they are touched",
+            "memory_touch needs host memory; GPU memory is not cleared on first touch",
         ),
         (
             case.mode in {"pipelined", "graph"},
-            f"mode {case.mode} is calls in a row, of which only the first would find fresh pages",
+            f"mode {case.mode} makes back-to-back calls, of which only the first would find fresh pages",
         ),
-        (case.cache == "rotating", "fresh pages are in no cache; buffers in turns add nothing to them"),
+        (case.cache == "rotating", "fresh pages are in no cache, so cache rotating adds nothing"),
     ) or _refuse(case)
 
 

@@ -1,4 +1,4 @@
-"""Writing and reading a file of this rank's own: how fast storage is when nothing of it comes out of memory."""
+"""Writing and reading a file per rank: the speed of storage without the page cache."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,18 +19,18 @@ _NOISE_SEED = 5
 _POISON = 0xFF
 
 
-class _Kept:
-    """What ``bound`` sends, in a file. A call that fails says so when its data are asked for: raising between two
-    samples would leave the other ranks waiting for the next one.
+class _DataFile:
+    """A file with the data that ``bound`` sends.
 
-    Noise is laid over the data, which repeat: storage that compresses would otherwise hold next to nothing.
+    The error of a failed call is raised when its data are checked; raising between two samples would leave the other
+    ranks waiting. The data repeat, so random noise is XORed over them: otherwise compressing storage would hold little.
     """
 
     def __init__(self, bound: Bound) -> None:
         if bound.folder is None:
-            raise BackendError(f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan")
+            raise BackendError(f"{bound.case.op} needs a folder: give --path DIR, or 'path' in the plan")
         if bound.case.access is None:
-            raise BackendError(f"{bound.case.op} was not told how: its case has no blocks")
+            raise BackendError(f"{bound.case.op} needs 'blocks' in its case")
         self._bound = bound
         self._access = bound.case.access
         self.file = BlockFile(bound.folder, bound.case.size_bytes, self._access)
@@ -40,55 +40,55 @@ class _Kept:
         self._failed: OSError | None = None
 
     def prepare_to_write(self) -> None:
-        """The memory has what is sent."""
+        """Fill the memory with the data."""
         if self._fresh:
             self._fill()
 
     def prepare_to_read(self) -> None:
-        """The file has what is sent, and nothing else does."""
+        """Put the data into the file, and remove them from memory and the page cache."""
         if self._fresh:
             self._fill()
             self._try(self.file.write)
             self.file.memory.fill(_POISON)
-        self._try(self.file.forget)
+        self._try(self.file.drop_cache)
 
     def write(self) -> None:
-        """The call."""
+        """Write the file (the timed call)."""
         self._try(self.file.write)
 
     def read(self) -> None:
-        """The call."""
+        """Read the file (the timed call)."""
         self._try(self.file.read)
 
     def wrong_written(self) -> int:
-        """Read what was written, and count what is not as it was sent. Raises BackendError when any call failed."""
+        """Read the file back and count wrong elements. Raises BackendError if any call failed."""
         self.file.memory.fill(_POISON)
-        self._try(self.file.forget)
+        self._try(self.file.drop_cache)
         self._try(self.file.read)
         return self.wrong_read()
 
     def wrong_read(self) -> int:
-        """Count what was read and is not as it was sent. Raises BackendError when any call failed."""
+        """Count wrong elements in the memory. Raises BackendError if any call failed."""
         failed, self._failed, self._fresh = self._failed, None, True
         if failed is not None:
             raise BackendError(self.file.explain(failed)) from failed
-        self._lay_noise()
+        self._xor_noise()
         self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
         return int(torch.count_nonzero(self._bound.receive != self._bound.send))
 
-    def cross_checked(self, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
-        """What fio says of the same file."""
+    def cross_check_rate(self, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
+        """Rate that fio measures on the same file."""
         return fio.measured(self.file.name, self.file.size_bytes, self._access, timeout_seconds, writes=writes)
 
     def _fill(self) -> None:
-        """With other noise than the time before: what an earlier check has left in the file must not pass for data."""
+        """Fill the memory with data and new noise, so that data left from an earlier check count as wrong."""
         self._noise = self._random.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         torch.from_numpy(self.file.memory).copy_(self._bound.send.view(torch.uint8))
-        self._lay_noise()
+        self._xor_noise()
         self._fresh = False
 
-    def _lay_noise(self) -> None:
-        """Over the memory; a second time takes it away."""
+    def _xor_noise(self) -> None:
+        """XOR the noise over the memory; a second call removes it."""
         for start in range(0, self.file.size_bytes, _NOISE_BYTES):
             part = self.file.memory[start : start + _NOISE_BYTES]
             part ^= self._noise[: len(part)]
@@ -102,13 +102,13 @@ class _Kept:
 
 
 def _bind(bound: Bound, *, writes: bool) -> Operation:
-    kept = _Kept(bound)
+    data_file = _DataFile(bound)
     return Operation(
-        kept.write if writes else kept.read,
-        wrong=kept.wrong_written if writes else kept.wrong_read,
-        prepare=kept.prepare_to_write if writes else kept.prepare_to_read,
-        cross_check=partial(kept.cross_checked, writes=writes),
-        free=kept.file.close,
+        data_file.write if writes else data_file.read,
+        wrong=data_file.wrong_written if writes else data_file.wrong_read,
+        prepare=data_file.prepare_to_write if writes else data_file.prepare_to_read,
+        cross_check=partial(data_file.cross_check_rate, writes=writes),
+        free=data_file.file.close,
     )
 
 
@@ -116,10 +116,10 @@ def _refuse(case: Case) -> str | None:
     return first_reason(
         (
             case.mode != "isolated",
-            f"{case.op} is timed call by call (mode isolated): before each one the page cache is kept out",
+            f"{case.op} supports only mode isolated, because the page cache is dropped before each call",
         ),
-        (case.cache != "warm", "caches of the processor say nothing of storage; want cache warm"),
-        (case.pre_enqueue, "files are not handed to a device's stream"),
+        (case.cache != "warm", "storage operations support only cache warm: CPU caches do not matter"),
+        (case.pre_enqueue, "file operations cannot be enqueued on a device's stream"),
     )
 
 

@@ -1,8 +1,8 @@
-"""A team of threads that do a kernel together: each a slice of the arrays of its own, on a core of its own.
+"""A team of threads that run a kernel together, each on its own slice of the arrays and its own core.
 
-The first of them is the thread that measures; the others wait inside of compiled code. They look for work for about a
-millisecond and sleep after that, so that a core is not burnt between samples; what is given out before a sample
-(``Operation.prepare``) wakes them. A team lives as long as somebody holds a ``Lease`` of it.
+The first thread is the measuring one; the others wait inside compiled code. They spin for about a millisecond and then
+sleep, so that cores are idle between samples; an empty kernel before each sample (``Operation.prepare``) wakes them. A
+team exists as long as any ``Lease`` of it is held.
 """
 
 import ctypes
@@ -24,21 +24,21 @@ from busbw.system.slurm_topology import allowed_cores, binds_threads
 from busbw.units import numbers_in
 
 Words = npt.NDArray[np.int64]
-"""Whole numbers and addresses, as compiled code reads them."""
+"""Integers and addresses for compiled code."""
 
 _LINE_WORDS = LINE_BYTES // 8
 _HEAD_LINES = 4
 
 
 def lines(count: int) -> Words:
-    """Zeroed words that fill ``count`` lines and begin with one."""
+    """Zeroed words that fill ``count`` lines and are aligned to a line."""
     made = np.zeros((count + 1) * _LINE_WORDS, dtype=np.int64)
     first = -made.ctypes.data % LINE_BYTES // 8
     return made[first : first + count * _LINE_WORDS]
 
 
 def pieces(slices: Sequence[tuple[int, int, int, int]]) -> Words:
-    """A line for each thread: the addresses of the array that it writes and of two that it reads, and its elements."""
+    """One line per thread: addresses of the array it writes and of two that it reads, and its number of elements."""
     made = lines(len(slices))
     for number, one in enumerate(slices):
         made[number * _LINE_WORDS :][: len(one)] = one
@@ -46,8 +46,9 @@ def pieces(slices: Sequence[tuple[int, int, int, int]]) -> Words:
 
 
 def shares(count: int, threads: int, unit: int) -> list[tuple[int, int]]:
-    """Start and length of each of ``threads`` slices of ``count`` elements: they touch, and begin at multiples of
-    ``unit`` elements. Where there are fewer units than threads, some are empty.
+    """Start and length of ``threads`` adjacent slices of ``count`` elements, aligned to ``unit`` elements.
+
+    Some are empty if there are fewer units than threads.
     """
     units = -(-count // unit)
     ends = [min(count, unit * (units * number // threads)) for number in range(threads + 1)]
@@ -55,22 +56,23 @@ def shares(count: int, threads: int, unit: int) -> list[tuple[int, int]]:
 
 
 def cores_in_order(cores: Sequence[int], folder: Path = Path("/sys/devices/system/cpu")) -> list[int]:
-    """``cores`` in the order in which threads take them: those that share a physical core with an earlier one last."""
+    """``cores`` in the order of use: cores that share a physical core with an earlier one come last."""
 
     def place_among_siblings(core: int) -> int:
         try:
-            told = (folder / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
+            listed = (folder / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
         except OSError:
             return 0
-        siblings = sorted(set(cores) & set(numbers_in(told) or ()))
+        siblings = sorted(set(cores) & set(numbers_in(listed) or ()))
         return siblings.index(core) if core in siblings else 0
 
     return sorted(cores, key=lambda core: (place_among_siblings(core), core))
 
 
 class Team:
-    """``threads`` threads, the calling one among them, on cores from the ``first`` allowed one on where the system lets
-    them be bound (``bound``). Raises BackendError when they cannot be started; those that were end then.
+    """``threads`` threads including the calling one, bound to cores starting at the ``first`` allowed one.
+
+    bound: whether the system allows binding. Raises BackendError if not all threads can be started; started ones end.
     """
 
     def __init__(self, kernels: Compiled, threads: int, first: int) -> None:
@@ -87,7 +89,7 @@ class Team:
         head = self._head.ctypes.data
 
         def work(number: int) -> None:
-            # Not a method: a thread that held its team would keep it alive.
+            # Not a method, because a reference to the team would keep it alive.
             _bind(cores[number])
             serve(head, number)
 
@@ -97,43 +99,45 @@ class Team:
                 worker.start()
                 self._workers.append(worker)
         except RuntimeError as error:
-            message = f"{threads} threads cannot be had, the system gives {len(self._workers) + 1}: {error}"
+            message = f"cannot start {threads} threads, only {len(self._workers) + 1}: {error}"
             self.end()
             raise BackendError(message) from error
         _bind(cores[0])
 
     def step(self, kernel: int, work: Words) -> tuple[int, ...]:
-        """A step of the compiled loop that makes the team do ``kernel``, each thread its piece of ``work``."""
+        """A step of the compiled loop that runs ``kernel`` on the team, each thread on its piece of ``work``."""
         if not self._workers:
             return (kernel, *map(int, work[:4]))
         return (self._kernels.of("run"), self._head.ctypes.data, kernel, work.ctypes.data, len(self._workers))
 
     def do(self, kernel: int, work: Words) -> None:
-        """Let the team do ``kernel``, each thread its piece of ``work``."""
+        """Run ``kernel`` on the team, each thread on its piece of ``work``."""
         self._run(self._head.ctypes.data, kernel, work.ctypes.data, len(self._workers))
 
     def end(self) -> None:
-        """Let all threads end, and the calling one go where it liked before."""
+        """End all worker threads and restore the core affinity of the calling one."""
         if self._workers:
             self._run(self._head.ctypes.data, None, None, len(self._workers))
         for worker in self._workers:
             worker.join()
         self._workers.clear()
         if self.bound:
-            with suppress(OSError):  # the thread that measured may have ended
+            with suppress(OSError):  # the measuring thread may have ended
                 os.sched_setaffinity(self._leader, self._home)
 
 
 def _bind(core: int | None) -> None:
-    """Keep the calling thread on ``core``."""
+    """Bind the calling thread to ``core`` (None: leave it unbound)."""
     if core is not None:
-        with suppress(OSError):  # the core was taken away since the team was made: then the thread is where it can be
+        with suppress(OSError):  # the core was removed since the team was created; the thread stays unbound
             os.sched_setaffinity(0, {core})
 
 
 class Lease:
-    """A team that all operations of a thread share which want as many threads: several teams on the same cores would
-    look for work in each other's way. The last one that gives its lease back, or is forgotten, ends the team.
+    """A reference to the team that all operations of a thread with the same number of threads share.
+
+    Several teams on the same cores would disturb each other by spinning. The team ends with its last lease, when that
+    is given back or garbage-collected.
     """
 
     def __init__(self, kernels: Compiled, threads: int, first: int) -> None:
@@ -146,12 +150,12 @@ class Lease:
         self._finalizer = weakref.finalize(self, _give_back, key)
 
     def give_back(self) -> None:
-        """The team is not needed any more. A second time does nothing."""
+        """Release the team. Further calls have no effect."""
         self._finalizer()
 
 
 _teams: dict[tuple[int, int, int], tuple[Team, int]] = {}
-"""Thread that measures, threads, first core → its team, and how many hold it."""
+"""(Measuring thread, threads, first core) → team and its number of leases."""
 
 _lock = threading.RLock()
 

@@ -1,1 +1,1 @@
-"""MPI: the backend, its calls, and what the library says of itself. Importing this package loads no MPI."""
+"""MPI: the backend, its calls, and facts about the library. Importing this package does not load MPI."""

@@ -1,7 +1,7 @@
-"""MPI over host memory, through mpi4py: control traffic on a communicator of its own, and a watch over every wait.
+"""MPI over host memory, through mpi4py: a separate communicator for control traffic, and a watchdog for every wait.
 
-No call of MPI ends by itself when another rank is gone or hangs. A thread therefore looks whether this rank still gets
-on; when it has not for the timeout it tells the launcher, which ends the process: nothing waits for ever.
+An MPI call never returns when another rank has died or hangs. A watchdog thread therefore checks this rank's progress;
+after the timeout without progress it reports the error to the launcher, which ends the process.
 """
 
 import threading
@@ -18,35 +18,35 @@ import torch.distributed as dist
 from busbw.backends.base import Operation, Vector, World, explained
 from busbw.backends.library import LibraryBackend
 from busbw.backends.mpi.calls import CALLS, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
-from busbw.backends.mpi.info import first_words, library
-from busbw.backends.mpi.init import in_words, initialise, meet_at_store, refuse_mixed_levels
+from busbw.backends.mpi.info import library, short_name
+from busbw.backends.mpi.init import initialise, meet_at_store, message_of, refuse_mixed_levels
 from busbw.backends.mpi.native import MPI, address
 from busbw.backends.scheduled import Exchange
-from busbw.backends.side_channel import answers, wait_warily
+from busbw.backends.side_channel import collect_reports, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op, first_reason
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 
 _LOOKS = 8
-"""How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
+"""Progress checks of the watchdog per timeout, with the interval bounded by:"""
 _LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.25, 5.0
 
 _POLLING_SHARE, _ASLEEP = 0.02, 10
-"""MPI waits by polling. A rank that has used less of a processor than this share is not waiting in MPI: it is the one
-that the others wait for. In a library that sleeps every rank looks like that: after so many timeouts each one is lost.
+"""MPI waits by polling. A rank that used less than this share of a core is not waiting in MPI; the others wait for it.
+With a library that sleeps, all ranks look idle, so after ``_ASLEEP`` timeouts any rank is considered lost.
 """
 
 
 class MpiBackend(LibraryBackend):
-    """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was stated."""
+    """Host memory over MPI. Raises LaunchError if MPI's world differs from the launcher's."""
 
     raises = (MPI.Exception, *LibraryBackend.raises)
 
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
         super().__init__(world)
-        self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
+        self._watchdog = _Watchdog(world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
             everyone = MPI.COMM_WORLD
@@ -58,23 +58,23 @@ class MpiBackend(LibraryBackend):
             self._store = _store(world, self._control)
         except (MPI.Exception, RuntimeError, OSError) as error:
             raise LaunchError(
-                f"rank {world.rank} of {world.size} could not join the world: {in_words(error)}"
+                f"rank {world.rank} of {world.size} could not join the world: {message_of(error)}"
             ) from error
         self._groups: dict[Ranks, MPI.Intracomm] = {tuple(range(world.size)): self._measured}
 
     def explain(self, error: Exception) -> str:
-        """What MPI says, in one line."""
-        return in_words(error)
+        """MPI's message in one line."""
+        return message_of(error)
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
-        """Why MPI has no such call."""
-        prepares = PREPARED.get(op.name)
+        """Reason why MPI has no call for ``op`` in this ``case``, or None."""
+        prepares, groups = PREPARED.get(op.name), split_world(case.group, case.ranks)
         return first_reason(
-            (op.stores or op.splits, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
+            (op.stores or op.splits, f"{op.name} needs torch.distributed: use backend gloo or nccl"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
                 case.mode == "persistent" and prepares is not None and address(prepares) is None,
-                f"{first_words(library())} has no {prepares}: persistent collectives came with MPI 4.0",
+                f"{short_name(library())} has no {prepares}: persistent collectives came with MPI 4.0",
             ),
             (
                 op.reduces and case.redop not in REDUCTIONS,
@@ -82,20 +82,20 @@ class MpiBackend(LibraryBackend):
             ),
             (
                 op.reduces and case.dtype in MOVED_ONLY,
-                f"MPI has no {case.dtype}: floats of 16 bits can be moved and not be reduced",
+                f"MPI cannot reduce {case.dtype}: 16-bit floats can only be moved",
             ),
             (
-                op.name == "reduce_scatter" and case.in_place and any(len(one) > 1 for one in _groups(case)),
-                "MPI's reduce_scatter in place leaves every rank's block at the start of the buffer, not at its place",
+                op.name == "reduce_scatter" and case.in_place and any(len(group) > 1 for group in groups),
+                "MPI's in-place reduce_scatter leaves each rank's block at the start of the buffer, not at its offset",
             ),
         )
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
-        """Make the communicators that are not there yet; only the ranks of a group take part."""
+        """Create missing communicators; only the ranks of a group take part."""
         for group in groups:
             if group in self._groups or self.rank not in group:
                 continue
-            self._watch.beats += 1
+            self._watchdog.beats += 1
             with explained(self):
                 members = self._measured.Get_group().Incl(list(group))
                 made = self._measured.Create_group(members)
@@ -103,30 +103,30 @@ class MpiBackend(LibraryBackend):
             self._groups[group] = made
 
     def exchange(self, case: Case) -> Exchange:
-        """Over the communicator of all ranks."""
+        """Exchange messages on the communicator of all ranks."""
         return partial(exchange_all, self._measured, case.dtype)
 
     def bind_call(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """A call of MPI."""
+        """Bind MPI's call for ``op``."""
         comm = self._groups[group] if op.members == "all" else self._measured
         return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
 
     def barrier(self) -> None:
-        """MPI's barrier over the control communicator."""
-        self._watch.beats += 1
+        """MPI's barrier on the control communicator."""
+        self._watchdog.beats += 1
         try:
             self._control.Barrier()
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
-        """All-reduce of int64 values over the control communicator.
+        """All-reduce of int64 values on the control communicator.
 
-        Posted on every rank, wary or not: MPI matches no blocking collective with one that is posted.
+        It is nonblocking on every rank, wary or not: MPI does not match blocking with nonblocking collectives.
         """
-        self._watch.beats += 1
+        self._watchdog.beats += 1
         result: Vector = np.array(values, dtype=np.int64)
         with explained(self):
             request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), REDUCTIONS[how])
@@ -136,34 +136,34 @@ class MpiBackend(LibraryBackend):
         return result
 
     def send(self, to: int, values: Sequence[int]) -> None:
-        """A message over the control communicator."""
-        self._watch.beats += 1
+        """Send on the control communicator."""
+        self._watchdog.beats += 1
         try:
             self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
 
     def receive(self, source: int, count: int) -> Vector:
-        """A message over the control communicator."""
-        self._watch.beats += 1
+        """Receive on the control communicator."""
+        self._watchdog.beats += 1
         result: Vector = np.empty(count, dtype=np.int64)
         try:
             self._control.Recv((result, count, MPI.INT64_T), source)
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
         return result
 
     def swap(self, to: int, source: int) -> None:
-        """An empty message each way over the control communicator."""
-        self._watch.beats += 1
+        """Exchange empty messages on the control communicator."""
+        self._watchdog.beats += 1
         try:
             self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
         except MPI.Exception as error:
-            raise BackendError(in_words(error)) from error
+            raise BackendError(message_of(error)) from error
 
     def fail(self, text: str) -> dict[int, str]:
-        """Post ``text`` beside MPI, on a store over TCP, and wait a moment for what the others post."""
-        return answers(self._store, self.size, {self.rank: text}, key=self._world.key)
+        """Post ``text`` on a TCP store, independent of MPI, and collect the reports of other ranks for a short time."""
+        return collect_reports(self._store, self.size, {self.rank: text}, key=self._world.key)
 
     def close(self) -> None:
         """Finalise MPI."""
@@ -171,13 +171,13 @@ class MpiBackend(LibraryBackend):
             with explained(self):
                 MPI.Finalize()
         finally:
-            self._watch.end()
+            self._watchdog.end()
 
 
-class _Watch:
-    """Looks from a thread whether this rank gets on: ``beats`` counts what it does; ``lost`` hears when it does not.
+class _Watchdog:
+    """Watchdog thread: calls ``lost`` if the counter ``beats`` does not change for the timeout.
 
-    The thread sleeps but for some microseconds a look, and calls nothing of MPI.
+    Each check takes a few microseconds and makes no MPI call.
     """
 
     def __init__(self, timeout_seconds: float, lost: Callable[[Exception], None]) -> None:
@@ -189,7 +189,7 @@ class _Watch:
         threading.Thread(target=self._look, name="busbw-watch", daemon=True).start()
 
     def end(self) -> None:
-        """There is nothing to be waited for any more."""
+        """Stop the watchdog."""
         self._ended.set()
 
     def _look(self) -> None:
@@ -202,18 +202,14 @@ class _Watch:
             elif now - since > self._timeout_seconds and (
                 processor - used > _POLLING_SHARE * (now - since) or now - since > _ASLEEP * self._timeout_seconds
             ):
-                self._lost(BackendError(f"nothing came back from MPI for {now - since:.0f} s"))
+                self._lost(BackendError(f"no MPI call has returned for {now - since:.0f} s"))
                 return
 
 
 def _store(world: World, control: MPI.Intracomm) -> dist.Store:
-    """The launcher's store, or one that the first rank keeps: what ranks say to each other when MPI hangs."""
+    """The launcher's store, or one on the first rank; ranks report failures on it when MPI hangs."""
     timeout = timedelta(seconds=world.timeout_seconds)
     if world.store is not None:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
-    kept, where = meet_at_store(world.timeout_seconds, control)
-    return kept or dist.TCPStore(*where, is_master=False, timeout=timeout)
-
-
-def _groups(case: Case) -> tuple[Ranks, ...]:
-    return split_world(case.group, case.ranks)
+    store, where = meet_at_store(world.timeout_seconds, control)
+    return store or dist.TCPStore(*where, is_master=False, timeout=timeout)

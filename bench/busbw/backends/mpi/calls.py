@@ -1,8 +1,8 @@
-"""The calls of MPI: every operation bound to its buffers, as mpi4py's uppercase calls on their memory.
+"""MPI calls: every operation bound to its buffers, with mpi4py's uppercase methods.
 
-Buffer specifications (memory, count, type) are made once. What is timed is one bound method of a communicator: nothing
-is pickled, looked up or wrapped in Python on the way; and the same as a function of C, for a compiled loop. Blocking
-calls are timed as such, not as a post and a wait. In mode persistent the library itself prepares the call, once.
+Buffer specifications (memory, count, type) are made once. The timed call is one bound method of a communicator, without
+pickling, lookups or Python wrappers; for the compiled loop it is the same C function. Blocking calls are timed as
+such, not as a post and a wait. In mode persistent the library prepares the call once.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ TYPES: dict[str, MPI.Datatype] = {
     "uint8": MPI.UINT8_T,
     "int32": MPI.INT32_T,
     "int64": MPI.INT64_T,
-    # The standard has no floats of 16 bits (MPI 4.1, 3.2.2): they are moved as what they are in memory.
+    # The standard has no 16-bit floats (MPI 4.1, 3.2.2): they are moved as integers of the same size.
     "float16": MPI.UINT16_T,
     "bfloat16": MPI.UINT16_T,
 }
 
 MOVED_ONLY = {"float16", "bfloat16"}
-"""What MPI can move and not reduce."""
+"""Types that MPI can move but not reduce."""
 
 PREPARED = {
     "all_reduce": "MPI_Allreduce_init",
@@ -48,15 +48,20 @@ PREPARED = {
     "scatter": "MPI_Scatter_init",
     "barrier": "MPI_Barrier_init",
 }
-"""What prepares a collective, from MPI 4 on. Messages between two ranks can be prepared in every version."""
+"""Functions that create persistent collectives, since MPI 4. Every version has persistent point-to-point messages."""
 
 _TAG = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call is made of: ``comm`` is that of the group, ``world`` that of all ranks, ``me`` this rank's place in
-    the group, which is given in global ranks.
+    """Inputs from which a call is bound.
+
+    group: global ranks of the group.
+    me: index of this rank in the group.
+    comm, world: communicators of the group and of all ranks.
+    send, receive: buffers.
+    traffic: traffic of an uneven op, elements.
     """
 
     case: Case
@@ -70,7 +75,7 @@ class Bound:
 
     @property
     def root(self) -> int:
-        """The root's place in the group."""
+        """Index of the root in the group."""
         return self.case.root or 0
 
     @property
@@ -80,7 +85,7 @@ class Bound:
 
     @property
     def redop(self) -> MPI.Op:
-        """The reduction as MPI names it."""
+        """MPI's reduction operator."""
         return REDUCTIONS[self.case.redop or "sum"]
 
     @property
@@ -94,22 +99,22 @@ class Bound:
         return specification(self.receive, self.case.dtype)
 
     def blocks(self, buffer: torch.Tensor) -> Spec:
-        """``buffer`` where it holds one block a rank: MPI counts the elements of a block."""
+        """``buffer`` with one block per rank; MPI's count is the size of one block."""
         return specification(buffer, self.case.dtype, len(self.group))
 
     @property
     def source(self) -> "Spec | MPI.InPlaceType":
-        """The send buffer of a collective: in place where the case says so."""
+        """The send buffer of a collective, or MPI.IN_PLACE if the case is in place."""
         return MPI.IN_PLACE if self.case.in_place else self.sending
 
     def spread(self, buffer: torch.Tensor, counts: list[int]) -> Spec:
-        """``buffer`` as blocks of ``counts`` elements, one after the other."""
+        """``buffer`` as consecutive blocks of ``counts`` elements."""
         memory, _, datatype = specification(buffer, self.case.dtype)
         return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
 
 
 def specification(buffer: torch.Tensor, dtype: str | None, blocks: int = 1) -> Spec:
-    """``buffer`` as mpi4py takes it; MPI counts the elements of one of ``blocks``."""
+    """mpi4py's specification of ``buffer``; its count is the size of one of ``blocks`` equal blocks."""
     memory = (
         MPI.buffer.fromaddress(buffer.data_ptr(), buffer.nbytes)
         if buffer.is_cuda
@@ -119,7 +124,7 @@ def specification(buffer: torch.Tensor, dtype: str | None, blocks: int = 1) -> S
 
 
 def _collective(bound: Bound, name: str, *arguments: object) -> Operation:
-    """A collective by the name of its method, at once, posted, or prepared."""
+    """Bind the collective of mpi4py's method ``name``: blocking and nonblocking, or persistent."""
     comm = bound.comm
     if bound.case.mode == "persistent":
         return _prepared([getattr(comm, f"{name}_init")(*arguments)])
@@ -135,7 +140,7 @@ def _collective(bound: Bound, name: str, *arguments: object) -> Operation:
 
 
 def _prepared(*turns: list[MPI.Prequest]) -> Operation:
-    """Requests that the library has prepared, turn by turn: those of a turn are started, then waited for."""
+    """Bind persistent requests: for each turn in order, start all its requests and wait for them."""
     steps = Steps()
     for requests in turns:
         steps.turn(requests)
@@ -182,7 +187,7 @@ def _scatter(bound: Bound) -> Operation:
 
 
 def _send_recv(bound: Bound) -> Operation:
-    """To the next rank of the group from the one before, which of two is the same one."""
+    """Bind a send to the next rank of the group and a receive from the previous one (of two, the same rank)."""
     to, source = (bound.group[(bound.me + step) % len(bound.group)] for step in (1, -1))
     world, outgoing, incoming = bound.world, bound.sending, bound.receiving
     if bound.case.mode == "persistent":
@@ -200,7 +205,7 @@ def _send_recv(bound: Bound) -> Operation:
 
 
 def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, receives: Messages) -> Messaging:
-    """Several messages each way at once, for collectives over send/recv."""
+    """Concurrent messages in both directions, for collectives over send/recv."""
     coming = [partial(world.Irecv, specification(buffer, dtype), source, _TAG) for source, buffer in receives]
     going = [partial(world.Isend, specification(buffer, dtype), to, _TAG) for to, buffer in sends]
     under_way: list[MPI.Request] = []
@@ -220,7 +225,7 @@ def _pair_uni(bound: Bound) -> Operation:
 
 
 def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
-    """The first of the two sends and then receives, the other one the other way round."""
+    """Bind a round trip: the first rank sends and then receives, the second receives and then sends."""
     world, other = bound.world, bound.group[1 - bound.me]
     messages = [("Recv", incoming), ("Send", outgoing)] if bound.me else [("Send", outgoing), ("Recv", incoming)]
     if bound.case.mode == "persistent":

@@ -1,6 +1,6 @@
-"""What the MPI library says of itself once it is initialised: version, transport, whether it takes GPU memory.
+"""Facts that the initialised MPI library reports: version, transport, CUDA support.
 
-Nothing is guessed: what decides the transport and is told by nobody is "not told by the library".
+Nothing is guessed: a property of the transport that the library does not report has the value ``NOT_TOLD``.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ CONTROLS = (
     "osc",
     "coll",
 )
-"""Variables of control (MPI_T) that choose the transport, in MPICH and in Open MPI; their values are words. However one
-was set, by the environment, a file or a default: the library tells it alike.
+"""MPI_T control variables with text values that select the transport in MPICH and Open MPI. The library reports the
+value in effect, whether it was set by the environment, a file or a default.
 """
 
 NOT_TOLD = "not told by the library"
@@ -40,28 +40,30 @@ _DEVICE = "MPICH Device:"
 
 
 def library() -> str:
-    """Name and version of the MPI library, as it calls itself."""
+    """Name and version of the MPI library, as it reports them."""
     return MPI.Get_library_version().replace("\0", "").strip()
 
 
-def first_words(version: str) -> str:
-    """``library``'s first line up to a comma, tabs and blanks made one: enough to tell one from another."""
+def short_name(version: str) -> str:
+    """First line of ``version`` up to a comma, with whitespace normalised: enough to distinguish libraries."""
     return " ".join(version.splitlines()[0].partition(",")[0].split()) if version else "unknown"
 
 
 def device_in(version: str) -> str | None:
-    """The device that MPICH was built for, with its network modules, as its ``version`` text has it."""
+    """MPICH's device and network modules from its ``version`` text; None for other libraries."""
     lines = (line for line in version.splitlines() if line.startswith(_DEVICE))
     return next((" ".join(line.removeprefix(_DEVICE).split()) for line in lines), None)
 
 
 def facts() -> dict[str, JSON]:
-    """Of ``mpi``, what decides whether two runs over it may be compared. ``cuda_aware`` is "unknown" where the library
-    has no way to say it; ``loop`` is what makes rows of calls here, and ``loop_missing`` why that is Python.
+    """Facts under ``mpi`` that decide whether two runs may be compared.
+
+    cuda_aware: "unknown" if the library cannot report it.
+    loop: which loop makes back-to-back calls here; ``loop_missing`` is the reason if it is Python.
     """
     aware, why = cuda_aware(), compiled_loop.missing()
     facts: JSON = {
-        "library": first_words(library()),
+        "library": short_name(library()),
         "standard": list(MPI.Get_version()),
         "threads": next(name for name, level in THREADS.items() if level == MPI.Query_thread()),
         "device": device_in(library()),
@@ -74,28 +76,25 @@ def facts() -> dict[str, JSON]:
 
 
 def cuda_aware() -> bool | None:
-    """Whether the library takes addresses of CUDA memory, by MPIX_Query_cuda_support; None when it has none.
+    """Whether the library accepts CUDA memory, by MPIX_Query_cuda_support; None if it has no such function.
 
-    Open MPI knows it only once it is initialised.
+    Open MPI knows the answer only after initialisation.
     """
     query = function("MPIX_Query_cuda_support")
     return None if query is None else query() == 1
 
 
 def unaware(name: str, *, aware: bool | None) -> str | None:
-    """Why MPI library ``name`` cannot have addresses of GPU memory, by what it says; None when it can."""
+    """Reason why MPI library ``name`` does not accept GPU memory, or None; ``aware`` is its own report."""
     if aware:
         return None
     if aware is None:
-        return f"{name} has no MPIX_Query_cuda_support to say whether it takes CUDA memory, and it is not tried"
-    return f"{name} says by MPIX_Query_cuda_support that it does not take CUDA memory"
+        return f"{name} has no MPIX_Query_cuda_support, so it is unknown whether it is CUDA-aware"
+    return f"{name} is not CUDA-aware according to MPIX_Query_cuda_support"
 
 
 def transport() -> dict[str, str]:
-    """What brings messages to other ranks: the library's own module for it, and what that module was told to use.
-
-    With it the values of ``CONTROLS`` that are set, through the library's own interface to them.
-    """
+    """Transport of the library: its communication module, the configuration of that module, and set ``CONTROLS``."""
     version = library()
     if version.startswith("Open MPI"):
         chosen = of_open_mpi(selected("mca_pml_base_selected_component"), os.environ)
@@ -105,13 +104,15 @@ def transport() -> dict[str, str]:
         chosen = of_intel_mpi(os.environ)
     else:
         chosen = {"transport": NOT_TOLD}
-    # A variable of control may be a filter (``pml``: ``^ucx``): what was selected through it says more.
+    # A control variable may be a filter (``pml``: ``^ucx``), so the component selected by it takes precedence.
     return {**chosen, **_controls(), **{name: value for name, value in chosen.items() if value != NOT_TOLD}}
 
 
 def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """The network module of MPICH, of those in ``device`` (``ch4:ucx ofi``): the one that a variable names, which may
-    have three prefixes, or else the first (src/mpid/ch4/src/ch4_init.c, choose_netmod). Other devices have other rules.
+    """MPICH's network module, one of those in ``device`` (``ch4:ucx ofi``).
+
+    It is the one named by a variable with one of three prefixes, else the first (src/mpid/ch4/src/ch4_init.c,
+    choose_netmod). Devices other than ch4 have other rules.
     """
     kind, _, modules = device.partition(":")
     if kind != "ch4":
@@ -124,7 +125,7 @@ def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_open_mpi(pml: str | None, variables: Mapping[str, str]) -> dict[str, str]:
-    """What Open MPI sends by: ``pml``, its selected component for messages between two ranks, and what lies below."""
+    """Open MPI's transport: ``pml``, its selected point-to-point component, and the layer below."""
     if pml == "ob1":
         return {"pml": pml, "btl": NOT_TOLD}
     if pml == "cm":
@@ -133,13 +134,13 @@ def of_open_mpi(pml: str | None, variables: Mapping[str, str]) -> dict[str, str]
 
 
 def of_intel_mpi(variables: Mapping[str, str]) -> dict[str, str]:
-    """What Intel MPI was told: its fabrics, and libfabric's provider by a variable of its own or that of libfabric."""
+    """Intel MPI's configuration: its fabrics, and the libfabric provider from its own or libfabric's variable."""
     fabrics = variables.get("I_MPI_FABRICS", NOT_TOLD)
     return {"fabrics": fabrics, **_below("ofi", variables, variables.get("I_MPI_OFI_PROVIDER"))}
 
 
 def _below(module: str | None, variables: Mapping[str, str], provider: str | None = None) -> dict[str, str]:
-    """What UCX or libfabric was told to use, where ``module`` is one of them; which of it they use they do not say."""
+    """Configuration of UCX or libfabric if ``module`` is one of them; they do not report which transport they use."""
     if module == "ucx":
         return {"UCX_TLS": variables.get("UCX_TLS", NOT_TOLD)}
     if module == "ofi":
@@ -148,14 +149,15 @@ def _below(module: str | None, variables: Mapping[str, str], provider: str | Non
 
 
 _TYPE_AT, _NAME_AT = 40, 84
-"""Where a component of Open MPI says of what kind it is, and its name: struct mca_base_component_t, opal/mca/mca.h, of
-Open MPI 2 to 5. Two versions, each of three numbers, stand before the first, and a project's name of 16 characters.
+"""Offsets of type and name in an Open MPI component (struct mca_base_component_t, opal/mca/mca.h, Open MPI 2 to 5).
+Two versions of three numbers each and a project name of 16 characters precede the type.
 """
 
 
 def selected(name: str) -> str | None:
-    """The component in Open MPI's variable ``name``, ``mca_pml_base_selected_component``; None where there is none, or
-    it does not begin as a component does.
+    """Name of the component in Open MPI's variable ``name``, such as ``mca_pml_base_selected_component``.
+
+    None if there is no such variable, or it does not start like a component.
     """
     kind = name.split("_")[1].encode()
     for scope in scopes():
@@ -163,9 +165,9 @@ def selected(name: str) -> str | None:
             raw = bytes((ctypes.c_char * (_NAME_AT + 64)).in_dll(scope, name))
         except ValueError:
             continue
-        told, called = (raw[at:].partition(b"\0")[0] for at in (_TYPE_AT, _NAME_AT))
-        if told == kind and called.isascii():
-            return called.decode() or None
+        found_kind, found_name = (raw[at:].partition(b"\0")[0] for at in (_TYPE_AT, _NAME_AT))
+        if found_kind == kind and found_name.isascii():
+            return found_name.decode() or None
     return None
 
 
@@ -181,21 +183,21 @@ def _controls() -> dict[str, str]:
 
 
 def _control(name: str) -> str | None:
-    """The words that a variable of control holds; None when it is not there, or holds no words."""
+    """Text value of a control variable; None if it does not exist or is not printable text."""
     index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
     words = ctypes.create_string_buffer(_LONGEST)
     steps = (
         ("MPI_T_cvar_get_index", name.encode(), ctypes.byref(index)),
         ("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count)),
     )
-    for called, *arguments in steps:
-        step = function(called)
+    for step_name, *arguments in steps:
+        step = function(step_name)
         if step is None or step(*arguments) != MPI.SUCCESS:
             return None
     read, free = function("MPI_T_cvar_read"), function("MPI_T_cvar_handle_free")
     if read is None or free is None:
         return None
-    told = count.value <= _LONGEST and read(handle, words) == MPI.SUCCESS
+    was_read = count.value <= _LONGEST and read(handle, words) == MPI.SUCCESS
     free(ctypes.byref(handle))
     text = words.value.decode(errors="replace")
-    return text if told and text.isprintable() else None
+    return text if was_read and text.isprintable() else None

@@ -1,4 +1,4 @@
-"""MPI's world before anything is measured in it: joined, and held against what the launcher stated."""
+"""Initialising MPI and checking its world against the launcher's variables."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch.distributed as dist
 
-from busbw.backends.mpi.info import THREADS, first_words, library
+from busbw.backends.mpi.info import THREADS, library, short_name
 from busbw.backends.mpi.native import MPI, function
 from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.side_channel import first_line, serve_store
@@ -19,7 +19,7 @@ _LONGEST_NAME = 256
 
 
 def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
-    """Initialise MPI, once, in the world that ``launcher`` stated. Raises LaunchError when it is another one."""
+    """Initialise MPI once. Raises LaunchError if its world differs from the one that ``launcher`` stated."""
     if not MPI.Is_initialized():
         refuse_another_manager(launcher, os.environ, library())
         _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
@@ -27,20 +27,20 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
     try:
         refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
     except LaunchError:
-        remove_segments("self", EARLY)  # of a world that is nobody's
+        remove_segments("self", EARLY)  # of the unusable world
         raise
 
 
 def _init(threads: int) -> None:
-    """As ``MPI.Init_thread``, which waits for other ranks and lets no thread run meanwhile; here one can look on."""
+    """Like ``MPI.Init_thread``, which keeps the GIL while it waits for other ranks; this releases it."""
     call = function("MPI_Init_thread")
     code = MPI.ERR_UNSUPPORTED_OPERATION if call is None else call(None, None, threads, ctypes.byref(ctypes.c_int()))
     if code:
-        raise LaunchError(f"MPI cannot be initialised: {in_words(MPI.Exception(code))}")
+        raise LaunchError(f"MPI cannot be initialised: {message_of(MPI.Exception(code))}")
 
 
 def broadcast(text: bytes) -> bytes:
-    """Rank 0's ``text`` at every rank. Raises LaunchError when MPI cannot."""
+    """Broadcast rank 0's ``text`` to every rank. Raises LaunchError when MPI fails."""
     refuse_mixed_levels(MPI.COMM_WORLD)
     length = np.asarray([len(text)], dtype=np.int64)
     try:
@@ -48,127 +48,125 @@ def broadcast(text: bytes) -> bytes:
         given = bytearray(text.ljust(int(length[0]), b"\0"))
         MPI.COMM_WORLD.Bcast((given, len(given), MPI.BYTE))
     except MPI.Exception as error:
-        raise LaunchError(f"MPI does not bring the plan to the other ranks: {in_words(error)}") from error
+        raise LaunchError(f"MPI cannot broadcast the plan: {message_of(error)}") from error
     return bytes(given)
 
 
 def finalize() -> None:
-    """Leave MPI where no world was formed over it."""
+    """Finalise MPI if it is initialised and no backend has been opened on it."""
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.Finalize()
 
 
 _FLAGS = {"MPICH": "pmi2", "Intel(R) MPI": "pmi2", "Open MPI": "pmix"}
-"""How the library's version begins → what srun's ``--mpi`` has to be for it, as these libraries are usually built."""
+"""Prefix of the library's version → value of srun's ``--mpi`` for the usual builds of that library."""
 
 
 def _flag_of(version: str) -> str:
     wanted = next((flag for name, flag in _FLAGS.items() if version.startswith(name)), None)
-    return f"srun --mpi={wanted}" if wanted else "the --mpi of srun that it was built for (srun --mpi=list)"
+    return f"srun --mpi={wanted}" if wanted else "the srun --mpi type that it was built for (see srun --mpi=list)"
 
 
 def refuse_another_manager(launcher: str, variables: Mapping[str, str], version: str) -> None:
-    """Raise LaunchError where PMIx has been set up for the ranks, by srun or by Open MPI's mpirun, and MPICH was built
-    without: its MPI_Init would end the process.
+    """Raise LaunchError if srun or Open MPI's mpirun set up PMIx and MPICH was built without it.
+
+    MPICH's MPI_Init would end the process.
     """
     if not version.startswith("MPICH") or "pmix" in version.lower() or "PMIX_RANK" not in variables:
         return
-    name = first_words(version)
+    name = short_name(version)
     if launcher == "srun":
-        raise LaunchError(
-            f"srun was given --mpi=pmix, which {name} does not understand; start the ranks with {_flag_of(version)}"
-        )
+        raise LaunchError(f"srun --mpi=pmix is not supported by {name}; start the ranks with {_flag_of(version)}")
     if "OMPI_COMM_WORLD_RANK" in variables and "PMI_RANK" not in variables:
         raise LaunchError(
-            f"the mpirun of Open MPI started the ranks, and mpi4py has loaded {name}, which does not understand its "
-            "PMIx; start them with the mpiexec of MPICH, or name the library of Open MPI to mpi4py with MPI4PY_LIBMPI"
+            f"Open MPI's mpirun started the ranks, but mpi4py has loaded {name}, which does not support its PMIx; "
+            "start the ranks with MPICH's mpiexec, or set MPI4PY_LIBMPI to the path of Open MPI's library"
         )
 
 
 def refuse_another_world(stated: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
-    """Raise LaunchError when ``formed``, rank and size by MPI, is not what the launcher ``stated``.
+    """Raise LaunchError if MPI's rank and size (``formed``) differ from the launcher's (``stated``).
 
-    Ranks that the library knows nothing of come up as so many worlds of one rank, each of which would measure itself.
+    With the wrong launcher every rank becomes a separate world of size 1, which would measure only itself.
     """
     if stated == formed:
         return
-    what = f"{launcher} stated rank {stated[0]} of {stated[1]}, but MPI says rank {formed[0]} of {formed[1]}"
+    what = f"{launcher} reports rank {stated[0]} of {stated[1]}, but MPI reports rank {formed[0]} of {formed[1]}"
     if launcher == "srun":
         raise LaunchError(
-            f"{what}: srun was not told how to speak to the library that mpi4py has loaded ({first_words(version)}); "
+            f"{what}: srun's --mpi type does not match the library that mpi4py has loaded ({short_name(version)}); "
             f"start the ranks with {_flag_of(version)}"
         )
     raise LaunchError(
-        f"{what}: its mpiexec does not belong to the library that mpi4py has loaded ({first_words(version)}). Start "
-        "the ranks with the mpiexec of that library, or name another library to mpi4py with MPI4PY_LIBMPI"
+        f"{what}: the launcher does not belong to the library that mpi4py has loaded ({short_name(version)}). Start "
+        "the ranks with that library's mpiexec, or set MPI4PY_LIBMPI to the path of another library"
     )
 
 
 def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
-    """The level of threads to ask MPI for: it decides what a call costs (MPICH 5, 8 B between two ranks: 0.5 µs with
-    ``funneled``, 1.7 µs with ``multiple``), so it is recorded.
+    """The thread level to request from MPI.
 
-    One thread calls MPI, as in most programs, so ``funneled`` is enough; but where ranks share cores, MPICH gives the
-    core to others while it waits with ``multiple`` alone. ``asked``, mpi4py's own variable, comes before both. Raises
-    LaunchError when MPI has no such level.
+    It is recorded, because it affects the cost of a call (MPICH 5, 8 B between two ranks: 0.5 µs with ``funneled``,
+    1.7 µs with ``multiple``). Only one thread calls MPI, so ``funneled`` is enough. If ranks share cores, ``multiple``
+    is needed: only then does MPICH yield the core while it waits. ``asked``, the value of mpi4py's own variable,
+    overrides both. Raises LaunchError for an unknown level.
     """
     level = asked or ("multiple" if local_ranks > cores else "funneled")
     if level not in THREADS:
-        raise LaunchError(f"MPI4PY_RC_THREAD_LEVEL is {level!r}; MPI has {', '.join(THREADS)}")
+        raise LaunchError(f"MPI4PY_RC_THREAD_LEVEL={level!r}: expected one of {', '.join(THREADS)}")
     return level
 
 
 def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
-    """Raise LaunchError, on every rank, when ``everyone`` has not one level of threads: MPICH chooses algorithms by it,
-    so that ranks of different levels would take each other's messages for others.
+    """Raise LaunchError, on every rank, if the ranks of ``everyone`` have different thread levels.
 
-    Messages between two ranks are the same at every level: each round tells ever more ranks the least and the highest.
-    All have been heard then, behind MPI_Init, and files that it alone needs are removed.
+    MPICH selects algorithms by it, so ranks of different levels would misinterpret each other's messages.
+    Point-to-point messages are the same at every level, so a dissemination over log₂ n rounds finds the lowest and the
+    highest level. Afterwards all ranks have passed MPI_Init, and files that only it needs are removed.
     """
     mine = MPI.Query_thread()
-    seen, heard = np.asarray([mine, -mine], dtype=np.int64), np.empty(2, dtype=np.int64)
+    seen, received = np.asarray([mine, -mine], dtype=np.int64), np.empty(2, dtype=np.int64)
     rank, size, step = everyone.Get_rank(), everyone.Get_size(), 1
     while step < size:
-        everyone.Sendrecv(seen, (rank + step) % size, 0, heard, (rank - step) % size, 0)
-        seen, step = np.maximum(seen, heard), 2 * step
+        everyone.Sendrecv(seen, (rank + step) % size, 0, received, (rank - step) % size, 0)
+        seen, step = np.maximum(seen, received), 2 * step
     remove_segments("self", EARLY)
     highest, least = int(seen[0]), -int(seen[1])
     if highest != least:
         names = {level: name for name, level in THREADS.items()}
         raise LaunchError(
-            f"some ranks have MPI with threads {names[least]}, others {names[highest]}: they see different numbers of "
-            f"ranks or cores on their hosts, and MPI needs one level; set MPI4PY_RC_THREAD_LEVEL={names[highest]} for "
-            "all"
+            f"some ranks use MPI thread level {names[least]}, others {names[highest]}, because their hosts have "
+            f"different numbers of ranks or cores; set MPI4PY_RC_THREAD_LEVEL={names[highest]} for all ranks"
         )
 
 
 def meet_at_store(
     timeout_seconds: float, comm: MPI.Intracomm = MPI.COMM_WORLD
 ) -> tuple[dist.TCPStore | None, tuple[str, int]]:
-    """A store that the first rank of ``comm`` keeps (None in the others), and where this rank reaches it.
+    """Start a store on the first rank of ``comm``; returns it (None on other ranks) and its host and port.
 
-    Raises RuntimeError or OSError in the first rank when it can have no port.
+    Raises RuntimeError or OSError on the first rank if no port is available.
     """
     hosts = gathered(socket.gethostname(), comm)
-    kept, told = None, ""
+    store, where = None, ""
     if comm.Get_rank() == 0:
         one_host = len(set(hosts)) == 1
-        kept, address = serve_store("127.0.0.1" if one_host else hosts[0], 0, timeout_seconds, one_host=one_host)
-        told = f"{address} {kept.port}"
-    address, _, port = gathered(told, comm)[0].rpartition(" ")
+        store, address = serve_store("127.0.0.1" if one_host else hosts[0], 0, timeout_seconds, one_host=one_host)
+        where = f"{address} {store.port}"
+    address, _, port = gathered(where, comm)[0].rpartition(" ")
     here = hosts[comm.Get_rank()] == hosts[0]
-    return kept, ((address or "127.0.0.1") if here else hosts[0], int(port))
+    return store, ((address or "127.0.0.1") if here else hosts[0], int(port))
 
 
 def gathered(name: str, comm: MPI.Intracomm = MPI.COMM_WORLD) -> list[str]:
-    """The ``name`` of every rank of ``comm``: 256 bytes at most, as the names of hosts have."""
+    """Gather the ``name`` of every rank of ``comm``; at most 256 bytes each, as for host names."""
     names = bytearray(_LONGEST_NAME * comm.Get_size())
     comm.Allgather(name.encode().ljust(_LONGEST_NAME, b"\0"), names)
     return [bytes(names[at : at + _LONGEST_NAME]).rstrip(b"\0").decode() for at in range(0, len(names), _LONGEST_NAME)]
 
 
-def in_words(error: Exception) -> str:
-    """What MPI or torch says, in one line."""
+def message_of(error: Exception) -> str:
+    """The message of MPI or torch in one line."""
     if isinstance(error, MPI.Exception):
         return " ".join(error.Get_error_string().split())
     return first_line(error)

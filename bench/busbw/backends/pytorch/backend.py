@@ -1,6 +1,6 @@
-"""torch.distributed: what all of its backends share, and Gloo.
+"""torch.distributed: the base of its backends, and Gloo.
 
-Whatever library is measured, control traffic goes over Gloo, in a process group of its own.
+Control traffic always uses Gloo, in a separate process group.
 """
 
 import os
@@ -22,7 +22,7 @@ from busbw.backends.pytorch.bound import REDUCTIONS, Bound
 from busbw.backends.pytorch.calls import CALLS, exchange_all
 from busbw.backends.pytorch.training import step
 from busbw.backends.scheduled import Exchange
-from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
+from busbw.backends.side_channel import collect_reports, first_line, shut_connections, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops import MESSAGES
 from busbw.ops.base import Matrix, Op
@@ -32,9 +32,9 @@ from busbw.system.device import Device
 
 
 class TorchBackend(LibraryBackend):
-    """Tensors over ``library``, one of torch's backends: on the processor, or on ``device`` where there is one.
+    """Tensors over ``library``, one of torch's backends, on the CPU or on ``device``.
 
-    Raises LaunchError when the world does not form.
+    Raises LaunchError if the ranks cannot join.
     """
 
     def __init__(self, world: World, library: Literal["gloo", "nccl"], device: Device | None = None) -> None:
@@ -42,7 +42,7 @@ class TorchBackend(LibraryBackend):
         self._library = library
         self._timeout = timeout = timedelta(seconds=world.timeout_seconds)
         try:
-            with _not_for_ever(world):
+            with _time_limited(world):
                 self._store = _store(world)
                 self._store_port = world.store[1] if world.store else int(os.environ.get("MASTER_PORT", "0"))
                 dist.init_process_group(
@@ -54,7 +54,7 @@ class TorchBackend(LibraryBackend):
                 )
                 self._control = dist.new_group(backend="gloo", timeout=timeout)
         except (RuntimeError, ValueError, OSError) as error:
-            advice = _way_of_gloo() if "connectFullMesh" in str(error) else ""
+            advice = _gloo_advice() if "connectFullMesh" in str(error) else ""
             raise LaunchError(
                 f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}{advice}"
             ) from error
@@ -62,52 +62,52 @@ class TorchBackend(LibraryBackend):
         self._groups: dict[Ranks, dist.ProcessGroup | None] = {tuple(range(world.size)): None}
 
     def refuse_call(self, op: Op, case: Case) -> str | None:
-        """Why torch.distributed has no such call of its own, whatever its library."""
+        """Reason why torch.distributed has no call for ``op`` in this ``case``, or None."""
         if op.stores or op.splits:
             return checkpoint.refuse(case) if op.stores else step.refuse(case)
         if op.name not in CALLS:
             return f"torch.distributed has no {op.name}"
         if case.mode == "persistent":
-            return "torch.distributed prepares no calls; MPI does"
+            return "torch.distributed has no persistent calls; use backend mpi"
         groups = split_world(case.group, case.ranks)
         if op.name in MESSAGES and any(len(group) == 1 for group in groups):
-            return "torch.distributed sends nothing from a rank to itself, which a ring of one rank needs"
+            return "torch.distributed cannot send from a rank to itself, which a group of one rank needs"
         # torch 2.4 always sorts the ranks of a group.
         ordered = not op.in_blocks or all(group == tuple(sorted(group)) for group in groups)
-        another = f"groups {case.group} asks for another"
-        return None if ordered else f"torch.distributed puts the ranks of a group in ascending order; {another}"
+        another = f"groups {case.group} needs another order"
+        return None if ordered else f"torch.distributed sorts the ranks of a group in ascending order; {another}"
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
-        """Make the process groups that are not there yet; torch wants every rank of the world in this."""
+        """Create missing process groups; torch requires every rank of the world to take part."""
         for group in groups:
             if group in self._groups:
                 continue
-            with explained(self), _not_for_ever(self._world):
+            with explained(self), _time_limited(self._world):
                 self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
 
-    def exchange(self, case: Case) -> Exchange:  # noqa: ARG002 - a tensor knows its type
-        """As torch.distributed has it."""
+    def exchange(self, case: Case) -> Exchange:  # noqa: ARG002 - a tensor has its own dtype
+        """Exchange messages by torch.distributed's point-to-point calls."""
         return exchange_all
 
     def bind_call(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        """A call of torch.distributed."""
+        """Bind torch.distributed's call for ``op``."""
         process_group = None if op.members != "all" else self._groups[group]
         if op.stores:
-            process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile
+            process_group = self._control  # hosts write the files, and no other control traffic is sent meanwhile
         me, folder = group.index(self.rank), self._world.folder
         return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, folder, self.device))
 
     def barrier(self) -> None:
-        """Gloo's barrier over the control group."""
+        """Gloo's barrier on the control group."""
         try:
             dist.barrier(group=self._control)
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
-        """All-reduce of int64 values over the control group."""
+        """All-reduce of int64 values on the control group."""
         buffer = torch.from_numpy(np.array(values, dtype=np.int64))
         with explained(self):
             work = dist.all_reduce(buffer, REDUCTIONS[how], group=self._control, async_op=wary)
@@ -118,14 +118,14 @@ class TorchBackend(LibraryBackend):
         return result
 
     def send(self, to: int, values: Sequence[int]) -> None:
-        """A message over the control group."""
+        """Send on the control group."""
         try:
             dist.send(torch.tensor(values, dtype=torch.int64), to, group=self._control)
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
 
     def receive(self, source: int, count: int) -> Vector:
-        """A message over the control group."""
+        """Receive on the control group."""
         buffer = torch.empty(count, dtype=torch.int64)
         try:
             dist.recv(buffer, source, group=self._control)
@@ -135,7 +135,7 @@ class TorchBackend(LibraryBackend):
         return result
 
     def swap(self, to: int, source: int) -> None:
-        """One byte each way over the control group."""
+        """Exchange one byte in both directions on the control group."""
         try:
             coming = dist.irecv(self._here[:1], source, group=self._control)
             going = dist.isend(self._here[1:], to, group=self._control)
@@ -146,14 +146,18 @@ class TorchBackend(LibraryBackend):
             raise BackendError(first_line(error)) from error
 
     def fail(self, text: str) -> dict[int, str]:
-        """Post ``text`` on the launcher's store, let go of the others and wait a moment for what they post."""
-        return answers(self._store, self.size, {self.rank: text}, lambda: hang_up(self._store_port), self._world.key)
+        """Post ``text`` on the launcher's store, close all other connections, and collect the other ranks' reports."""
+        return collect_reports(
+            self._store, self.size, {self.rank: text}, lambda: shut_connections(self._store_port), self._world.key
+        )
 
     def close(self) -> None:
-        """Drop the process groups: their threads end with the last reference, and a thread that still lets go of a
-        tensor while Python goes down ends the process by SIGABRT.
+        """Destroy the process groups before the interpreter exits.
+
+        Their threads end with the last reference. A thread that still releases a tensor while the interpreter shuts
+        down would abort the process (SIGABRT).
         """
-        with explained(self), _not_for_ever(self._world):
+        with explained(self), _time_limited(self._world):
             dist.destroy_process_group()
             self._groups.clear()
             del self._control
@@ -163,39 +167,39 @@ class GlooBackend(TorchBackend):
     """CPU tensors over Gloo."""
 
     def __init__(self, world: World) -> None:
-        torch.set_num_threads(1)  # ranks share the cores; Gloo's own threads do the sending
+        torch.set_num_threads(1)  # ranks share the cores, and Gloo has its own threads for communication
         super().__init__(world, "gloo")
 
     def refuse(self, op: Op, case: Case) -> str | None:
-        """Why Gloo cannot run ``case``."""
+        """Reason why Gloo cannot run ``case``, or None."""
         if case.redop == "avg" and case.dtype is not None and not TORCH_DTYPES[case.dtype].is_floating_point:
-            return f"Gloo averages by dividing in place, which {case.dtype} cannot hold"
+            return f"Gloo's avg divides in place, which {case.dtype} does not support; use a floating-point dtype"
         return super().refuse(op, case)
 
     def moved_factor(self, op: Op) -> float:
-        """ProcessGroupGloo's reduce_scatter clones the input, all-reduces all of it and keeps a slice."""
+        """2 for reduce_scatter: ProcessGroupGloo clones the input, all-reduces all of it and keeps a slice."""
         return 2.0 if op.name == "reduce_scatter" else 1.0
 
 
 _CONNECTS_TIMEOUTS = 2
-"""How many timeouts ranks may take to connect: Gloo itself waits for five, for each of its groups."""
+"""Timeouts that ranks may take to connect; Gloo itself waits for five, for each of its groups."""
 
 
-def _not_for_ever(world: World) -> AbstractContextManager[None]:
-    """Give this rank up when the others, which have met it, do not connect: some of them may have failed and gone."""
+def _time_limited(world: World) -> AbstractContextManager[None]:
+    """Give up if the other ranks do not connect in time after the rendezvous; some of them may have failed."""
     seconds = _CONNECTS_TIMEOUTS * world.timeout_seconds
 
     def give_up() -> None:
-        world.lost(LaunchError(f"not all other ranks have connected within {seconds:g} s{_way_of_gloo()}"))
+        world.lost(LaunchError(f"not all other ranks have connected within {seconds:g} s{_gloo_advice()}"))
 
     return no_longer_than(seconds, give_up)
 
 
-def _way_of_gloo() -> str:
-    """What a user can do where ranks have met and Gloo does not connect them: they met by another way."""
+def _gloo_advice() -> str:
+    """Advice if Gloo cannot connect the ranks after their rendezvous, which may have used another interface."""
     named = os.environ.get("GLOO_SOCKET_IFNAME")
-    by = f"by {named}" if named else "by the interface that this host's own name resolves to"
-    return f"; Gloo goes {by} on {socket.gethostname()}: GLOO_SOCKET_IFNAME names the one to the other hosts"
+    by = named or "the interface that this host's own name resolves to"
+    return f"; Gloo uses {by} on {socket.gethostname()}: set GLOO_SOCKET_IFNAME to the interface to the other hosts"
 
 
 def _store(world: World) -> dist.Store:

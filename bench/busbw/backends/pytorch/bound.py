@@ -1,4 +1,4 @@
-"""What every call over torch is made of."""
+"""Inputs from which every call over torch is bound."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from busbw.ops.groups import Ranks
 from busbw.runs.records import REDOPS, Case
 from busbw.system.device import Device
 
-# torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
+# torch 2.13 renamed these and warns about the old names; torch 2.4 has only the old names.
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -22,8 +22,15 @@ REDUCTIONS = {name: getattr(dist.ReduceOp, name.upper()) for name in REDOPS}
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it. ``folder`` is for files;
-    ``device`` is what tensors are on (None: the processor).
+    """Inputs from which a call is bound.
+
+    group: global ranks of the group.
+    me: index of this rank in the group.
+    process_group: torch's process group (None: all ranks).
+    send, receive: buffers.
+    traffic: traffic of an uneven op, elements.
+    folder: where files are created (None: the plan has no path).
+    device: device of the tensors (None: the CPU).
     """
 
     case: Case
@@ -38,10 +45,10 @@ class Bound:
 
     @property
     def root(self) -> int:
-        """The global rank of the root."""
+        """Global rank of the root."""
         return self.group[self.case.root or 0]
 
     @property
     def redop(self) -> Any:  # noqa: ANN401 - torch.distributed's ReduceOp has no usable type
-        """The reduction as torch.distributed names it."""
+        """torch.distributed's reduction operator."""
         return REDUCTIONS[self.case.redop or "sum"]

@@ -1,7 +1,7 @@
-"""The calls of torch.distributed: every operation bound to its buffers, for any of its backends.
+"""torch.distributed calls: every operation bound to its buffers, for any of its backends.
 
-Whatever can be prepared is prepared before the function that is timed is returned. On a CPU that function returns when
-this rank has finished; on a GPU it hands the work over, and the stream waits for what was posted, not the host.
+As much as possible is prepared before the timed function is returned. On a CPU, that function returns when this rank
+has finished. On a GPU it enqueues the work, and waits block the stream, not the host.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ from busbw.ops.training import EXCHANGE
 
 
 def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Operation:  # noqa: ANN401 - torch's own
-    """A collective of torch.distributed, at once or posted; whatever can be bound is bound before the first call."""
-    # An option that is None is left out: torch's wrappers take a share of a µs for each keyword that they pass on.
+    """Bind a collective of torch.distributed, blocking and nonblocking, with all arguments bound in advance."""
+    # Options that are None are left out, because torch's wrappers need a fraction of a µs for each keyword.
     options = {name: value for name, value in options.items() if value is not None}
     start = partial(function, *arguments, **options, async_op=True)
 
     def post() -> Wait:
         work = start()
-        return do_nothing if work is None else work.wait  # None: this rank is not in the group
+        return do_nothing if work is None else work.wait  # None if this rank is not in the group
 
     return Operation(partial(function, *arguments, **options), post)
 
@@ -58,23 +58,23 @@ def _barrier(bound: Bound) -> Operation:
 
 
 def _send_recv(bound: Bound) -> Operation:
-    """To the next rank of the group from the one before, which of two is the same one."""
+    """Bind a send to the next rank of the group and a receive from the previous one (of two, the same rank)."""
     send, to = bound.send, bound.group[(bound.me + 1) % len(bound.group)]
     receive, source = bound.receive, bound.group[(bound.me - 1) % len(bound.group)]
     if send.is_cuda:
         return _exchange_in_one(send, to, receive, source)
-    # The receive is posted first: Gloo's sender waits for the note that it is there.
+    # The receive is posted first, because Gloo's sender waits for it.
     return _at_once(lambda: partial(_wait_for, (dist.irecv(receive, source), dist.isend(send, to))))
 
 
 def _exchange_in_one(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
-    """NCCL works off its calls one after the other: all ranks would receive first, and none would ever send."""
+    """Bind send and receive as one NCCL group; in separate calls, all ranks would receive first and none would send."""
     both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
     return _at_once(lambda: partial(_wait_for, dist.batch_isend_irecv(both)))
 
 
 def _at_once(post: Post) -> Operation:
-    """What is posted and waited for."""
+    """Bind an operation from its nonblocking form."""
 
     def call() -> None:
         post()()
@@ -83,7 +83,7 @@ def _at_once(post: Post) -> Operation:
 
 
 def exchange_all(sends: Messages, receives: Messages) -> Messaging:
-    """Several messages each way at once, for collectives over send/recv; on a GPU as ``_exchange_in_one`` says."""
+    """Concurrent messages in both directions, for collectives over send/recv; on a GPU as one NCCL group."""
     if any(buffer.is_cuda for _, buffer in (*sends, *receives)):
         every = [dist.P2POp(dist.irecv, buffer, source) for source, buffer in receives]
         every += [dist.P2POp(dist.isend, buffer, to) for to, buffer in sends]
@@ -113,7 +113,7 @@ def _pair_uni(bound: Bound) -> Operation:
 
 
 def _there_and_back(bound: Bound, outgoing: torch.Tensor, incoming: torch.Tensor) -> Operation:
-    """The first of the two sends and then receives, the other one the other way round."""
+    """Bind a round trip: the first rank sends and then receives, the second receives and then sends."""
     other = bound.group[1 - bound.me]
 
     def there() -> None:
@@ -136,7 +136,7 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "all_to_all": lambda bound: _split(dist.all_to_all_single, bound.receive, bound.send, group=bound.process_group),
     "all_to_all_v": _all_to_all_v,
     "broadcast": lambda bound: _split(dist.broadcast, bound.receive, bound.root, group=bound.process_group),
-    # Also on the root the send buffer is the one that is reduced into: receive is a view of it.
+    # torch reduces into the send buffer, on the root too: receive is a view of it.
     "reduce": lambda bound: _split(dist.reduce, bound.send, bound.root, bound.redop, group=bound.process_group),
     "gather": _gather,
     "scatter": _scatter,

@@ -1,6 +1,6 @@
-"""A checkpoint of all ranks by torch.distributed.checkpoint: one tensor, of which every rank holds and saves its shard.
+"""A checkpoint of all ranks with torch.distributed.checkpoint: one tensor, of which every rank saves its shard.
 
-Every save is a new checkpoint, as in training; the one before it is removed outside of the time.
+Every save is a new checkpoint, as in training; the previous one is removed outside the timed region.
 """
 
 import errno
@@ -26,25 +26,30 @@ _POSTED = ("isolated", "overlap")
 
 
 def refuse(case: Case) -> str | None:
-    """Why ``case`` cannot run, the same on every rank."""
+    """Reason why ``case`` cannot run, or None; the same on every rank."""
     return first_reason(
-        (case.mode not in _POSTED, f"checkpoint_save is timed save by save, in modes {' and '.join(_POSTED)}"),
-        (case.group != "all", "a checkpoint is of all ranks; groups want to be all"),
-        (case.sync in {"none", "window"}, "a save waits until all ranks have removed the one before; want a barrier"),
-        (case.cache != "warm", "caches of the processor say nothing of storage; want cache warm"),
-        (case.pre_enqueue, "files are not handed to a device's stream"),
+        (case.mode not in _POSTED, f"checkpoint_save supports modes {' and '.join(_POSTED)}, not {case.mode}"),
+        (case.group != "all", "checkpoint_save supports only groups all, because all ranks save one checkpoint"),
+        (
+            case.sync in {"none", "window"},
+            f"checkpoint_save needs a barrier, not sync {case.sync}: all ranks must have removed the previous save",
+        ),
+        (case.cache != "warm", "storage operations support only cache warm: CPU caches do not matter"),
+        (case.pre_enqueue, "file operations cannot be enqueued on a device's stream"),
     )
 
 
 class _Checkpoint:
-    """The state in ``bound.send`` and where it is saved. A save that fails says so when its data are asked for: raising
-    between two samples would leave other ranks waiting for the next one.
+    """The state in ``bound.send`` and the folder in which it is saved.
+
+    The error of a failed save is raised when its data are checked; raising between two samples would leave the other
+    ranks waiting.
     """
 
     def __init__(self, bound: Bound) -> None:
         if bound.folder is None:
-            raise BackendError(f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan")
-        # They take half a second to load, and nobody else needs them.
+            raise BackendError(f"{bound.case.op} needs a folder: give --path DIR, or 'path' in the plan")
+        # Importing these takes half a second, and nothing else needs them.
         import torch.distributed.checkpoint as library  # noqa: PLC0415
         from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
 
@@ -53,7 +58,7 @@ class _Checkpoint:
         except ImportError:  # public from torch 2.5 on
             from torch.distributed._tensor import DTensor, Shard  # type: ignore[attr-defined] # noqa: PLC0415
 
-        self._library: Any = library  # it exports by import, not by name
+        self._library: Any = library  # untyped, because it does not declare its exports
         self._bound = bound
         self._folder = bound.folder / "checkpoint"
         self._number = 0
@@ -67,31 +72,31 @@ class _Checkpoint:
         self._state, self._loaded = state(bound.send), state(bound.receive)
 
     def prepare(self) -> None:
-        """There is no checkpoint any more, once all ranks are through with it."""
+        """Remove the previous checkpoint after all ranks have finished with it."""
         dist.barrier(group=self._bound.process_group)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._number += 1
 
     def save(self) -> None:
-        """The call: return when all of it is on the device."""
+        """Save, and return when all data are on the device (the timed call)."""
         self._try(lambda: self._library.save(self._state, **self._options()))
         self._try(self._sync_folders)
 
     def post(self) -> Wait:
-        """The same, beside what this rank does then: return when the state may change again."""
+        """Start an asynchronous save; returns when the state may be modified again."""
         found: list[Any] = []
         self._try(lambda: found.append(self._library.async_save(self._state, **self._options())))
 
         def wait() -> None:
             for future in found:
-                # A newer torch tells apart when the state was copied and when it was saved.
+                # Newer versions of torch distinguish the end of copying the state from the end of saving it.
                 self._try(getattr(future, "upload_completion", future).result)
             self._try(self._sync_folders)
 
         return wait
 
     def wrong(self) -> int:
-        """Load what was saved, and count what is not as it was. Raises BackendError when any save, or this, failed."""
+        """Load the checkpoint and count wrong elements. Raises BackendError if any save or this load failed."""
         reader = self._library.FileSystemReader(self._here)
         self._try(
             lambda: self._library.load(self._loaded, storage_reader=reader, process_group=self._bound.process_group)
@@ -102,7 +107,7 @@ class _Checkpoint:
         return int(torch.count_nonzero(self._bound.receive != self._bound.send))
 
     def free(self) -> None:
-        """Nothing of it is left."""
+        """Remove the checkpoint."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -114,7 +119,7 @@ class _Checkpoint:
         return {"storage_writer": writer, "process_group": self._bound.process_group}
 
     def _sync_folders(self) -> None:
-        """A new file is lasting only once its name is: the library does without this."""
+        """Sync the folders: a new file is durable only once its name is, which the library does not ensure."""
         for folder in (self._here, self._folder):
             opened = os.open(folder, os.O_RDONLY)
             try:
@@ -123,7 +128,10 @@ class _Checkpoint:
                 os.close(opened)
 
     def _try(self, what: Callable[[], object]) -> None:
-        """Also after a failure: the other ranks may not have seen it, and wait for this one in the next save."""
+        """Call ``what`` and keep the first error.
+
+        It is called even after a failure, because other ranks may not have noticed it and wait in the next save.
+        """
         try:
             what()
         except (OSError, RuntimeError, ValueError, self._library.CheckpointException) as error:
@@ -132,42 +140,44 @@ class _Checkpoint:
 
 
 def in_words(error: BaseException, folder: Path, size_bytes: int) -> str:
-    """Why a checkpoint in ``folder`` with shards of ``size_bytes`` failed, and what can be done about it."""
-    said, number = _reason(error)
+    """Message for a failed checkpoint in ``folder`` with shards of ``size_bytes``, with advice."""
+    message, number = _reason(error)
     if number is None and (number := _no_room(folder, size_bytes)) is not None:
-        said = f"{said} ({os.strerror(number)})"
-    return f"a checkpoint in {folder}: {said}{f'; {MAKE_ROOM}' if number in FULL else ''}"
+        message = f"{message} ({os.strerror(number)})"
+    return f"a checkpoint in {folder}: {message}{f'; {MAKE_ROOM}' if number in FULL else ''}"
 
 
 def _reason(error: BaseException) -> tuple[str, int | None]:
-    """The first rank's reason, of those that torch gathers (it comes with the call stacks of all ranks), and the number
-    that the system gave it; None where torch does not tell.
+    """The error of the lowest failed rank among those that torch gathers, and its errno (None: unknown).
+
+    torch's own message contains the call stacks of all ranks.
     """
     failures: dict[int, tuple[BaseException, object]] = getattr(error, "failures", {})
     if failures:
         rank = min(failures)
-        said, number = _reason(failures[rank][0])
-        return f"rank {rank} says: {said}", number
+        message, number = _reason(failures[rank][0])
+        return f"rank {rank} says: {message}", number
     if isinstance(error, OSError):
         return error.strerror or str(error), error.errno
     return first_line(error) if isinstance(error, Exception) else type(error).__name__, None
 
 
 def _no_room(folder: Path, size_bytes: int) -> int | None:
-    """What the system would say of one more file of so many bytes, which torch does not pass on: its writer tells only
-    that the file is shorter than it ought to be. None where there is room.
+    """The errno that another file of ``size_bytes`` would cause, or None if there is room.
+
+    torch does not pass it on: its writer reports only that the file is shorter than expected.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and limit < size_bytes:
         return errno.EFBIG
     try:
-        told = os.statvfs(next(path for path in (folder, *folder.parents) if path.exists()))
+        free = os.statvfs(next(path for path in (folder, *folder.parents) if path.exists()))
     except OSError:
-        return None  # what the library said is all there is to say then
-    return errno.ENOSPC if told.f_bavail * told.f_frsize < size_bytes else None
+        return None  # then only the library's message is known
+    return errno.ENOSPC if free.f_bavail * free.f_frsize < size_bytes else None
 
 
 def bind(bound: Bound) -> Operation:
-    """A checkpoint of what ``bound`` sends; ``bound.process_group`` brings the ranks together, on the hosts."""
+    """Bind a checkpoint of the data that ``bound`` sends; ``bound.process_group`` connects the hosts' CPUs."""
     one = _Checkpoint(bound)
     return Operation(one.save, one.post, prepare=one.prepare, wrong=one.wrong, free=one.free)

@@ -1,4 +1,4 @@
-"""NCCL through torch.distributed: CUDA tensors, one GPU a rank, and all control traffic over Gloo on the hosts."""
+"""NCCL through torch.distributed: CUDA tensors, one GPU per rank, and all control traffic over Gloo on the hosts."""
 
 import socket
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import World
+from busbw.backends.base import World, records_of_every_rank
 from busbw.backends.cuda import CudaDevice
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import peer_access
@@ -20,7 +20,7 @@ from busbw.system.environment import NCCL_PACKAGES, versions
 
 
 class NcclBackend(TorchBackend):
-    """CUDA tensors over NCCL. Raises LaunchError when this rank has no GPU of its own."""
+    """CUDA tensors over NCCL. Raises LaunchError if this rank does not have its own GPU."""
 
     def __init__(self, world: World) -> None:
         count = torch.cuda.device_count()
@@ -28,7 +28,7 @@ class NcclBackend(TorchBackend):
             lacks = "torch was built without NCCL" if count else "torch sees no CUDA device"
             raise LaunchError(f"rank {world.rank} cannot use NCCL: {lacks}")
         try:
-            # A launcher may show each rank its own GPU alone: then all of them call it number 0.
+            # If the launcher shows each rank only its own GPU, every rank calls it number 0.
             self._gpu = CudaDevice(0 if count == 1 else world.local_rank % count)
         except RuntimeError as error:
             raise LaunchError(f"rank {world.rank} cannot use its GPU: {first_line(error)}") from error
@@ -38,8 +38,8 @@ class NcclBackend(TorchBackend):
             if problem is not None:
                 raise LaunchError(problem)
             seen = peer_access.view(socket.gethostname(), self._gpu)
-            self._views = tuple(peer_access.heard(text) for text in self.share(seen.told()))
-            # All ranks together in the first call: point-to-point may otherwise not come first (batch_isend_irecv).
+            self._views = tuple(records_of_every_rank(self, seen, peer_access.View))
+            # A collective of all ranks first: the first call must not be point-to-point (batch_isend_irecv).
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
         except (RuntimeError, BackendError) as error:
@@ -48,50 +48,53 @@ class NcclBackend(TorchBackend):
             ) from error
 
     def refuse(self, op: Op, case: Case) -> str | None:
-        """Why NCCL cannot run ``case``."""
-        apart = peer_access.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
-        return apart or why_not(op, case) or super().refuse(op, case)
+        """Reason why NCCL cannot run ``case``, or None."""
+        no_pairs = peer_access.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
+        return no_pairs or why_not(op, case) or super().refuse(op, case)
 
     def peer_in(self, group: Ranks) -> str | None:
-        """The GPU of the other rank of a pair, as torch counts them in this process."""
+        """Name of the GPU of a pair's other rank in this process."""
         others = [rank for rank in group if rank != self.rank]
         return peer_access.name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
 
 
 def facts() -> dict[str, JSON]:
-    """Of ``nccl``: the ``version`` of the library that runs, which a cluster may have put in the place of pip's;
-    ``packages`` of pip that have another one. It costs no context of CUDA.
+    """Facts under ``nccl``; reading them creates no CUDA context.
+
+    version: version of the loaded library, which a cluster may have substituted for pip's.
+    packages: pip packages with a different version.
     """
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call] # as torch has it
     packages = versions(NCCL_PACKAGES)
-    others = {name: told for name, told in packages.items() if told.partition(".post")[0] != version}
+    others = {name: installed for name, installed in packages.items() if installed.partition(".post")[0] != version}
     return {"nccl": {"version": version, "packages": others}}
 
 
 def why_not(op: Op, case: Case) -> str | None:
-    """Why NCCL cannot run ``case``, or not so that its data could be checked."""
+    """Reason why NCCL cannot run ``case``, or its data could not be verified; None otherwise."""
     # ProcessGroupNCCL's barrier blocks the host.
     if op.name == "barrier" and (case.pre_enqueue or case.mode == "graph"):
-        how = "handed over while the stream is held" if case.pre_enqueue else "captured in a graph"
-        return f"the host waits within a {op.name} of torch's NCCL, so it cannot be {how}"
+        how = "pre-enqueued" if case.pre_enqueue else "captured in a graph"
+        return f"torch's NCCL {op.name} blocks the host, so it cannot be {how}"
     if case.redop == "avg" and case.dtype is not None and TORCH_DTYPES[case.dtype].is_floating_point:
         uneven = sorted({len(group) for group in split_world(case.group, case.ranks) if len(group).bit_count() != 1})
         if uneven:
             return (
-                f"NCCL averages {case.dtype} by multiplying with 1/n before it adds, which is exact for a power of two "
-                f"only; groups here have {', '.join(map(str, uneven))} ranks"
+                f"NCCL averages {case.dtype} by multiplying with 1/n first, which is exact only for powers of two; "
+                f"groups here have {', '.join(map(str, uneven))} ranks"
             )
     return None
 
 
 def place_of(host: str, gpu: CudaDevice) -> str:
-    """``host`` and what no other ``gpu`` of it is called; that is not its number, for who sees one GPU calls it 0."""
+    """``host`` and a unique name of ``gpu`` on it; not its index, which is 0 in every process that sees only one."""
     return f"{host} {gpu.uuid or gpu.address or ''}"
 
 
 def shared_gpu(places: Sequence[str]) -> str | None:
-    """Why the ranks cannot run where they are, when two have one GPU; ``places[r]`` is ``place_of`` rank r. GPUs that
-    torch does not tell apart are left to NCCL, which refuses one that comes twice.
+    """Error message if two ranks share a GPU, or None; ``places[r]`` is ``place_of`` rank r.
+
+    GPUs without a unique name are left to NCCL, which itself refuses duplicates.
     """
     for rank, place in enumerate(places):
         first = places.index(place)
@@ -99,7 +102,7 @@ def shared_gpu(places: Sequence[str]) -> str | None:
         if gpu and first != rank:
             gpus = len({one for one in places if one.partition(" ")[0] == host})
             return (
-                f"ranks {first} and {rank} have one GPU ({gpu} on host {host}); NCCL wants one for each rank, and the "
-                f"ranks of this host see {gpus}: start no more ranks than that"
+                f"ranks {first} and {rank} share one GPU ({gpu} on host {host}), but NCCL needs one GPU per rank; the "
+                f"ranks of this host use {gpus}: start at most that many"
             )
     return None

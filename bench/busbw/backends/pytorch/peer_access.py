@@ -1,13 +1,12 @@
-"""Which GPUs a rank's process can copy to: what the ranks tell each other once, so that all refuse a pair alike.
+"""Visibility and peer access between GPUs, shared by all ranks once, so that all refuse the same pairs.
 
-A copy from one GPU to another is made by one process, which must see both. torch enables peer access by itself wherever
-it is possible, and has nothing that would switch it off (ATen/cuda/PeerToPeerAccess.cpp, torch 2.13).
+A copy from one GPU to another is made by one process, which must see both. torch enables peer access wherever it is
+possible, and cannot disable it (ATen/cuda/PeerToPeerAccess.cpp, torch 2.13).
 """
 
 from collections.abc import Sequence
 from itertools import permutations
 
-import msgspec
 import torch
 
 from busbw.backends.cuda import CudaDevice, uuid_at
@@ -15,12 +14,16 @@ from busbw.ops.base import Op
 from busbw.ops.groups import split_world
 from busbw.runs.records import Case, Record
 
-_THROUGH_THE_HOST, _BY_THE_DRIVER = "peer_copy_staged", "peer_copy_driver"
+_STAGED_COPY, _DRIVER_COPY = "peer_copy_staged", "peer_copy_driver"
 
 
 class View(Record, frozen=True, kw_only=True):
-    """What one rank's process sees: its ``host``, the UUID of its own ``gpu`` (None: not told), every GPU that it sees
-    by its UUID with the name that it has here (``cuda:1``), and the UUIDs of those to which there is peer access.
+    """GPUs that one rank's process sees.
+
+    host: name of its host.
+    gpu: UUID of its own GPU (None: unknown).
+    names: UUID of each visible GPU → its name in this process, such as ``cuda:1``.
+    access: UUIDs of the GPUs to which its own has peer access.
     """
 
     host: str
@@ -28,18 +31,9 @@ class View(Record, frozen=True, kw_only=True):
     names: dict[str, str]
     access: tuple[str, ...]
 
-    def told(self) -> str:
-        """As text for the other ranks."""
-        return msgspec.json.encode(self).decode()
-
-
-def heard(text: str) -> View:
-    """What another rank has told."""
-    return msgspec.json.decode(text, type=View)
-
 
 def view(host: str, own: CudaDevice) -> View:
-    """What this process sees."""
+    """The view of this process."""
     uuids = {index: uuid for index in range(torch.cuda.device_count()) if (uuid := uuid_at(index)) is not None}
     access = tuple(
         uuid
@@ -50,13 +44,13 @@ def view(host: str, own: CudaDevice) -> View:
 
 
 def name_of(views: Sequence[View], rank: int, peer: int) -> str | None:
-    """What the process of ``rank`` calls the GPU of rank ``peer``; None when it does not see it."""
+    """Name of the GPU of rank ``peer`` in the process of ``rank``; None if that process does not see it."""
     gpu = views[peer].gpu
     return None if gpu is None or views[rank].host != views[peer].host else views[rank].names.get(gpu)
 
 
 def why_no_pairs(op: Op, case: Case, views: Sequence[View]) -> str | None:
-    """Why the GPUs of a group cannot copy to each other; the same on every rank."""
+    """Reason why the GPUs of a group cannot copy to each other, or None; the same on every rank."""
     pairs = (pair for group in split_world(case.group, case.ranks) for pair in permutations(group, 2))
     return next((reason for pair in pairs if (reason := _why_not(op, *pair, views)) is not None), None)
 
@@ -65,21 +59,21 @@ def _why_not(op: Op, source: int, target: int, views: Sequence[View]) -> str | N
     one, other = views[source], views[target]
     if one.host != other.host:
         return (
-            f"ranks {source} and {target} are on two hosts, and a GPU copies to those of its own: let every host be a "
-            "group (div:N with N ranks a host)"
+            f"ranks {source} and {target} are on different hosts, but peer copies are within a host; use one group per "
+            "host (groups div:N with N ranks per host)"
         )
     if other.gpu is None:
-        return f"torch does not tell the UUID of the GPU of rank {target}, so that rank {source} cannot find it"
+        return f"torch does not report the UUID of the GPU of rank {target}, so rank {source} cannot find it"
     if other.gpu not in one.names:
         return (
-            f"rank {source} does not see the GPU of rank {target}, but only {len(one.names)}: whoever copies must see "
-            "both (no --gpus-per-task, --gpu-bind or CUDA_VISIBLE_DEVICES of its own for every rank)"
+            f"rank {source} sees only {len(one.names)} GPUs and not that of rank {target}; show all GPUs to every rank "
+            "(no --gpus-per-task, no --gpu-bind, no CUDA_VISIBLE_DEVICES per rank)"
         )
-    if op.name == _THROUGH_THE_HOST or (other.gpu in one.access) == (op.name != _BY_THE_DRIVER):
+    if op.name == _STAGED_COPY or (other.gpu in one.access) == (op.name != _DRIVER_COPY):
         return None
-    if op.name == _BY_THE_DRIVER:
-        return f"the GPU of rank {source} has peer access to that of rank {target}: a copy is peer_copy"
+    if op.name == _DRIVER_COPY:
+        return f"the GPU of rank {source} has peer access to that of rank {target}; use peer_copy instead"
     return (
-        f"the GPU of rank {source} has no peer access to that of rank {target}; {_BY_THE_DRIVER} and "
-        f"{_THROUGH_THE_HOST} measure the ways that are left"
+        f"the GPU of rank {source} has no peer access to that of rank {target}; use {_DRIVER_COPY} or "
+        f"{_STAGED_COPY} instead"
     )

@@ -1,4 +1,4 @@
-"""Steps of training over torch.distributed, with PyTorch's own libraries where it has them: one row each."""
+"""Training steps over torch.distributed, with PyTorch's own libraries where they exist: one row per workload."""
 
 from functools import partial
 

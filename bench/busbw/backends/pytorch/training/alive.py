@@ -1,4 +1,4 @@
-"""How many bytes of tensors are alive at once, where no allocator tells: on the processor, torch has no statistics."""
+"""Peak bytes of live tensors on the CPU, where torch's allocator has no statistics."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,19 +10,20 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class Alive(TorchDispatchMode):
-    """Within it, ``peak_bytes`` is the most that the storages of ``known`` and of all tensors that operations take or
-    return hold at once. What an operation needs within itself is not seen.
+    """Dispatch mode that records ``peak_bytes``: the peak of all live storages.
+
+    It counts storages of ``known`` and of tensors that operations take or return, not temporaries within operations.
     """
 
     def __init__(self, known: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._storages = WeakIdKeyDictionary()
-        self._most_bytes = 0  # what they hold at most: freed and shrunk ones count until all are looked at
+        self._most_bytes = 0  # upper bound: freed and shrunk storages count until the next full recount
         self.peak_bytes = 0
         self._see(known)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        """One operation of torch, of plain tensors: DTensor is asked first for what it does with them."""
+        """Run one operation on plain tensors; a DTensor is first resolved into them."""
         if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
@@ -37,8 +38,8 @@ class Alive(TorchDispatchMode):
                 if size != before:
                     self._storages[storage] = size
                     self._most_bytes += max(0, size - before)
-        # All of them anew, for storages are freed and resized unseen, as fully sharded weights are; but only where they
-        # may be more than ever, for a large model has thousands at each of as many operations.
+        # A full recount, because storages are freed and resized unnoticed (fully sharded weights, for example). Only if
+        # a new peak is possible, because a large model has thousands of storages and of operations.
         if self._most_bytes > self.peak_bytes:
             sizes = [(one, one.nbytes()) for one in self._storages]
             for one, size in sizes:

@@ -1,4 +1,4 @@
-"""Context parallel: every rank has the whole model and a part of each sequence. Attention is what ranks do together."""
+"""Context parallelism: every rank has the whole model and a part of each sequence; only attention communicates."""
 
 from abc import abstractmethod
 from typing import Any
@@ -15,10 +15,10 @@ from busbw.workloads.model_rows import attention_flop
 
 
 class ContextParallel(Step):
-    """Gradients are averaged over ranks as of replicas: each has as many tokens."""
+    """Base class; gradients are averaged over ranks as over replicas, because each has the same number of tokens."""
 
     def make(self) -> nn.Module:
-        """The whole model, whose tokens know their place."""
+        """The whole model, with the positions of this rank's tokens."""
         network = self.made.network()
         self._group = self.made.mesh("cp").get_group()
         places = self.places.to(self.made.device)
@@ -32,16 +32,16 @@ class ContextParallel(Step):
     @property
     @abstractmethod
     def places(self) -> torch.Tensor:
-        """Of this rank's tokens in each sequence."""
+        """Positions of this rank's tokens in each sequence."""
 
     @property
     def all_places(self) -> torch.Tensor:
-        """Of all tokens in each sequence."""
+        """Positions of all tokens in each sequence."""
         return torch.arange(self.made.shape.model.sequence)
 
     @abstractmethod
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Attention of this rank's tokens to all earlier ones."""
+        """Causal attention of this rank's tokens to all earlier ones."""
 
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's tokens of the sequences of its replica."""
@@ -49,59 +49,65 @@ class ContextParallel(Step):
 
 
 class Ulysses(ContextParallel):
-    """In attention a rank has some heads of all tokens (Jacobs et al. 2023, https://arxiv.org/abs/2309.14509, section
-    3): an all_to_all each of queries, keys, values and results. Keys of fewer heads than ranks are sent to several.
+    """In attention a rank has some heads of all tokens.
+
+    There is one all_to_all each for queries, keys, values and results (Jacobs et al. 2023,
+    https://arxiv.org/abs/2309.14509, section 3). With fewer key heads than ranks, each is sent to several ranks.
     """
 
     @property
     def places(self) -> torch.Tensor:
-        """One part after another."""
+        """Consecutive parts of the sequence."""
         ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
         return self.all_places.chunk(ranks)[rank]
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """With heads and tokens exchanged before and behind it."""
+        """Attention with heads and tokens exchanged before and after it."""
         ranks = self.made.shape.workload.cp
         copies = max(1, ranks // key.shape[1])
         sent = (query, *(one.repeat_interleave(copies, dim=1) for one in (key, value)))
-        seen = causal(*(self._exchanged(one, 1, 2) for one in sent))
-        return self._exchanged(seen, 2, 1)
+        seen = causal(*(self._all_to_all(one, 1, 2) for one in sent))
+        return self._all_to_all(seen, 2, 1)
 
-    def _exchanged(self, tensor: torch.Tensor, cut: int, joined: int) -> torch.Tensor:
-        """Every rank gets a part of one dimension, and all of the other."""
+    def _all_to_all(self, tensor: torch.Tensor, cut: int, joined: int) -> torch.Tensor:
+        """All_to_all that splits dimension ``cut`` over the ranks and completes dimension ``joined``."""
         ranks = self.made.shape.workload.cp
         parts = torch.stack(tensor.chunk(ranks, dim=cut))
         return torch.cat(exchanged(parts, [1] * ranks, [1] * ranks, self._group).unbind(), dim=joined)
 
 
 class Ring(ContextParallel):
-    """Keys and values go around (Liu et al. 2023, https://arxiv.org/abs/2310.01889). Of 2 c parts of a sequence rank r
-    has r and 2 c − 1 − r, so that all compute as much (Llama 3, https://arxiv.org/abs/2407.21783, section 3.3.2).
+    """Ring attention: keys and values pass around a ring (Liu et al. 2023, https://arxiv.org/abs/2310.01889).
+
+    Of 2 c parts of a sequence, rank r has parts r and 2 c − 1 − r, so that all ranks compute the same amount (Llama 3,
+    https://arxiv.org/abs/2407.21783, section 3.3.2).
     """
 
     @property
     def places(self) -> torch.Tensor:
-        """An early and a late part."""
+        """One early and one late part of the sequence."""
         ranks, rank = self.made.shape.workload.cp, self.made.place("cp")
         parts = self.all_places.chunk(2 * ranks)
         return torch.cat((parts[rank], parts[2 * ranks - 1 - rank]))
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Part by part, as they come."""
+        """Attention to each block of keys and values as it arrives."""
         seen: torch.Tensor = _RingAttention.apply(query, torch.cat((key, value), -1), self._group)  # type: ignore[no-untyped-call]
         return seen
 
     @property
     def flop(self) -> int:
-        """Of c blocks of scores that a rank has, c − 1 are computed by half."""
+        """FLOP of all ranks; of the c blocks of scores of a rank, c − 1 are computed only by half."""
         shape, ranks = self.made.shape, self.made.shape.workload.cp
         scores = 3 * shape.tokens * attention_flop(shape.model, shape.model.sequence, causal=False)
         return shape.flop - round(scores * (ranks - 1) / (2 * ranks))
 
 
 class _RingAttention(torch.autograd.Function):
-    """Results of parts are added by their sums of exponentials (Milakov & Gimelshein 2018,
-    https://arxiv.org/abs/1805.02867). Gradients of keys and values follow them, and end where these are from.
+    """Partial results are combined by their sums of exponentials.
+
+    Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867. Gradients of keys and values travel around the ring
+    with them and end at the rank that owns these.
     """
 
     @staticmethod
@@ -110,7 +116,7 @@ class _RingAttention(torch.autograd.Function):
         total = query.new_full(query.shape[:-1], -torch.inf)
         pairs = own
         for hop in range(group.size()):
-            coming = _passed_on(pairs, group, 0) if hop < group.size() - 1 else None
+            coming = _shifted(pairs, group, 0) if hop < group.size() - 1 else None
             rows, columns = _block(hop, group, query.shape[2])
             key, value = _heads_of(pairs[:, :, columns], query)
             part, sums = attention(query[:, :, rows], key, value, causal=hop == 0)
@@ -130,7 +136,7 @@ class _RingAttention(torch.autograd.Function):
         of_query, of_own = torch.zeros_like(query), torch.zeros_like(own)
         pairs, arriving = own, None
         for hop in range(last + 1):
-            coming = _passed_on(pairs, group, 0) if hop < last else None
+            coming = _shifted(pairs, group, 0) if hop < last else None
             rows, columns = _block(hop, group, query.shape[2])
             key, value = _heads_of(pairs[:, :, columns], query)
             parts = (gradient[:, :, rows], query[:, :, rows], key, value, out[:, :, rows], total[:, :, rows])
@@ -138,7 +144,7 @@ class _RingAttention(torch.autograd.Function):
             of_query[:, :, rows] += found[0]
             of_pairs = of_own if hop == 0 else torch.zeros_like(own) if arriving is None else arriving()
             of_pairs[:, :, columns] += torch.stack(torch.cat(found[1:], -1).chunk(own.shape[1], 1)).sum(2).movedim(0, 1)
-            arriving = None if hop == 0 else _passed_on(of_pairs, group, 1)
+            arriving = None if hop == 0 else _shifted(of_pairs, group, 1)
             pairs = pairs if coming is None else coming()
         return of_query, of_own if arriving is None else of_own + arriving(), None
 
@@ -146,7 +152,7 @@ class _RingAttention(torch.autograd.Function):
 def attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What torch's fused kernel for the device gives, and logarithms of sums of exponentials; float32 has one each."""
+    """Result of torch's fused kernel and the log-sum-exp of its scores; each device has one kernel for float32."""
     kernels = torch.ops.aten
     if query.device.type == "cpu":
         out, sums = kernels._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal)  # noqa: SLF001
@@ -156,15 +162,18 @@ def attention(
 
 
 def attention_backward(*given: torch.Tensor, causal: bool) -> tuple[torch.Tensor, ...]:
-    """Gradients of queries, keys and values; ``given``: that of the result, queries, keys, values, result and sums."""
+    """Gradients of queries, keys and values.
+
+    given: gradient of the result, queries, keys, values, result, log-sum-exp.
+    """
     kernels = torch.ops.aten
     if given[0].device.type == "cpu":
         found = kernels._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)  # noqa: SLF001
         return tuple(found)
     *tensors, out, sums = given
-    # As the forward kernel leaves them: a multiple of 32 rows, of which those that are none weigh nothing.
+    # Padded to a multiple of 32 rows with zero weight, as the forward kernel returns them.
     padded = functional.pad(sums, (0, -sums.shape[-1] % 32), value=torch.inf)
-    seed = torch.zeros((), dtype=torch.int64)  # of dropout, of which there is none
+    seed = torch.zeros((), dtype=torch.int64)  # for dropout, which is disabled
     found = kernels._scaled_dot_product_efficient_attention_backward(  # noqa: SLF001
         *tensors, None, out, padded, seed, seed, 0.0, [True, True, True, False], causal
     )
@@ -172,8 +181,10 @@ def attention_backward(*given: torch.Tensor, causal: bool) -> tuple[torch.Tensor
 
 
 def _block(hop: int, group: Any, tokens: int) -> tuple[slice, slice]:  # noqa: ANN401
-    """Which of this rank's tokens see which of those that came: after ``hop`` hops of rank − hop, modulo all. Of a
-    rank before this one its early part is seen by all, of a later one all by the late part.
+    """Rows (this rank's tokens) and columns (arrived tokens) with non-zero causal attention.
+
+    After ``hop`` hops the tokens of rank − hop (modulo the number of ranks) have arrived. All tokens attend to the
+    early part of a lower rank; only the late part attends to a higher rank, to all of it.
     """
     whole, half = slice(None), tokens // 2
     if hop == 0:
@@ -182,16 +193,16 @@ def _block(hop: int, group: Any, tokens: int) -> tuple[slice, slice]:  # noqa: A
 
 
 def _heads_of(pairs: torch.Tensor, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, as many heads as there are of queries."""
+    """Keys and values, with heads repeated to the number of query heads."""
     pairs = pairs.repeat_interleave(query.shape[1] // pairs.shape[1], dim=1)
     return pairs[..., : query.shape[-1]], pairs[..., query.shape[-1] :]
 
 
-def _passed_on(tensor: torch.Tensor, group: Any, tag: int) -> Any:  # noqa: ANN401
-    """Send it to the next rank of the ring; what is returned waits for what the previous one sends."""
+def _shifted(tensor: torch.Tensor, group: Any, tag: int) -> Any:  # noqa: ANN401
+    """Start to send ``tensor`` to the next rank; returns a function that waits for the previous rank's tensor."""
     ranks, rank = group.size(), group.rank()
     coming = torch.empty_like(tensor)
-    # NCCL wants both in one call: each would wait for what its neighbour has not begun.
+    # One call for both, because NCCL would deadlock if every rank first waited for its neighbour.
     sending = dist.P2POp(dist.isend, tensor, group=group, group_peer=(rank + 1) % ranks, tag=tag)
     receiving = dist.P2POp(dist.irecv, coming, group=group, group_peer=(rank - 1) % ranks, tag=tag)
     works = dist.batch_isend_irecv([sending, receiving])

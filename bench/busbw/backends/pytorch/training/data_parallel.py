@@ -1,4 +1,4 @@
-"""Data parallel: every rank has the whole model and a part of the batch."""
+"""Data parallelism: every rank has the whole model and a part of the batch."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,7 @@ from busbw.backends.pytorch.training.step import LEARNING_RATE, Step, Whole
 
 
 class AllReduced(Step):
-    """By hand: behind the backward pass, an all_reduce of each gradient, to the mean."""
+    """Without a library: after the backward pass, an all_reduce of each gradient to the mean."""
 
     def make(self) -> nn.Module:
         """The whole model."""
@@ -21,7 +21,7 @@ class AllReduced(Step):
 
 
 class Bucketed(Step):
-    """DistributedDataParallel: gradients are reduced in buckets, while the backward pass goes on."""
+    """DistributedDataParallel: gradients are reduced in buckets during the backward pass."""
 
     def make(self) -> nn.Module:
         """The whole model within DistributedDataParallel."""
@@ -32,27 +32,27 @@ class Bucketed(Step):
         return wrapped
 
     def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
-        """Only the last micro-batch reduces."""
+        """Forward and backward pass; only the last micro-batch reduces gradients."""
         with nullcontext() if last else self.silence():
             return super().pass_of(given, wanted, pieces, last=last)
 
     def synchronise(self) -> None:
-        """Nothing is left to be said."""
+        """Do nothing: the library has already reduced the gradients."""
 
     def silence(self) -> AbstractContextManager[Any]:
-        """The library's own way: it would take a collective that was left out for an error."""
+        """Use the library's ``no_sync``, because the library treats an omitted collective as an error."""
         quiet: AbstractContextManager[Any] = self._wrapped.no_sync()
         return quiet
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Without the name of the wrapper."""
+        """Parameters without the wrapper's prefix."""
         yield from self._wrapped.module.named_parameters()
 
 
 class Zero1(Step):
     """ZeRO-1 (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054): a rank updates its share of all weights.
 
-    Weights and gradients are views of two long vectors; what is beyond the weights fills up the last rank's share.
+    Weights and gradients are views of two vectors, padded so that all ranks' shares are equal.
     """
 
     def make(self) -> nn.Module:
@@ -73,7 +73,7 @@ class Zero1(Step):
         return network
 
     def backward(self) -> None:
-        """Into one vector of gradients."""
+        """Backward pass into one vector of gradients."""
         self._gradients.zero_()
         start = 0
         for parameter in self.network.parameters():
@@ -82,16 +82,16 @@ class Zero1(Step):
         super().backward()
 
     def synchronise(self) -> None:
-        """The mean of this rank's share of gradients."""
+        """Average this rank's share of the gradients by reduce_scatter."""
         REDUCE_SCATTER(self._share, self._gradients, dist.ReduceOp.AVG, group=self.made.group)
 
     def update(self) -> None:
-        """Of this rank's share, which all then get."""
+        """Update this rank's share of the weights and all_gather the result."""
         own = self._weights.chunk(self.made.ranks)[self.made.rank].sub(self._share, alpha=LEARNING_RATE)
         ALL_GATHER(self._weights, own, group=self.made.group)
 
     def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
-        """This rank's share of all."""
+        """This rank's share of all gradients, and the expected one."""
         flat = torch.cat([whole(name).flatten() for name, _ in self.named()])
         padded = torch.cat((flat, flat.new_zeros(len(self._weights) - len(flat))))
         yield self._share, padded.chunk(self.made.ranks)[self.made.rank]

@@ -1,6 +1,6 @@
-"""Least squares by gradient descent on all ranks, by each way to exchange gradients or weights.
+"""Least squares by distributed gradient descent, with different methods to exchange gradients or weights.
 
-A call is a training of ``STEPS`` steps from weights of 0 on, since what a method does in a step hangs on those before.
+A call is a whole training of ``STEPS`` steps starting from zero weights, because a step depends on earlier ones.
 """
 
 import time
@@ -14,7 +14,7 @@ from torch import nn
 
 from busbw.backends.base import Operation, Parts
 from busbw.backends.pytorch.bound import ALL_GATHER, Bound
-from busbw.backends.pytorch.training.descent_rules import LEVELS, SMALLEST, Told, retell
+from busbw.backends.pytorch.training.descent_rules import LEVELS, SMALLEST, Expected, expected_result
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, LeastSquares
 from busbw.backends.pytorch.training.observer import Observer, counted
 from busbw.backends.pytorch.training.step import broken_call, profiled
@@ -26,13 +26,18 @@ from busbw.ops.training import Workload, problem_width
 from busbw.system.device import Device
 
 _SHOWN: Final = 4
-"""Steps in a timeline."""
+"""Steps shown in a timeline."""
 
 
 @dataclass
 class Share:
-    """A rank's samples. A gradient takes ``wait_seconds`` at least and begins ``late_seconds`` late; where one is
-    ``given``, nothing is computed.
+    """A rank's samples.
+
+    samples, wanted: inputs and targets.
+    factor: factor of the gradient, see ``LeastSquares.factor``.
+    wait_seconds: least duration of a gradient.
+    late_seconds: delay before each gradient.
+    given: gradient that is returned in place of a computed one (None: compute it).
     """
 
     samples: torch.Tensor
@@ -43,7 +48,7 @@ class Share:
     given: torch.Tensor | None = None
 
     def gradient(self, weights: torch.Tensor) -> torch.Tensor:
-        """Of this rank's samples."""
+        """Gradient of this rank's samples."""
         if self.given is not None:
             return self.given.clone()
         time.sleep(self.late_seconds)
@@ -54,7 +59,7 @@ class Share:
 
 
 class _Loss(torch.autograd.Function):
-    """A loss whose gradient is that of a share: what a library does with gradients goes on from there."""
+    """A dummy loss whose backward pass returns a share's gradient, for libraries that hook into autograd."""
 
     @staticmethod
     def forward(ctx: Any, weights: torch.Tensor, share: Share) -> torch.Tensor:  # noqa: ANN401
@@ -78,7 +83,14 @@ class _Network(nn.Module):
 
 @dataclass
 class Descent(ABC):
-    """Training on one rank. ``group``: torch's process group (None: all ranks). ``number``: what the method is told."""
+    """Training on one rank.
+
+    share: samples of this rank.
+    weights: W, updated by training.
+    me, ranks: this rank and the number of ranks.
+    group: torch's process group (None: all ranks).
+    number: parameter of the method.
+    """
 
     share: Share
     weights: nn.Parameter
@@ -87,97 +99,95 @@ class Descent(ABC):
     group: Any
     number: int
     order: list[int] = field(default_factory=list)
-    """Of a server: the ranks whose gradients it has got."""
+    """On a server: ranks whose gradients it received, in order."""
 
     def __post_init__(self) -> None:
         self.prepare()
 
-    def prepare(self) -> None:  # noqa: B027 - most make nothing
-        """What is made once."""
+    def prepare(self) -> None:  # noqa: B027 - most methods need no preparation
+        """One-time preparation."""
 
     def begin(self) -> None:
-        """From the start."""
+        """Reset the training to its start."""
         self.order.clear()
         with torch.no_grad():
             self.weights.zero_()
 
     def take(self, steps: int) -> None:
-        """So many steps."""
+        """Take ``steps`` steps."""
         for _ in range(steps):
             self.step()
 
     @abstractmethod
     def step(self) -> None:
-        """One step."""
+        """Take one step."""
 
     def compute(self, steps: int) -> None:
-        """What is computed in as many, with nothing sent."""
+        """The computation of ``steps`` steps without communication."""
         for _ in range(steps):
             self.apply(self.share.gradient(self.weights.detach()))
 
     def apply(self, gradient: torch.Tensor, share: float = 1.0) -> None:
-        """Go down by it."""
+        """Update the weights by ``share`` of a gradient step."""
         with torch.no_grad():
             self.weights.sub_(gradient, alpha=LEARNING_RATE * share)
 
 
 class Reduced(Descent):
-    """DistributedDataParallel, which makes an all_reduce of gradients in every step."""
+    """DistributedDataParallel with an all_reduce of gradients in every step, or with a subclass's hook."""
 
     def prepare(self) -> None:
-        """The library's wrapper, with the hook of the method."""
+        """Make the library's wrapper, with the hook of the method."""
         self._wrapped: Any = nn.parallel.DistributedDataParallel(
             _Network(self.weights, self.share), process_group=self.group, gradient_as_bucket_view=True
         )
         if type(self).hook is not Reduced.hook:
             self._wrapped.register_comm_hook(None, self._hooked)
 
-    # torch looks at these annotations, and at the name of one hook, which it refuses over Gloo, where it works.
+    # torch checks these annotations. It also checks the name of one hook, and refuses it over Gloo, where it works.
     def _hooked(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         return self.hook(bucket)
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """What becomes of the gradients of a bucket."""
+        """Exchange the gradients of a bucket."""
         raise NotImplementedError
 
     def step(self) -> None:
-        """Backward pass, in which gradients are exchanged, and update."""
+        """Backward pass, which exchanges gradients, and update."""
         self._wrapped.zero_grad(set_to_none=True)
         torch.autograd.backward(self._wrapped())
         assert self.weights.grad is not None  # noqa: S101 - the backward pass has made it
         self.apply(self.weights.grad)
 
 
-class Halved(Reduced):
-    """In float16."""
+class Float16(Reduced):
+    """Gradients in float16."""
+
+    compress = "fp16_compress_hook"
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The library's own."""
+        """Use torch's hook of the name in ``compress``."""
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415 - takes long
 
-        return default_hooks.fp16_compress_hook(self.group, bucket)
+        return getattr(default_hooks, self.compress)(self.group, bucket)  # type: ignore[no-any-return]
 
 
-class HalvedRange(Reduced):
-    """In bfloat16."""
+class BFloat16(Float16):
+    """Gradients in bfloat16."""
 
-    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The library's own."""
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: PLC0415
-
-        return default_hooks.bf16_compress_hook(self.group, bucket)
+    compress = "bf16_compress_hook"
 
 
 class Int8(Reduced):
-    """In int8, each rank with its own level, which the first four bytes tell."""
+    """Gradients in int8 with error feedback; each rank sends its quantisation step in the first four bytes."""
 
     def begin(self) -> None:
-        """Nothing is left of any rounding."""
+        """Reset, including the error feedback."""
         super().begin()
         self._left = torch.zeros_like(self.weights.detach()).flatten()
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Gather all and add up; torch's own hooks for this want a GPU, and forget what rounding left."""
+        """All_gather and average; torch's own hooks need a GPU and have no error feedback."""
         whole = bucket.buffer() + self._left
         level = (whole.abs().max() / LEVELS).clamp_min(SMALLEST)
         sent = torch.round(whole / level).to(torch.int8)
@@ -195,10 +205,10 @@ class Int8(Reduced):
 
 
 class PowerSgd(Reduced):
-    """Matrices of low rank in place of gradients."""
+    """PowerSGD: low-rank factors in place of gradients."""
 
     def begin(self) -> None:
-        """The hook's memory is empty; compressed is from the first step on."""
+        """Reset, including the hook's state; compression starts with the first step."""
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState  # noqa: PLC0415
 
         super().begin()
@@ -206,35 +216,35 @@ class PowerSgd(Reduced):
         self._state.iter = self._state.start_powerSGD_iter
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The library's own."""
+        """Use torch's PowerSGD hook."""
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook  # noqa: PLC0415
 
         return powerSGD_hook(self._state, bucket)
 
 
 class LocalSgd(Descent):
-    """Each rank for itself, and the mean of weights every so many steps."""
+    """Local SGD: each rank steps on its own, and weights are averaged every ``number`` steps."""
 
     def begin(self) -> None:
-        """The library's counter, which is to average behind ``number`` steps and not behind the first."""
+        """Reset, including torch's averager, so that it averages after every ``number`` steps, not after the first."""
         from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager  # noqa: PLC0415
 
         super().begin()
         self._averager = PeriodicModelAverager(self.number, self.number - 1, self.group)
 
     def step(self) -> None:
-        """Of this rank's own samples."""
+        """Take a step with this rank's gradient, and average the weights if that is due."""
         gradient = self.share.gradient(self.weights.detach())
         self.apply(gradient)
-        self.weights.grad = gradient  # of parameters without one the library thinks that nobody trains them
+        self.weights.grad = gradient  # the averager skips parameters without a gradient
         self._averager.average_parameters([self.weights])
 
 
 class Late(Descent):
-    """The gradients of a step are added up during the next one."""
+    """Gradients are all-reduced during the next step and applied one step late."""
 
     def take(self, steps: int) -> None:
-        """The last gradients are waited for and not applied."""
+        """Take ``steps`` steps; the last gradients are waited for but not applied."""
         before: tuple[Any, torch.Tensor] | None = None
         for _ in range(steps):
             gradient = self.share.gradient(self.weights.detach())
@@ -246,15 +256,18 @@ class Late(Descent):
             before[0].wait()
 
     def step(self) -> None:
-        """There is none alone."""
+        """Take one step."""
         self.take(1)
 
 
 class Server(Descent):
-    """Rank 0 has the weights. The others send gradients, and get weights once none is too far behind them."""
+    """Parameter server on rank 0 with bounded staleness.
+
+    Workers send gradients. A worker gets new weights once it is at most ``number`` steps ahead of the slowest.
+    """
 
     def take(self, steps: int) -> None:
-        """All of them in the end have the last weights."""
+        """Take ``steps`` steps per worker; at the end all ranks have the last weights."""
         if self.me:
             super().take(steps)
             return
@@ -274,12 +287,12 @@ class Server(Descent):
                     waiting.remove(one)
 
     def step(self) -> None:
-        """Of a worker."""
+        """A worker's step: send its gradient, receive new weights."""
         dist.send(self.share.gradient(self.weights.detach()), 0, group=self.group)
         dist.recv(self.weights.data, 0, group=self.group)
 
     def compute(self, steps: int) -> None:
-        """The server has no samples."""
+        """As in the base class, for workers; the server has no samples."""
         if self.me:
             super().compute(steps)
 
@@ -289,20 +302,20 @@ METHODS: Final[dict[str, type[Descent]]] = {
     "local_sgd": LocalSgd,
     "late": Late,
     "server": Server,
-    "fp16": Halved,
-    "bf16": HalvedRange,
+    "fp16": Float16,
+    "bf16": BFloat16,
     "int8": Int8,
     "powersgd": PowerSgd,
 }
 
 
 def shares_of(name: str, ranks: int) -> int:
-    """How many ranks have samples."""
+    """Number of ranks that have samples."""
     return ranks - 1 if name == "server" else ranks
 
 
 class BoundDescent:
-    """A training as the instrument calls it."""
+    """A training behind the interface of the instrument."""
 
     def __init__(self, workload: Workload, me: int, ranks: int, group: Any, device: Device | None) -> None:  # noqa: ANN401
         self._device, where = device, "cpu" if device is None else device.name
@@ -319,30 +332,30 @@ class BoundDescent:
         )
         weights = nn.Parameter(torch.zeros(self.problem.width, self.problem.width, device=where))
         self.descent = METHODS[self.name](share, weights, me, ranks, group, number)
-        self._told: dict[tuple[int, ...], Told | None] = {}
-        self._last: Told | None = None
+        self._expected: dict[tuple[int, ...], Expected | None] = {}
+        self._last: Expected | None = None
 
     def call(self) -> None:
-        """The training that is timed. Raises BackendError that names the call which broke."""
+        """Train (the timed call). Raises BackendError with the name of the failed torch call."""
         try:
             self.descent.take(STEPS)
         except RuntimeError as error:
             raise BackendError(f"{broken_call(error)}: {first_line(error)}") from error
 
     def wrong(self) -> int:
-        """Weights that are not those of the same rule in one process."""
+        """Number of weights that differ from those of the same method in one process."""
         one = self.descent
         order = tuple(self._order())
-        if order not in self._told:
-            self._told = {order: retell(self.problem, self.name, one.number, one.ranks, STEPS, order)}
-        self._last = told = self._told[order]
+        if order not in self._expected:
+            self._expected = {order: expected_result(self.problem, self.name, one.number, one.ranks, STEPS, order)}
+        self._last = expected = self._expected[order]
         weights = one.weights.detach().cpu()
-        if told is None:
+        if expected is None:
             return weights.numel()
-        return weights.numel() - int(((weights - told.weights[one.me]).abs() <= told.off).sum())
+        return weights.numel() - int(((weights - expected.weights[one.me]).abs() <= expected.off).sum())
 
     def _order(self) -> list[int]:
-        """What the server has seen, on every rank."""
+        """The order in which the server received gradients, on every rank; empty for other methods."""
         one = self.descent
         if self.name != "server":
             return []
@@ -354,7 +367,7 @@ class BoundDescent:
         return found
 
     def communicate(self) -> None:
-        """Nothing is computed but what the method makes of gradients."""
+        """Train with a given gradient, so that only the method's own work and communication remain."""
         share = self.descent.share
         share.given = share.samples[: self.problem.width].clone()
         try:
@@ -363,7 +376,7 @@ class BoundDescent:
             share.given = None
 
     def parts(self) -> Parts:
-        """A training taken apart."""
+        """Separate runs of the parts of a training."""
         one = self.descent
         one.begin()
         with Observer(keep=True) as seen, seen.in_threads():
@@ -387,8 +400,8 @@ class BoundDescent:
 
 
 def bind(bound: Bound) -> Operation:
-    """Training by one method of all ranks."""
+    """Bind a training by one exchange method."""
     if bound.case.workload is None or bound.case.workload.exchange is None:
-        raise BackendError(f"{bound.case.op} does not say how ranks exchange")
+        raise BackendError(f"{bound.case.op} needs an exchange method in its case")
     one = BoundDescent(bound.case.workload, bound.me, len(bound.group), bound.process_group, bound.device)
     return Operation(one.call, prepare=one.descent.begin, wrong=one.wrong, parts=one.parts)

@@ -1,6 +1,4 @@
-"""What every method of ``train_exchange`` comes to, told again in one process: what the weights of ranks are held
-against, and how far from the optimum they are after every step.
-"""
+"""Single-process reference of every ``train_exchange`` method: expected weights and distance from the optimum."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ import torch
 from busbw.backends.pytorch.training.least_squares import LEARNING_RATE, Gram, LeastSquares
 
 LEVELS: Final = 127
-"""Of int8, on either side of 0."""
+"""Quantisation levels of int8 on either side of 0."""
 SMALLEST: Final = torch.finfo(torch.float32).tiny
-"""In place of a level of 0."""
+"""Least quantisation step, so that it is never 0."""
 
 Gradients = list[torch.Tensor]
 Combine = Callable[[Gradients], torch.Tensor]
@@ -24,9 +22,12 @@ Weights = list[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a training comes to: the ``weights`` of every rank behind it, by how much those of ranks may be ``off``, and
-    the ``gaps`` f(W) − f(W*) before the first step and behind every one, of the mean W of ranks.
+class Expected:
+    """Expected result of a training.
+
+    weights: final weights of every rank.
+    gaps: f(W) − f(W*) before the first and after every step, for the mean W of the ranks.
+    off: allowed difference of a measured weight.
     """
 
     weights: Weights
@@ -34,9 +35,13 @@ class Told:
     off: float
 
 
-def retell(problem: LeastSquares, name: str, number: int, ranks: int, steps: int, order: Sequence[int]) -> Told | None:
-    """The training by the method ``name`` with its ``number``. ``order``: the ranks whose gradients the server got, one
-    after another; None where its bound allows no such order.
+def expected_result(
+    problem: LeastSquares, name: str, number: int, ranks: int, steps: int, order: Sequence[int]
+) -> Expected | None:
+    """Repeat the training by method ``name`` with parameter ``number`` in one process.
+
+    order: ranks whose gradients the server received, in order (other methods: empty).
+    Returns None if that order violates the server's staleness bound.
     """
     if name == "server" and not _bounded(order, number, ranks, steps):
         return None
@@ -44,11 +49,11 @@ def retell(problem: LeastSquares, name: str, number: int, ranks: int, steps: int
         _trained(problem.grams(dtype), name, number, ranks, steps, order) for dtype in (torch.float32, torch.float64)
     )
     gaps = tuple(problem.gap(torch.stack(weights).mean(0)) for weights in trained)
-    return Told(trained[-1], gaps, _TIMES.get(name, 4) * _uncertain(trained[-1], exact[-1]))
+    return Expected(trained[-1], gaps, _TIMES.get(name, 4) * _uncertain(trained[-1], exact[-1]))
 
 
 def _trained(grams: list[Gram], name: str, number: int, ranks: int, steps: int, order: Sequence[int]) -> list[Weights]:
-    """Weights of all ranks before the first step and behind every one."""
+    """Weights of all ranks before the first and after every step."""
     start = torch.zeros_like(grams[0][0])
     if name == "server":
         after = _by_server(grams, start, number, order)
@@ -60,15 +65,16 @@ def _trained(grams: list[Gram], name: str, number: int, ranks: int, steps: int, 
 
 
 def _uncertain(trained: Weights, exact: Weights) -> float:
-    """What rounding makes of these weights: a number that falls to the other side of a level moves them by as much as
-    the level is. The same in float64 tells how much that is.
+    """Effect of rounding on the weights, estimated by the difference between float32 and float64.
+
+    It is not small: a value on the other side of a quantisation boundary changes the weights by a whole step.
     """
     return max(float((one - other).abs().max()) for one, other in zip(trained, exact, strict=True))
 
 
 _TIMES: Final = {"powersgd": 16}
-"""How many times as much another order of sums may do, where it is more than 4: what is small among the factors is
-uncertain, and stretched to the length of 1.
+"""Tolerance as a multiple of that effect, if not 4: PowerSGD normalises its factors to length 1, which amplifies the
+errors of small ones.
 """
 
 
@@ -77,7 +83,7 @@ def _gradient(gram: Gram, weights: torch.Tensor) -> torch.Tensor:
 
 
 def _combined(grams: list[Gram], start: torch.Tensor, combine: Combine) -> Iterator[Weights]:
-    """All ranks have the same weights, and step by what is made of their gradients."""
+    """All ranks have the same weights and step with the combined gradient."""
     weights = start
     while True:
         weights = weights - LEARNING_RATE * combine([_gradient(gram, weights) for gram in grams])
@@ -85,7 +91,7 @@ def _combined(grams: list[Gram], start: torch.Tensor, combine: Combine) -> Itera
 
 
 def _averaged(grams: list[Gram], start: torch.Tensor, period: int) -> Iterator[Weights]:
-    """Each steps on its own; every ``period`` steps all go on from their mean."""
+    """Each rank steps on its own; every ``period`` steps all continue from the mean of their weights."""
     weights, step = [start] * len(grams), 0
     while True:
         weights = [one - LEARNING_RATE * _gradient(gram, one) for gram, one in zip(grams, weights, strict=True)]
@@ -100,7 +106,7 @@ def _mean(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _late() -> Combine:
-    """The gradients of the step before; there are none before the first."""
+    """The mean gradient of the previous step; zero in the first step."""
     kept: Gradients = []
 
     def combine(gradients: Gradients) -> torch.Tensor:
@@ -111,7 +117,7 @@ def _late() -> Combine:
 
 
 def _rounded(dtype: torch.dtype, gradients: Gradients) -> torch.Tensor:
-    """The sum in ``dtype`` itself, whose order matters: in float64 it is the other way round."""
+    """The mean in ``dtype``, whose order of summation matters; it is reversed in float64 to show its effect."""
     total = gradients[0].new_zeros(gradients[0].shape, dtype=dtype)
     for one in gradients if gradients[0].dtype == torch.float32 else gradients[::-1]:
         total += one.to(dtype) / len(gradients)
@@ -125,14 +131,14 @@ def _int8() -> Combine:
         whole = [one + rest for one, rest in zip(gradients, left or [torch.zeros(())] * len(gradients), strict=True)]
         levels = [(one.abs().max() / LEVELS).clamp_min(SMALLEST) for one in whole]
         sent = [torch.round(one / level) * level for one, level in zip(whole, levels, strict=True)]
-        left[:] = [one - told for one, told in zip(whole, sent, strict=True)]
+        left[:] = [one - rounded for one, rounded in zip(whole, sent, strict=True)]
         return _mean(sent)
 
     return combine
 
 
 def _powersgd(rank: int) -> Combine:
-    """One step of the power iteration, which begins with the factor of the step before."""
+    """One step of power iteration, starting with the factor of the previous step."""
     left: Gradients = []
     factor: list[torch.Tensor] = []
 
@@ -145,9 +151,9 @@ def _powersgd(rank: int) -> Combine:
         right = torch.linalg.qr(factor.pop()).Q
         first = torch.linalg.qr(_mean(whole) @ right).Q
         factor.append(_mean(whole).T @ first)
-        told: torch.Tensor = first @ factor[0].T
-        left[:] = [one - told for one in whole]
-        return told
+        sent: torch.Tensor = first @ factor[0].T
+        left[:] = [one - sent for one in whole]
+        return sent
 
     return combine
 
@@ -163,9 +169,7 @@ _COMBINED: Final[dict[str, Callable[[int], Combine]]] = {
 
 
 def _bounded(order: Sequence[int], bound: int, ranks: int, steps: int) -> bool:
-    """Whether workers could come in this order: each as often as there are steps, and none of them when it was more
-    than ``bound`` steps ahead of the last.
-    """
+    """Whether ``order`` is valid: each worker once per step, never more than ``bound`` steps ahead of the slowest."""
     done = dict.fromkeys(range(1, ranks), 0)
     for worker in order:
         if worker not in done or done[worker] > min(done.values()) + bound:
@@ -175,7 +179,7 @@ def _bounded(order: Sequence[int], bound: int, ranks: int, steps: int) -> bool:
 
 
 def _by_server(grams: list[Gram], start: torch.Tensor, bound: int, order: Sequence[int]) -> Iterator[Weights]:
-    """Behind as many gradients as there are workers the weights of the server, which all have in the end."""
+    """Weights of the server after every round of gradients (one per worker); at the end all ranks have them."""
     workers = len(grams)
     weights, done = start, [0] * workers
     known, waiting = [start] * workers, set[int]()

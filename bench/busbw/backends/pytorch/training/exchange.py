@@ -1,4 +1,4 @@
-"""An all_to_all that gradients go back through, which contexts and experts need."""
+"""A differentiable all_to_all for context and expert parallelism."""
 
 from typing import Any
 
@@ -25,6 +25,6 @@ def _sent(tensor: torch.Tensor, sent: list[int], received: list[int], group: Any
 
 
 def exchanged(tensor: torch.Tensor, sent: list[int], received: list[int], group: Any) -> torch.Tensor:  # noqa: ANN401
-    """So many rows to each rank of the group, and so many from each."""
+    """All_to_all of rows: ``sent`` and ``received`` are the numbers of rows to and from each rank of the group."""
     out: torch.Tensor = _Exchange.apply(tensor, sent, received, group)  # type: ignore[no-untyped-call]
     return out

@@ -1,4 +1,4 @@
-"""Expert parallel: every rank has a part of the batch, all that is no expert, and some of the experts of each layer."""
+"""Expert parallelism: each rank has a part of the batch, some experts of each layer, and all other weights."""
 
 from typing import Any
 
@@ -10,8 +10,9 @@ from busbw.backends.pytorch.training.step import Step
 
 
 class ExpertParallel(Step):
-    """Tokens go to the ranks of their experts and back, by all_to_all (Lepikhin et al. 2020,
-    https://arxiv.org/abs/2006.16668, section 3.2).
+    """Tokens are sent to the ranks of their experts and back by all_to_all.
+
+    Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668, section 3.2.
     """
 
     def make(self) -> nn.Module:
@@ -27,8 +28,10 @@ class ExpertParallel(Step):
         return network
 
     def synchronise(self) -> None:
-        """The mean of each gradient over replicas. Those of experts have come together from all tokens of the ranks
-        that divide them: what is left are copies of these ranks.
+        """Average each gradient over replicas.
+
+        An expert's gradient already contains the tokens of all ranks of its ep group, so only copies of that group
+        remain to be averaged.
         """
         copies = self.made.mesh("dp").get_group() if self.made.degrees["dp"] > 1 else None
         for name, parameter in self.network.named_parameters():

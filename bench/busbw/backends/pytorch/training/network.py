@@ -1,6 +1,6 @@
-"""A row of the model table as a torch module: an embedding, layers of attention and a feed-forward network, a head.
+"""A row of the model table as a torch module: embedding, layers of attention and feed-forward network, head.
 
-Weights and data are made from a seed, the same on every rank; a part of a model has the weights that the whole has.
+Weights and data are generated from a seed, the same on every rank; a part of a model has the same weights as the whole.
 """
 
 import math
@@ -20,10 +20,10 @@ _ROTARY_BASE = 10_000.0
 
 
 class Attention(nn.Module):
-    """Causal attention with its projections; heads are told from widths, for a rank may have a part of them.
+    """Causal attention with its projections; heads are derived from widths, because a rank may have a part of them.
 
-    attend: what queries, keys and values of (sequences, heads, tokens, width) become. places: of the tokens in their
-    sequence; None: one after another.
+    attend: attention function of queries, keys and values, each (sequences, heads, tokens, width).
+    places: positions of the tokens in their sequence (None: consecutive).
     """
 
     def __init__(self, model: Model) -> None:
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         self.key_norm = nn.RMSNorm(model.head_dim) if model.qk_norm else nn.Identity()
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of (sequences, tokens, hidden)."""
+        """Apply to (sequences, tokens, hidden)."""
         query, key, value = (self._heads(one(hidden)) for one in (self.query, self.key, self.value))
         query, key = self.query_norm(query), self.key_norm(key)
         if self._rotary:
@@ -54,9 +54,10 @@ class Attention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """Keys and values of all heads come from one narrow vector, and queries from another (DeepSeek-AI 2024,
-    https://arxiv.org/abs/2412.19437, section 2.1.1). Positions turn ``rope_dim`` more numbers of a query, and of a key
-    that all heads share.
+    """Multi-head latent attention (DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437, section 2.1.1).
+
+    Keys and values of all heads are projected from one narrow vector, and queries from another. Rotary positions apply
+    to ``rope_dim`` additional elements of each query, and of one key that all heads share.
     """
 
     def __init__(self, model: Model) -> None:
@@ -71,7 +72,7 @@ class LatentAttention(nn.Module):
         self.out = nn.Linear(model.heads * model.value_dim, model.hidden, bias=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of (sequences, tokens, hidden)."""
+        """Apply to (sequences, tokens, hidden)."""
         model = self._model
         query, turned = self._heads(self.query(self.query_norm(self.query_down(hidden))), model.rope_dim)
         narrow, shared = self.down(hidden).split((model.kv_rank, model.rope_dim), -1)
@@ -82,13 +83,15 @@ class LatentAttention(nn.Module):
         return out
 
     def _heads(self, projected: torch.Tensor, more: int) -> tuple[torch.Tensor, ...]:
-        """Of each head ``head_dim`` numbers and ``more``."""
+        """Split each head into ``head_dim`` and ``more`` elements."""
         heads = projected.view(*projected.shape[:-1], self._model.heads, -1).transpose(1, 2)
         return torch.split(heads, [self._model.head_dim, more], -1)
 
 
 def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention to all earlier tokens; several heads share a key and a value (https://arxiv.org/abs/2305.13245)."""
+    """Attention to all earlier tokens; several query heads may share a key and a value head (grouped-query attention,
+    https://arxiv.org/abs/2305.13245).
+    """
     group = query.shape[1] // key.shape[1]
     key, value = (one.repeat_interleave(group, dim=1) for one in (key, value))
     return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -105,7 +108,7 @@ def _rotated(heads: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
 
 
 class FeedForward(nn.Module):
-    """Two matrices, or three of which one is a gate (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+    """Two matrices, or three including a gate (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
 
     def __init__(self, model: Model, width: int) -> None:
         super().__init__()
@@ -114,7 +117,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(width, model.hidden, bias=model.biases)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of (…, hidden)."""
+        """Apply to (…, hidden)."""
         wide = self.up(hidden)
         inner = functional.gelu(wide) if self.gate is None else functional.silu(self.gate(hidden)) * wide
         out: torch.Tensor = self.down(inner)
@@ -122,11 +125,12 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """Feed-forward networks of which a token goes to some, weighed by a softmax over these (Jiang et al. 2024,
-    https://arxiv.org/abs/2401.04088, section 2.1). A token that is dropped gets nothing from that expert. Shared ones
-    work on every token, as one network of their width together.
+    """Mixture of experts: each token uses some feed-forward networks, weighted by a softmax over these.
 
-    own: the experts that are here. group: the ranks that have all, as many each; None: they are all here.
+    Jiang et al. 2024, https://arxiv.org/abs/2401.04088, section 2.1. A dropped token gets nothing from that expert.
+    Shared experts process every token and are one network of their combined width.
+    own: experts on this rank.
+    group: ranks that have all experts together, the same number each (None: all are here).
     """
 
     def __init__(self, model: Model, choice: Sequence[int], own: range) -> None:
@@ -138,11 +142,11 @@ class Experts(nn.Module):
         self._choice = torch.tensor(choice).view(model.top_k, -1).T
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of (sequences, tokens, hidden): one, or several behind each other, of the sets of tokens that choose."""
+        """Apply to (sequences, tokens, hidden), whose tokens are one or more repetitions of those in ``choice``."""
         rows = hidden.flatten(0, 1)
         choice = self._choice.repeat(len(rows) // len(self._choice), 1)
         gates = self.router(rows).gather(1, choice.clamp(min=0).to(rows.device)).softmax(-1).flatten()
-        wanted = choice.flatten()  # known to the host, which need not wait for the device
+        wanted = choice.flatten()  # on the host, so that it need not wait for the device
         order = wanted.argsort(stable=True)[int((wanted == DROPPED).sum()) :]
         counts = wanted[order].bincount(minlength=self.router.out_features).tolist()
         order = order.to(rows.device)
@@ -152,7 +156,7 @@ class Experts(nn.Module):
         return base.index_add(0, token, found).view_as(hidden)
 
     def _worked(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """What experts make of rows in the order of experts, so many of each."""
+        """Apply the experts to ``rows``, which are sorted by expert with ``counts`` rows each."""
         ranks, own = 1 if self.group is None else self.group.size(), len(self.experts)
         here = [counts[int(number)] for number in self.experts]
         sent = [sum(counts[first : first + own]) for first in range(0, len(counts), own)]
@@ -166,7 +170,7 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, where the model has it, and the feed-forward network or experts, each added to what comes in."""
+    """Attention (if the model has it) and feed-forward network or experts, each with a residual connection."""
 
     def __init__(self, model: Model, number: int, choice: Sequence[int], experts: range) -> None:
         super().__init__()
@@ -178,7 +182,7 @@ class Layer(nn.Module):
         self.ffn = Experts(model, choice, experts) if mixed else FeedForward(model, model.ffn)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of (sequences, tokens, hidden)."""
+        """Apply to (sequences, tokens, hidden)."""
         if self.attention is not None and self.attention_norm is not None:
             hidden = hidden + self.attention(self.attention_norm(hidden))
         out: torch.Tensor = hidden + self.ffn(self.ffn_norm(hidden))
@@ -186,7 +190,7 @@ class Layer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """What tokens are looked up in, with their positions where these are learned."""
+    """Token embedding, plus learned positions if the model has them."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -195,7 +199,7 @@ class Embedding(nn.Module):
         self.places: torch.Tensor | None = None
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Of (sequences, tokens)."""
+        """Apply to (sequences, tokens)."""
         looked_up: torch.Tensor = self.tokens(tokens)
         if self.positions is None:
             return looked_up
@@ -205,7 +209,7 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """The norm behind the last layer and the output matrix."""
+    """The norm after the last layer, and the output matrix."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -213,16 +217,17 @@ class Head(nn.Module):
         self.out = nn.Linear(model.hidden, model.vocabulary, bias=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of (sequences, tokens, hidden)."""
+        """Apply to (sequences, tokens, hidden)."""
         out: torch.Tensor = self.out(self.norm(hidden))
         return out
 
 
 class Network(nn.Module):
-    """The layers of ``model`` that are named, with embedding and head where they are the first and last; weights by
-    ``seed``. A parameter has the name that it has in the whole model.
+    """The given ``layers`` of ``model``, with embedding or head if they include the first or last layer.
 
-    choice: experts of tokens as in ``workloads.routing``; experts: those of a layer that are here (None: all).
+    Weights are generated from ``seed``. Parameters have the same names as in the whole model.
+    choice: experts of the tokens, as in ``workloads.routing``.
+    experts: experts of each layer on this rank (None: all).
     """
 
     def __init__(
@@ -247,12 +252,12 @@ class Network(nn.Module):
             _fill(name, parameter, seed)
 
     def tie(self) -> None:
-        """Make the output matrix that of the embedding, where the model wants it and both are here."""
+        """Share the embedding's matrix with the output, if the model ties them and both are here."""
         if self._tied and self.embedding is not None and self.head is not None:
             self.head.out.weight = self.embedding.tokens.weight
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of tokens where it has an embedding, else of (sequences, tokens, hidden)."""
+        """Apply to tokens if it has an embedding, otherwise to (sequences, tokens, hidden)."""
         if self.embedding is not None:
             hidden = self.embedding(hidden)
         for layer in self.layers.values():
@@ -268,7 +273,7 @@ def _norm(model: Model) -> nn.Module:
 
 
 def _fill(name: str, parameter: nn.Parameter, seed: int) -> None:
-    """Matrices are normal with the variance of one over their inputs; each from a seed of its own."""
+    """Fill a matrix with normal values of variance 1 / inputs, and a bias with zeros; each has its own seed."""
     numbers = torch.Generator().manual_seed((seed << 32) % (1 << 62) + zlib.crc32(name.encode()))
     with torch.no_grad():
         if name.endswith("bias"):
@@ -278,9 +283,7 @@ def _fill(name: str, parameter: nn.Parameter, seed: int) -> None:
 
 
 def batch_of(model: Model, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What goes in and what ought to come out, of all sequences of a step: tokens, or for a model without vocabulary
-    numbers that are normal, with a gradient as if layers stood before them.
-    """
+    """Inputs and targets of all sequences of a step: tokens, or normal values for a model without vocabulary."""
     numbers = torch.Generator().manual_seed(seed + 7)
     shape = (model.batch, model.sequence)
     if model.vocabulary:
@@ -291,7 +294,7 @@ def batch_of(model: Model, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loss_of(out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean over all tokens: cross-entropy, or the square of what is missing."""
+    """Mean loss over all tokens: cross-entropy, or squared error for real-valued targets."""
     if targets.is_floating_point():
         return functional.mse_loss(out, targets)
     return functional.cross_entropy(out.flatten(0, 1), targets.flatten())

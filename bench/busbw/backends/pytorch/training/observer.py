@@ -1,7 +1,7 @@
-"""What happens inside a step: which collectives torch.distributed is handed, and which matrix products there are.
+"""Observing a training step: its torch.distributed calls and its matrix products.
 
-A mode of torch's dispatcher sees both, whatever library made them. It counts collectives, leaves them out, or has
-products waited for in place of being computed.
+A mode of torch's dispatcher sees both, whatever library makes them. It counts collectives, omits them, or replaces
+products by waits.
 """
 
 import math
@@ -21,14 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 _LEAST_SLEEP = 3e-4
-"""Seconds: a shorter one takes longer than it says; what is owed adds up until it is as long."""
+"""Shortest sleep, s: a shorter one takes longer than requested, so shorter waits are accumulated."""
 
 
 def _bytes(tensors: Any) -> int:  # noqa: ANN401 - a tensor or a list of them
     return sum(one.numel() * one.element_size() for one in (tensors if isinstance(tensors, list) else [tensors]))
 
 
-POSTED: dict[str, tuple[str, int]] = {
+NONBLOCKING: dict[str, tuple[str, int]] = {
     "c10d::allreduce_": ("all_reduce", 0),
     "c10d::_allgather_base_": ("all_gather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
@@ -37,22 +37,26 @@ POSTED: dict[str, tuple[str, int]] = {
     "c10d::recv_": ("", 0),
     "c10d::recv_any_source_": ("", 0),
 }
-"""Collectives that return something to wait for → the op, and the argument whose bytes are S; "": the other half of one
-that is counted where it is sent."""
+"""Nonblocking calls → op, and index of the argument whose bytes are S. "": a receive, which is counted at its
+sender."""
 
-AT_ONCE: dict[str, tuple[str, int | None]] = {
+FUNCTIONAL: dict[str, tuple[str, int | None]] = {
     "_c10d_functional::all_reduce": ("all_reduce", None),
     "_c10d_functional::all_gather_into_tensor": ("all_gather", 1),
     "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", None),
 }
-"""Those of DTensor, which return a tensor → the op, and the argument by which S is larger than the tensor given."""
+"""Functional collectives (used by DTensor), which return a tensor → op, and index of the argument that multiplies the
+bytes of the given tensor to S (None: S is the bytes of the tensor)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective as it was handed over, with tensors of its own: ``op`` with S and the ranks of its group.
+    """One observed collective, which can be repeated with separate tensors.
 
-    among: of a message on a device, the group and the device. NCCL wants messages that wait for each other in one call.
+    op, size_bytes, group: op, S, and number of ranks in its group.
+    again: repeats it.
+    among: process group and device of a point-to-point message on a device (None: anything else). NCCL needs messages
+        that wait for each other in one call.
     """
 
     op: str
@@ -64,26 +68,35 @@ class Call:
 
 @dataclass(slots=True)
 class Waits:
-    """Products are waited for: ``seconds_per_flop``, and until when what was handed out so far takes."""
+    """Replaces products by waits.
+
+    seconds_per_flop: duration of one FLOP.
+    until: when the products so far would be finished, by ``time.perf_counter``.
+    """
 
     seconds_per_flop: float
     until: float = 0.0
 
     def owe(self, flop: int) -> None:
-        """So much more is to be waited for; a wait is made when it is long enough to be one."""
+        """Add the time of ``flop`` and wait once the total is long enough to sleep."""
         self.until = max(self.until, time.perf_counter()) + flop * self.seconds_per_flop
         self.settle(_LEAST_SLEEP)
 
     def settle(self, least: float = 0.0) -> None:
-        """Wait for what is owed."""
+        """Wait for the accumulated time if it is longer than ``least`` seconds."""
         if (owed := self.until - time.perf_counter()) > least:
             time.sleep(owed)
 
 
 @dataclass(eq=False)
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it, ``calls`` are added to and ``flop`` is counted. ``silent``: nothing is sent, and what would have been
-    received is whatever its memory holds. ``waits``: products are not computed; their results are zeros.
+    """Dispatch mode that records collectives and counts FLOP.
+
+    silent: omit all communication; received data are then arbitrary.
+    waits: replaces products by waits, with zeros as results (None: compute them).
+    keep: record collectives in ``calls``.
+    calls: recorded collectives, in order.
+    flop: FLOP of the observed products.
     """
 
     silent: bool = False
@@ -96,16 +109,16 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        """One operation of torch, of plain tensors: DTensor is asked first for what it does with them."""
+        """Run one operation on plain tensors; a DTensor is first resolved into them."""
         if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
             return NotImplemented
         given, name = kwargs or {}, func.name()
-        if name in POSTED or name in AT_ONCE:
+        if name in NONBLOCKING or name in FUNCTIONAL:
             if self.waits is not None:
                 self.waits.settle()
             if self.keep:
                 self._count(func, name, args, given)
-            return _unsent(name, args) if self.silent else func(*args, **given)
+            return _omitted_result(name, args) if self.silent else func(*args, **given)
         if name in _PRODUCTS:
             flop = _PRODUCTS[name](args)
             self.flop += flop
@@ -116,7 +129,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def in_threads(self) -> Iterator[None]:
-        """Within it, it also sees what a hook of a library calls in another thread, once its first call has ended."""
+        """Context in which all_reduce calls of other threads (a library's hooks) are observed too."""
         here, reduce = threading.get_ident(), dist.all_reduce
 
         def all_reduce(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as torch has it
@@ -134,18 +147,18 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
         ours = tree_map_only(torch.Tensor, torch.zeros_like, args)
         among = None
-        if name in POSTED:
-            op, which = POSTED[name]
+        if name in NONBLOCKING:
+            op, which = NONBLOCKING[name]
             ranks = dist.ProcessGroup.unbox(args[2 if op in _TWO_BUFFERS else 1])
             size, group = _bytes(args[which]), ranks.size()
             if op in _MESSAGES and args[0][0].device.type != "cpu":
                 among = ranks, args[0][0].device
         else:
-            op, factor = AT_ONCE[name]
+            op, factor = FUNCTIONAL[name]
             size = _bytes(args[0]) * (1 if factor is None else args[factor])
             group = _resolve_process_group(args[-1]).size()
         if op == "all_to_all" and any(len(set(rows)) > 1 for rows in args[3:5]):
-            # The rank that gets or gives most determines how long it takes.
+            # The larger direction determines the duration.
             op, size = "all_to_all_v", max(_bytes(args[0]), _bytes(args[1]))
         self.calls.append(Call(op, size, 2 if op == "send_recv" else group, lambda: func(*ours, **kwargs), among))
 
@@ -154,19 +167,20 @@ _MESSAGES = frozenset({"send_recv", ""})
 _TWO_BUFFERS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 
 
-def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
-    """What a collective returns, without it."""
-    if name in POSTED:
+def _omitted_result(name: str, args: Any) -> Any:  # noqa: ANN401
+    """Result of an omitted collective."""
+    if name in NONBLOCKING:
         from torch._C._distributed_c10d import FakeWork  # noqa: PLC0415
 
         done = FakeWork().boxed()
         if name == "c10d::_allgather_base_":
-            # Not what new memory holds: subnormal numbers take long to multiply. The input may be a part of the output.
+            # Own data in place of uninitialised memory, because subnormal numbers are slow to multiply. The input may
+            # be a view of the output.
             args[0].view(-1, args[1].numel()).copy_(args[1].clone().view(1, -1))
         if name == "c10d::alltoall_base_":
             args[0].zero_()
         return done if name in _WITHOUT_TENSORS else (args[0], done)
-    tensor, op = args[0], AT_ONCE[name][0]
+    tensor, op = args[0], FUNCTIONAL[name][0]
     ranks = args[1] if op == "all_gather" else args[2] if op == "reduce_scatter" else 1
     rows = tensor.shape[0] * ranks if op == "all_gather" else tensor.shape[0] // ranks
     return tensor.new_empty((rows, *tensor.shape[1:]))
@@ -176,7 +190,7 @@ _WITHOUT_TENSORS = frozenset({"c10d::send", "c10d::recv_", "c10d::recv_any_sourc
 
 
 def replay(calls: list[Call]) -> None:
-    """The same collectives once more, in their order: each is waited for before the next, messages at the end."""
+    """Repeat the collectives in order; each is waited for before the next, point-to-point messages at the end."""
     messages: list[Any] = []
     for among, row in groupby(calls, key=lambda call: call.among):
         if among is not None:
@@ -201,7 +215,7 @@ def replay(calls: list[Call]) -> None:
 
 
 def counted(calls: list[Call]) -> dict[tuple[str, int, int], int]:
-    """Op, ranks of the group and S → how many calls."""
+    """(Op, ranks of the group, S) → number of calls."""
     return dict(Counter((call.op, call.group, call.size_bytes) for call in calls if call.op))
 
 
@@ -213,7 +227,7 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> int:
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor) -> int:
-    """Two products over all tokens: 4 T² d a head (Dao 2023, https://arxiv.org/abs/2307.08691, section 4.1)."""
+    """Two products over all tokens: 4 T² d per head (Dao 2023, https://arxiv.org/abs/2307.08691, section 4.1)."""
     return 4 * math.prod(query.shape) * key.shape[-2]
 
 
@@ -225,11 +239,11 @@ _PRODUCTS: dict[str, Callable[[Any], int]] = {
     _FUSED: lambda args: _attention(args[0], args[1]),
     f"{_FUSED}_backward": lambda args: 2 * _attention(args[1], args[2]),
 }
-"""Operations that multiply matrices → their FLOP; a backward pass that computes scores anew is not counted for it."""
+"""Operations that multiply matrices → their FLOP; recomputation of scores in a backward pass does not count."""
 
 
 def _zeros(name: str, args: Any) -> Any:  # noqa: ANN401
-    """What a product returns, without it."""
+    """Zeros in place of the result of a product."""
     if name == _FUSED:
         query = args[0]
         return torch.zeros_like(query), query.new_zeros(query.shape[:-1])

@@ -1,4 +1,4 @@
-"""Pipelines: every rank has some of the layers, or a part of each of them, and micro-batches go from rank to rank."""
+"""Pipeline parallelism: every rank has some layers (or a part of each), and micro-batches pass from rank to rank."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +12,9 @@ from busbw.backends.pytorch.training.tensor_parallel import loss_by_vocabulary, 
 
 
 class Pipelined(Step):
-    """``schedule`` is one of torch.distributed.pipelining. A rank has ``interleave`` parts of the layers: part j of
-    stage r is number j p + r in a row.
+    """A pipeline of p ranks with a ``schedule`` of torch.distributed.pipelining.
+
+    A rank has ``interleave`` parts of the layers: part j of rank r is stage number j p + r.
     """
 
     def __init__(self, made: Made, schedule: str) -> None:
@@ -21,7 +22,7 @@ class Pipelined(Step):
         super().__init__(made)
 
     def make(self) -> nn.Module:
-        """The layers of this rank, part by part."""
+        """The layers of this rank, one network per part."""
         from torch.distributed import pipelining  # noqa: PLC0415 - takes half a second
 
         made, shape = self.made, self.made.shape
@@ -45,7 +46,7 @@ class Pipelined(Step):
         return nn.ModuleList(parts)
 
     def _ends(self, number: int, count: int) -> dict[str, Any]:
-        """What goes into a stage and comes out, so that ranks need not tell each other."""
+        """Example input and output of a stage, so that ranks need not exchange their shapes."""
         model, one = self.made.shape.model, self.made.shape.workload
         shape = (model.batch // one.dp // one.micro_batches, model.sequence)
         between = torch.zeros(*shape, model.hidden, device=self.made.device).requires_grad_()
@@ -56,7 +57,7 @@ class Pipelined(Step):
         return {"input_args": given, "output_args": out}
 
     def backward(self) -> None:
-        """By the schedule, which divides the gradients of micro-batches by their number."""
+        """Forward and backward pass by the schedule, which averages gradients over micro-batches."""
         losses: list[torch.Tensor] = []
         last = {"target": self.wanted, "losses": losses} if self._last else {}
         given = (self.given.detach().requires_grad_(self.given.is_floating_point()),) if self._first else ()
@@ -66,16 +67,16 @@ class Pipelined(Step):
             self.loss = torch.stack([whole(loss.detach()) for loss in losses]).mean()
 
     def synchronise(self) -> None:
-        """The rest of the gradients of stages that are tensor parallel, and the mean over replicas."""
+        """Complete the gradients of tensor-parallel stages, and average over replicas."""
         settle(self.network)
         super().synchronise()
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Without the number of the part."""
+        """Parameters without the prefix of the part."""
         for part in self.network.children():
             yield from part.named_parameters()
 
     @property
     def knows_loss(self) -> bool:
-        """Only the last stage does."""
+        """Whether this rank has the last stage."""
         return self._last

@@ -1,4 +1,4 @@
-"""Fully sharded: ranks divide the batch and the weights, which are gathered where they are needed."""
+"""Fully sharded data parallelism: ranks divide batch and weights; weights are gathered when needed."""
 
 from itertools import pairwise
 from typing import Any
@@ -10,9 +10,11 @@ from busbw.backends.pytorch.training.step import Made, Step
 
 
 class Sharded(Step):
-    """FSDP2 (Zhao et al. 2023, https://arxiv.org/abs/2304.11277): each layer, the embedding and the head is gathered on
-    its own. ``reshard``: weights are given up behind the forward pass and gathered again for the backward pass.
-    ``prefetch``: the next unit is gathered while one computes, in the forward pass as the library does it backward.
+    """FSDP2 (Zhao et al. 2023, https://arxiv.org/abs/2304.11277): layers, embedding and head are gathered separately.
+
+    reshard: gathered weights are freed after the forward pass and gathered again for the backward pass.
+    prefetch: the next unit is gathered during computation in the forward pass too, as the library does in the backward
+        pass.
     """
 
     def __init__(self, made: Made, *, reshard: bool = True, prefetch: bool = False) -> None:
@@ -34,9 +36,9 @@ class Sharded(Step):
         return network
 
     def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
-        """Weights that are kept are so until the last micro-batch."""
+        """Forward and backward pass; without reshard, weights are kept until the last micro-batch."""
         self._wrapped.set_reshard_after_backward(last or self._reshard)
         return super().pass_of(given, wanted, pieces, last=last)
 
     def synchronise(self) -> None:
-        """Nothing is left to be said."""
+        """Do nothing: the library has already reduced the gradients."""

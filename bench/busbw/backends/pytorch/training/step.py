@@ -1,4 +1,4 @@
-"""One step of training on one rank: made, taken, held against the same step of one process, and taken apart."""
+"""One training step on one rank: building it, running it, checking it against one process, and timing its parts."""
 
 import math
 import os
@@ -34,9 +34,9 @@ from busbw.workloads.model_rows import parameters
 from busbw.workloads.shapes import StepShape
 
 LEARNING_RATE: Final = 1.0
-"""Large, so that a gradient that was not applied shows in the weights."""
+"""Large, so that a gradient that was not applied is visible in the weights."""
 SEED: Final = 1
-"""Of weights and data."""
+"""Seed of weights and data."""
 
 
 _HOST: Final = torch.device("cpu")
@@ -44,7 +44,7 @@ _HOST: Final = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Made:
-    """What a step is made of: its shape, this rank's place among all, and their process group."""
+    """Inputs from which a step is built: its shape, this rank, the number of ranks, and their process group."""
 
     shape: StepShape
     rank: int
@@ -52,35 +52,36 @@ class Made:
     group: Any
     """torch's process group (None: all ranks)."""
     device: torch.device = _HOST
-    """What weights and data are on."""
+    """Device of weights and data."""
 
     @cached_property
     def degrees(self) -> dict[str, int]:
-        """All ranks as a grid, the outermost dimension first: who talk most are neighbours. Here ``dp`` are copies of
-        what ``shard`` and ``ep`` divide.
+        """All ranks as a grid, outermost dimension first, so that ranks that communicate most are neighbours.
+
+        Here ``dp`` is the number of copies of the groups that ``shard`` and ``ep`` divide.
         """
         one = self.shape.workload
         copies = one.dp // (one.shard * one.ep)
         return {"dp": copies, "shard": one.shard, "ep": one.ep, "pp": one.pp, "cp": one.cp, "tp": one.tp}
 
     def place(self, name: Split) -> int:
-        """This rank's in a dimension."""
+        """Index of this rank in dimension ``name``."""
         names = list(self.degrees)
         inner = math.prod(self.degrees[one] for one in names[names.index(name) + 1 :])
         return self.rank // inner % self.degrees[name]
 
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """The sequences of this rank's replica."""
+        """Sequences of this rank's replica."""
         replicas = self.shape.workload.dp
         return whole.chunk(replicas)[self.rank * replicas // self.ranks].clone()
 
     def network(self, layers: range | None = None, experts: range | None = None) -> Network:
-        """The model, or the part of it with these layers and experts, where this rank has its weights."""
+        """The model, or its part with these layers and experts, on this rank's device."""
         shape = self.shape
         return Network(shape.model, SEED, layers, choice=shape.choice, experts=experts).to(self.device)
 
     def mesh(self, *names: Split) -> Any:  # noqa: ANN401 - torch's device mesh
-        """The ranks that differ from this one in these dimensions; those of one rank are left out, if others are."""
+        """Mesh of the ranks that differ from this one in dimensions ``names``, without dimensions of size 1."""
         grid = {name: number for name, number in self.degrees.items() if number > 1}
         wanted = tuple(name for name in names if name in grid)
         if len(grid) < 2:
@@ -92,7 +93,7 @@ class Made:
 
     @cached_property
     def replicas(self) -> Any:  # noqa: ANN401 - torch's process group
-        """The ranks that have the same part of the model, and other data; None where there are no such."""
+        """Ranks with the same part of the model and different data; None if there are no others."""
         names: list[Split] = [name for name in ("dp", "shard", "ep", "cp") if self.degrees[name] > 1]
         if not names:
             return None
@@ -102,7 +103,7 @@ class Made:
 
 @cache
 def grid_of(device: str, dimensions: tuple[tuple[str, int], ...]) -> Any:  # noqa: ANN401 - torch's device mesh
-    """All ranks of the world; its groups are made once."""
+    """Mesh of all ranks; cached, so that its groups are created once."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
     names, degrees = zip(*dimensions, strict=True)
@@ -110,11 +111,11 @@ def grid_of(device: str, dimensions: tuple[tuple[str, int], ...]) -> Any:  # noq
 
 
 Whole = Callable[[str], torch.Tensor]
-"""The name of a parameter → its gradient, or its weights, in one process."""
+"""Name of a parameter → its gradient, or its weights, in one process."""
 
 
 class Step(ABC):
-    """A step of training on one rank. ``__init__`` makes it of the whole model, which it may take apart."""
+    """A training step on one rank. ``__init__`` builds this rank's part of the model."""
 
     def __init__(self, made: Made) -> None:
         self.made = made
@@ -125,27 +126,27 @@ class Step(ABC):
         self._initial = [parameter.detach().clone() for parameter in self.network.parameters()]
 
     def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """What this rank has of the data."""
+        """This rank's part of the data."""
         return self.made.slice_of(whole)
 
     @property
     def flop(self) -> int:
-        """Of matrix products that all ranks do together."""
+        """FLOP of the matrix products of all ranks together."""
         return self.made.shape.flop
 
     @abstractmethod
     def make(self) -> nn.Module:
-        """This rank's part of the model, ready to be trained."""
+        """Build this rank's part of the model, ready for training."""
 
     def run(self) -> None:
-        """The step: gradients from nothing on, and the update."""
+        """Run the step: new gradients, synchronisation, update."""
         self.network.zero_grad(set_to_none=True)
         self.backward()
         self.synchronise()
         self.update()
 
     def backward(self) -> None:
-        """Forward and backward pass of all micro-batches, which add their gradients up."""
+        """Forward and backward pass of all micro-batches, with accumulated gradients."""
         pieces = self.made.shape.workload.micro_batches
         losses: list[torch.Tensor] = []
         for given, wanted in zip(self.given.chunk(pieces), self.wanted.chunk(pieces), strict=True):
@@ -153,15 +154,15 @@ class Step(ABC):
         self.loss = torch.stack(losses).sum()
 
     def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:  # noqa: ARG002
-        """Of one micro-batch, which has its share of the mean."""
-        # As if layers stood before the first one; tokens have no gradient.
+        """Forward and backward pass of one micro-batch; returns its share of the mean loss."""
+        # The input has a gradient, as if other layers preceded the first one; tokens have none.
         given = given.detach().requires_grad_(given.is_floating_point())
         loss = loss_of(self.network(given), wanted) / pieces
         torch.autograd.backward(loss)
         return loss.detach()
 
     def synchronise(self) -> None:
-        """What ranks tell each other behind the backward pass: the mean of each gradient over replicas."""
+        """Communication after the backward pass: average each gradient over replicas."""
         if self.made.replicas is None:
             return
         for parameter in self.network.parameters():
@@ -175,37 +176,37 @@ class Step(ABC):
                     parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
 
     def reset(self) -> None:
-        """Every step begins with the weights of the first."""
+        """Restore the initial weights, with which every step starts."""
         with torch.no_grad():
             for parameter, initial in zip(self.network.parameters(), self._initial, strict=True):
                 parameter.copy_(initial)
 
     @property
     def copied_bytes(self) -> int:
-        """Of the weights that every step begins with."""
+        """Bytes of the copy of the initial weights."""
         return _bytes(map(_local, self._initial))
 
     def silence(self) -> AbstractContextManager[Any]:
-        """Within it, a step tells the other ranks nothing, beside an observer that is silent."""
+        """Context, used with a silent observer, in which a step does not communicate."""
         return nullcontext()
 
     def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
-        """What this rank has of each gradient, and what it ought to be."""
+        """This rank's part of each gradient, and the expected part."""
         for name, parameter in self.named():
             yield _local(parameter.grad), cut(whole(name), parameter)
 
     def weights(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
-        """The same of weights behind the update."""
+        """This rank's part of each updated weight, and the expected part."""
         for name, parameter in self.named():
             yield _local(parameter.detach()), cut(whole(name), parameter)
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters by the names of the whole model."""
+        """Parameters by their names in the whole model."""
         yield from self.network.named_parameters()
 
     @property
     def knows_loss(self) -> bool:
-        """Whether this rank comes to the end of the model."""
+        """Whether this rank computes the loss."""
         return True
 
 
@@ -221,7 +222,7 @@ def _local(tensor: Any) -> Any:  # noqa: ANN401 - a tensor, a DTensor or None
 
 
 def cut(whole: torch.Tensor, like: Any) -> torch.Tensor:  # noqa: ANN401 - a tensor or DTensor
-    """The part of ``whole`` that this rank has of ``like``: all of it, or as DTensor shards it."""
+    """The part of ``whole`` that corresponds to ``like`` on this rank: all of it, or its DTensor shard."""
     for dimension, placement in enumerate(getattr(like, "placements", ())):
         if placement.is_shard():
             mesh = like.device_mesh
@@ -231,11 +232,11 @@ def cut(whole: torch.Tensor, like: Any) -> torch.Tensor:  # noqa: ANN401 - a ten
     return whole
 
 
-# --- held against one process ----------------------------------------------------------------------------------------
+# --- check against one process ---------------------------------------------------------------------------------------
 
 
 class Reference:
-    """The same step of one process on the whole batch, on the device of the step; the host keeps what came of it."""
+    """The same step in one process on the whole batch, computed on the step's device and kept on the host."""
 
     def __init__(self, made: Made) -> None:
         model = made.shape.model
@@ -247,25 +248,26 @@ class Reference:
         self._network = dict(network.cpu().named_parameters())
         inner = max(model.ffn, model.expert_ffn, model.heads * model.key_dim)
         longest = max(made.shape.tokens, model.hidden, inner, model.vocabulary)
-        # Forward and backward pass go through every product of a layer once; each adds up to ``longest`` numbers,
-        # whose errors are as a random walk's.
+        # A value passes through every product of a layer once in the forward and once in the backward pass. Each sums
+        # up to ``longest`` numbers, whose rounding errors accumulate like a random walk.
         chain = 2 * (model.layers * ((8 if model.kv_rank else 6) if model.heads else 2) + 1)
         self._share = torch.finfo(torch.float32).eps * chain * math.sqrt(longest)
-        # Of a gradient that is nothing but what rounding left, as that of a key's bias, which shifts all scores alike.
+        # For gradients that consist only of rounding errors, such as that of a key's bias, which shifts all scores
+        # equally.
         gradients = (one.grad.abs().max() for one in self._network.values() if one.grad is not None)
         self._least = torch.finfo(torch.float32).eps * float(max(gradients))
 
     def gradient(self, name: str) -> torch.Tensor:
-        """Of all sequences."""
+        """Gradient of all sequences."""
         found = self._network[name].grad
         return torch.zeros_like(self._network[name]) if found is None else found
 
     def weight(self, name: str) -> torch.Tensor:
-        """Behind the update."""
+        """Weights after the update."""
         return self._network[name].detach() - LEARNING_RATE * self.gradient(name)
 
     def wrong(self, step: Step) -> int:
-        """How many numbers of ``step`` are further from those of one process than rounding brings them."""
+        """Number of values of ``step`` whose difference from one process exceeds rounding errors."""
         count = 0
         for kind, of in ((step.gradients, self.gradient), (step.weights, self.weight)):
             for found, wanted in kind(of):
@@ -279,15 +281,15 @@ class Reference:
         if not wanted.numel():
             return 0
         allowed = max(self._least, self._share * float(wanted.abs().max()))
-        near = (found.cpu() - wanted).abs() <= allowed  # false for NaN, too
+        near = (found.cpu() - wanted).abs() <= allowed  # false for NaN too
         return int(near.numel() - near.count_nonzero())
 
 
-# --- as the instrument calls it --------------------------------------------------------------------------------------
+# --- interface to the instrument -------------------------------------------------------------------------------------
 
 
 def broken_call(error: BaseException) -> str:
-    """Which call of torch.distributed raised ``error``; what is done in C++ is known as the backward pass alone."""
+    """Name of the torch.distributed call that raised ``error``; for calls made in C++, only "the backward pass"."""
     frames = traceback.extract_tb(error.__traceback__)
     calls = [one.name for one in frames if one.filename.endswith(_CALLS) and not one.name.startswith("_")]
     if calls:
@@ -300,8 +302,14 @@ _CALLS: Final = ("distributed_c10d.py", "_functional_collectives.py")
 
 @dataclass
 class BoundStep:
-    """A step as the instrument calls it. ``waits``: products are waited for, and leave zeros. ``late_seconds``: this
-    rank begins so much later. ``device``: what it computes on, and is handed over to; None: the processor.
+    """A step behind the interface of the instrument.
+
+    step: the step.
+    waits: replaces products by waits, with zeros as results (None: compute them).
+    reference: the same step in one process.
+    late_seconds: delay of this rank's start.
+    device: device that computes (None: the CPU).
+    calls: recorded collectives of one step.
     """
 
     step: Step
@@ -312,7 +320,7 @@ class BoundStep:
     calls: list[Call] = field(default_factory=list)
 
     def call(self) -> None:
-        """The step that is timed. Raises BackendError that names the call which broke."""
+        """Run the step (the timed call). Raises BackendError with the name of the failed torch call."""
         time.sleep(self.late_seconds)
         try:
             if self.waits is None:
@@ -325,26 +333,26 @@ class BoundStep:
             raise BackendError(f"{broken_call(error)}: {first_line(error)}") from error
 
     def wrong(self) -> int:
-        """What differs from one process; where products were waited for, of a step that computes them."""
+        """Number of values that differ from one process; with ``waits``, of another step that computes products."""
         if self.waits is not None:
             self.step.reset()
             self.step.run()
         return self.reference.wrong(self.step)
 
     def count(self) -> None:
-        """Take a step and keep what it sends."""
+        """Run a step and record its collectives."""
         self.step.reset()
         with Observer(keep=True) as seen:
             self.step.run()
         self.calls = seen.calls
 
     def watched(self) -> None:
-        """The step as an observer slows it, which ``compute`` has as well."""
+        """Run the step under an observer, so that its overhead is the same as in ``compute``."""
         with Observer():
             self.call()
 
     def memory(self) -> tuple[int, int, int]:
-        """Bytes at the peak of a step, of weights, and of gradients; copies that this instrument keeps are none."""
+        """Peak bytes of a step, bytes of weights and of gradients, without the instrument's own copies."""
         network = self.step.network
         network.zero_grad(set_to_none=True)
         weights = [_local(parameter.detach()) for parameter in network.parameters()]
@@ -358,27 +366,27 @@ class BoundStep:
         return peak, _bytes(weights), _bytes(gradients)
 
     def timeline(self, now: Callable[[], int]) -> list[Span]:
-        """What this rank does in a step, by the clock ``now``."""
+        """Spans of this rank in a step, by the clock ``now``."""
         time.sleep(self.late_seconds)
         return record(self.step.run, now, self.waits, self.device)
 
     def profile(self) -> str:
-        """A step as torch's profiler sees it."""
+        """Trace of a step by torch's profiler."""
         return profiled(self.call, self.device)
 
     def compute(self) -> None:
-        """The step without its collectives."""
+        """Run the step without its collectives."""
         with Observer(silent=True), self.step.silence():
             self.call()
 
     def communicate(self) -> None:
-        """Its collectives without the rest."""
+        """Run only the step's collectives."""
         replay(self.calls)
 
 
 def profiled(call: Callable[[], object], device: Device | None) -> str:
-    """What torch's profiler sees of ``call`` on ``device``, as a Chrome trace."""
-    # Else it writes two lines for each trace to stderr, whatever their level: they are no errors.
+    """Chrome trace of ``call`` on ``device`` by torch's profiler."""
+    # Otherwise it writes two lines per trace to stderr that are not errors.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if device is not None:
@@ -394,44 +402,44 @@ def profiled(call: Callable[[], object], device: Device | None) -> str:
 
 
 def refuse(case: Case) -> str | None:
-    """Why ``case`` cannot run, the same on every rank."""
+    """Reason why ``case`` cannot run, or None; the same on every rank."""
     one = case.workload
     if one is None:
-        return "the case does not say what is trained"
+        return f"{case.op} needs a workload in its case"
     exchange = None if one.exchange is None else parse_exchange(one.exchange)[0]
-    # A rank has all of a model whose layers, or parts of layers, ranks are to divide.
+    # A split of degree 1 leaves a whole replica on one rank.
     undivided = any(getattr(one, split) == 1 for split in OPS[case.op].splits if split != "dp")
     return first_reason(
-        (undivided, f"{case.op} wants two ranks or more for a replica of the model; here one has all of it"),
+        (undivided, f"{case.op} needs at least 2 ranks per replica of the model; here one rank has all of it"),
         (
             case.device != "cpu" and one.wait_ns is not None,
-            "a GPU computes products; they are waited for on CPU ranks, which share cores",
+            "waits in place of products are for CPU ranks that share cores; a GPU computes products",
         ),
-        (case.pre_enqueue, "a step is more than a device's stream takes ahead"),
-        (case.mode != "isolated", "a step is timed on its own, in mode isolated"),
-        (case.group != "all", "all ranks train one model; groups want to be all"),
-        (case.cache != "warm", "a step goes through more than caches hold; want cache warm"),
+        (case.pre_enqueue, "a training step exceeds the queue of a device's stream, so it cannot be pre-enqueued"),
+        (case.mode != "isolated", f"training steps support only mode isolated, not {case.mode}"),
+        (case.group != "all", "training steps support only groups all, because all ranks train one model"),
+        (case.cache != "warm", "training steps support only cache warm: they use more data than caches hold"),
         (
             exchange == "powersgd" and case.device == "cpu" and torch.cuda.is_available(),
-            "torch's PowerSGD hook waits for a GPU wherever there is one; CUDA_VISIBLE_DEVICES= hides it",
+            "torch's PowerSGD hook waits for a GPU if one is visible; set CUDA_VISIBLE_DEVICES= to hide it",
         ),
         (
             exchange == "server" and case.backend == "nccl",
-            "NCCL receives from named ranks only, and server from whoever comes first",
+            "exchange server receives from any rank, which NCCL does not support; use gloo",
         ),
         # torch refuses fewer.
         (
             case.op == "train_1f1b" and one.micro_batches < one.pp,
-            f"{case.op} wants as many micro-batches as stages or more",
+            f"{case.op} needs at least as many micro-batches as stages: {one.pp}, not {one.micro_batches}",
         ),
     ) or StepShape(one).refuse(case.op)
 
 
 def bind(bound: Bound, make: MakeStep) -> Operation:
-    """A step of training of all ranks."""
+    """Bind a training step."""
     workload = bound.case.workload
     if workload is None:
-        raise BackendError(f"{bound.case.op} does not say what is trained")
+        raise BackendError(f"{bound.case.op} needs a workload in its case")
     shape, ranks = StepShape(workload), len(bound.group)
     where = _HOST if bound.device is None else torch.device(bound.device.name)
     made = Made(shape, bound.me, ranks, bound.process_group, where)
@@ -444,8 +452,19 @@ def bind(bound: Bound, make: MakeStep) -> Operation:
         step.reset()
         memory = one.memory()
         one.count()
-        calls = (step.reset, one.watched, one.compute, one.communicate, one.timeline, one.profile)
-        sent, all_parameters = counted(one.calls), parameters(shape.model)
-        return Parts(*calls, sent, memory, all_parameters, step.flop, shape.tokens, shape.dropped)
+        return Parts(
+            prepare=step.reset,
+            step=one.watched,
+            compute=one.compute,
+            communicate=one.communicate,
+            timeline=one.timeline,
+            profile=one.profile,
+            sent=counted(one.calls),
+            memory=memory,
+            parameters=parameters(shape.model),
+            flop=step.flop,
+            tokens=shape.tokens,
+            dropped=shape.dropped,
+        )
 
     return Operation(one.call, prepare=step.reset, wrong=one.wrong, parts=parts)

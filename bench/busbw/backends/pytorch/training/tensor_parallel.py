@@ -1,4 +1,4 @@
-"""Tensor parallel: every rank has a part of each layer, and the whole batch."""
+"""Tensor parallelism: every rank has a part of each layer, and the whole batch."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -10,12 +10,13 @@ from busbw.backends.pytorch.training.network import Network
 from busbw.backends.pytorch.training.step import Made, Step
 
 Form = Literal["rows", "columns", "sequence"]
-"""How the last matrix of attention and feed-forward network is split, whose first ones are split by columns.
+"""How the last matrix of attention and of the feed-forward network is split; the first ones are split by columns.
 
-rows: an all_reduce behind each in the forward pass, and one before it in the backward pass (Shoeybi et al. 2019,
-https://arxiv.org/abs/1909.08053, section 3). sequence: the same, and between them every rank has some of the tokens: an
-all_gather and a reduce_scatter in place of each (Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section
-4.2.2). columns: what goes into it and comes out is gathered, as lecture 8 of CS336 has it.
+rows: one all_reduce after each block in the forward pass and one before it in the backward pass (Shoeybi et al. 2019,
+https://arxiv.org/abs/1909.08053, section 3).
+sequence: as rows, but between blocks every rank has a part of the tokens, with an all_gather and a reduce_scatter in
+place of each all_reduce (Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section 4.2.2).
+columns: its input and output are gathered, as in lecture 8 of CS336.
 """
 
 
@@ -27,24 +28,24 @@ class TensorParallel(Step):
         super().__init__(made)
 
     def make(self) -> nn.Module:
-        """The whole model, its matrices split."""
+        """The whole model with split matrices."""
         network = self.made.network()
         split(network, self.made.mesh("tp"), self._form)
         return network
 
     def synchronise(self) -> None:
-        """The rest of the gradients, and the mean over replicas."""
+        """Complete the gradients, and average over replicas."""
         settle(self.network)
         super().synchronise()
 
     def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
-        """With the loss split over the vocabulary."""
+        """Forward and backward pass with the loss split over the vocabulary."""
         with loss_by_vocabulary(self.made):
             return whole(super().pass_of(given, wanted, pieces, last=last))
 
 
 def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - torch's device mesh
-    """Split the matrices of what ``network`` has of the model."""
+    """Split the matrices of ``network``."""
     from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415
     from torch.distributed.tensor.parallel import (  # noqa: PLC0415
         ColwiseParallel,
@@ -55,12 +56,12 @@ def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - to
     )
 
     between = Shard(1) if form == "sequence" else Replicate()
-    # The input becomes a DTensor once, so that its gradients from several matrices are added before they are reduced.
+    # The input becomes a DTensor once, so that gradients from several matrices are added before they are reduced.
     whole = PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
     last: Any = RowwiseParallel(output_layouts=between)
     if form == "columns":
         last = ColwiseParallel(input_layouts=Shard(-1), output_layouts=Replicate())
-    # Of tokens, or of heads: both are the second dimension of what is normed.
+    # Norms act on tokens or heads, both of which are the second dimension of their input.
     norm = SequenceParallel(use_local_output=True)
     plan = {
         **dict.fromkeys(("attention_norm", "ffn_norm") if form == "sequence" else (), norm),
@@ -79,11 +80,11 @@ def split(network: Network, mesh: Any, form: Form) -> None:  # noqa: ANN401 - to
     if network.head is not None:
         columns = ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
         parallelize_module(network.head, mesh, {"out": columns} | ({"norm": norm} if form == "sequence" else {}))
-    network.tie()  # each was split on its own, both alike
+    network.tie()  # again, because both matrices were split separately
 
 
 def loss_by_vocabulary(made: Made) -> AbstractContextManager[None]:
-    """Within it, the loss of what is split over the vocabulary is computed by all tensor ranks."""
+    """Context in which the tensor-parallel ranks compute the loss together, split over the vocabulary."""
     if made.shape.workload.tp == 1 or not made.shape.model.vocabulary:
         return nullcontext()
     from torch.distributed.tensor.parallel import loss_parallel  # noqa: PLC0415
@@ -93,14 +94,16 @@ def loss_by_vocabulary(made: Made) -> AbstractContextManager[None]:
 
 
 def whole(loss: Any) -> torch.Tensor:  # noqa: ANN401 - a tensor or a DTensor
-    """As a plain tensor."""
+    """``loss`` as a plain tensor."""
     plain: torch.Tensor = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
     return plain
 
 
 def settle(network: nn.Module) -> None:
-    """What DTensor leaves of gradients: all of the embedding's on every rank, which is responsible for its rows alone;
-    and of a norm's, whose tokens are divided, the part of each rank.
+    """Bring gradients into the layout of their parameters, which DTensor leaves undone.
+
+    It leaves the whole embedding gradient on every rank, although each needs only its rows, and unreduced partial
+    gradients of norms whose tokens are split.
     """
     for parameter in network.parameters():
         gradient: Any = parameter.grad

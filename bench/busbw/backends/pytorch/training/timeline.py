@@ -1,4 +1,4 @@
-"""When a rank computed in a step, and when each of its calls was under way."""
+"""Timeline of a step on one rank: intervals of computation and of each communication call."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +10,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._pytree import tree_map_only
 
 from busbw.backends.base import Span
-from busbw.backends.pytorch.training.observer import AT_ONCE, POSTED, Observer, Waits
+from busbw.backends.pytorch.training.observer import FUNCTIONAL, NONBLOCKING, Observer, Waits
 from busbw.system.device import Device, Mark
 
 COMPUTE = "compute"
@@ -19,7 +19,7 @@ _WAITED_FOR = "_c10d_functional::wait_tensor"
 
 @dataclass(slots=True)
 class _Call:
-    """``end`` None: nobody has seen it end yet."""
+    """A communication call; ``end`` is None until it has been seen to end."""
 
     name: str
     begin: Any
@@ -28,10 +28,10 @@ class _Call:
 
 @dataclass(eq=False)
 class Recorder(Observer):  # type: ignore[no-untyped-call]
-    """An observer that notes the moment ``now`` of what it sees: an int, or what becomes one when the step is over.
+    """An observer that records start and end of what it sees, with times from ``now`` (integers or device marks).
 
-    A collective ends when its library says so, or where that does not tell, when it has been waited for; a message that
-    is sent ends where it is handed over.
+    A collective ends when its library reports completion, or otherwise when its wait returns. A sent message ends when
+    it is posted.
     """
 
     now: Callable[[], Any] = lambda: 0
@@ -39,25 +39,25 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
     _begun: list[_Call] = field(default_factory=list)
     _open: dict[int, _Call] = field(default_factory=dict)
     _works: list[Any] = field(default_factory=list)
-    """Kept, so that no other one gets the identity of one of them."""
+    """Keeps works alive, so that their ids stay unique."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        """As an observer does."""
+        """Run and record one operation."""
         if any(kind.__name__ == "AsyncCollectiveTensor" for kind in types):
-            # It would be waited for within the operation, unseen.
+            # Wait here, because the wait inside the operation would not be seen.
             tree_map_only(AsyncCollectiveTensor, self._wait_for, (args, kwargs))
         name, began = func.name(), self.now()
-        if self.waits is not None and (name in POSTED or name in AT_ONCE):
+        if self.waits is not None and (name in NONBLOCKING or name in FUNCTIONAL):
             self.waits.settle()
             self.computed.append((COMPUTE, began, self.now()))
             began = self.now()
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if result is NotImplemented:
             return result
-        if name in POSTED:
-            self._posted(_Call(POSTED[name][0] or "receive", began), result)
-        elif name in AT_ONCE:
-            self._open[result.data_ptr()] = call = _Call(AT_ONCE[name][0], began)
+        if name in NONBLOCKING:
+            self._posted(_Call(NONBLOCKING[name][0] or "receive", began), result)
+        elif name in FUNCTIONAL:
+            self._open[result.data_ptr()] = call = _Call(FUNCTIONAL[name][0], began)
             self._begun.append(call)
         elif name == _WAITED_FOR:
             self._ended(args[0].data_ptr())
@@ -69,12 +69,12 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
         self._begun.append(call)
         given = result[-1] if isinstance(result, tuple | list) else result
         work = None if call.name == "send_recv" else dist.Work.unbox(given)
-        if work is None:  # NCCL has none for a message that goes with others in one call
+        if work is None:  # NCCL has no work for a message that is grouped with others in one call
             call.end = self.now()
             return
         self._works.append(work)
         self._open[id(work)] = call
-        with suppress(RuntimeError):  # of Gloo's messages and reduce_scatter torch knows no future
+        with suppress(RuntimeError):  # Gloo's messages and reduce_scatter have no future
             work.get_future().add_done_callback(lambda _: self._ended(id(work)))
 
     def _wait_for(self, result: AsyncCollectiveTensor) -> None:
@@ -88,7 +88,7 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def seeing_waits(self) -> Iterator[None]:
-        """Within it, what is waited for in Python is known to have ended then. Messages have no other sign of it."""
+        """Context in which the end of a wait in Python ends its call; Gloo's messages have no other sign of it."""
         wait = dist.Work.wait
 
         def noted(work: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as torch has it
@@ -103,7 +103,7 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
             setattr(dist.Work, "wait", wait)  # noqa: B010
 
     def spans(self) -> list[tuple[str, Any, Any]]:
-        """What was computed and called; what nobody saw ending ends with the step."""
+        """Spans of computation and calls; a call that was not seen to end ends with the step."""
         last = self.now()
         calls = ((call.name, call.begin, last if call.end is None else call.end) for call in self._begun)
         return [*self.computed, *calls]
@@ -112,8 +112,10 @@ class Recorder(Observer):  # type: ignore[no-untyped-call]
 def record(
     step: Callable[[], None], now: Callable[[], int], waits: Waits | None = None, device: Device | None = None
 ) -> list[Span]:
-    """What ``step`` does by the clock ``now``, in the order of its begin. A ``device`` does it later than it is handed
-    over: there, moments are marks, which are read when all is done; the first one is by ``now``.
+    """Spans of ``step`` by the clock ``now``, sorted by start.
+
+    A ``device`` executes work after it is enqueued, so times there are marks in its stream, which are read at the end;
+    the first mark is placed on the clock ``now``.
     """
     if device is None:
         spans = _seen(step, Recorder(waits=waits, now=now))
@@ -133,7 +135,7 @@ def _seen(step: Callable[[], None], observed: Recorder) -> list[tuple[str, Any, 
 
 
 def _marked(device: Device) -> Mark:
-    """Where the current stream is now."""
+    """A mark at the current position of the stream."""
     mark = device.mark()
     mark.record()
     return mark
