@@ -351,7 +351,7 @@ def test_what_ties_says_times_by_parameters_of_its_own() -> None:
         for name in ("segmented ring (gloo)", "ring")
     )
     assert ring.tied
-    assert ring.told(8, 8, 2048) == pytest.approx(own.told(8, 8, 2048), rel=0.1)
+    assert ring.seconds_if_known(8, 8, 2048) == pytest.approx(own.seconds_if_known(8, 8, 2048), rel=0.1)
     assert fitted.seconds(ring.cost, 8, 8, 2048) < 0.6 * fitted.seconds(own.cost, 8, 8, 2048)
 
 

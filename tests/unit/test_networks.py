@@ -43,19 +43,19 @@ class TestPlacement:
         ranks = np.arange(6)
         place = Placement(6, 3)
         assert place.host_of(ranks).tolist() == [0, 0, 0, 1, 1, 1]
-        assert place.seat_of(ranks).tolist() == [0, 1, 2, 0, 1, 2]
+        assert place.local_rank_of(ranks).tolist() == [0, 1, 2, 0, 1, 2]
 
     def test_cyclic_deals_them_out(self) -> None:
         ranks = np.arange(6)
         place = Placement(6, 3, "cyclic")
         assert place.host_of(ranks).tolist() == [0, 1, 0, 1, 0, 1]
-        assert place.seat_of(ranks).tolist() == [0, 0, 1, 1, 2, 2]
+        assert place.local_rank_of(ranks).tolist() == [0, 0, 1, 1, 2, 2]
 
     @pytest.mark.parametrize("order", ["block", "cyclic"])
     def test_every_rank_sits_where_it_is_found(self, order: str) -> None:
         ranks = np.arange(24)
         place = Placement(24, 4, "block" if order == "block" else "cyclic")
-        assert place.rank_at(place.host_of(ranks), place.seat_of(ranks)).tolist() == ranks.tolist()
+        assert place.rank_at(place.host_of(ranks), place.local_rank_of(ranks)).tolist() == ranks.tolist()
 
     @pytest.mark.parametrize(
         ("ranks", "per_host", "order", "said"),
@@ -85,8 +85,8 @@ class TestRoutes:
         for source, to, numbers in zip(sources, targets, routes.links, strict=True):
             taken = [links[number].name for number in numbers if number != NOWHERE]
             assert len(set(taken)) == len(taken) >= 2
-            at, seat = (int(of(np.array([source]))[0]) for of in (place.host_of, place.seat_of))
-            to_at, to_seat = (int(of(np.array([to]))[0]) for of in (place.host_of, place.seat_of))
+            at, seat = (int(of(np.array([source]))[0]) for of in (place.host_of, place.local_rank_of))
+            to_at, to_seat = (int(of(np.array([to]))[0]) for of in (place.host_of, place.local_rank_of))
             assert taken[0] in {f"rank {source} out", f"host {at} rail {seat} out"}
             assert taken[-1] in {f"rank {to} in", f"host {to_at} rail {to_seat} in"}
             if any(link.name.startswith("host") for link in links):

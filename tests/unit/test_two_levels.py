@@ -302,7 +302,7 @@ def test_what_depends_on_cards_of_which_flat_curves_say_nothing_is_refused_with_
     with pytest.raises(AnalysisError, match=f"do not say whether the ranks of a host share a card.*{times}"):
         predicted(fitted, 2, 8, 64 * MIB, "multi-ring")
     (law,) = from_joint(fitted, "all_reduce", "multi-ring")
-    assert law.told(16, 2, 64 * MIB) is None
+    assert law.seconds_if_known(16, 2, 64 * MIB) is None
     # A ring leaves a host once, and where bytes take no time it is no matter how many cards they go through.
     assert predicted(fitted, 2, 8, 64 * MIB, "ring") == pytest.approx(
         machines.seconds("all_reduce", "ring", 2, 8, 64 * MIB)
