@@ -127,11 +127,11 @@ def test_an_unknown_curve_is_refused_with_those_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("", "needs times_us or busbw_gbs, and not both"),
-        ("times_us = [1, 2, 3, 4]\nbusbw_gbs = [1, 2, 3, 4]", "needs times_us or busbw_gbs, and not both"),
-        ("times_us = [1, 2, 3]", "4 sizes need as many positive values"),
-        ("busbw_gbs = [1, 2, 0, 4]", "4 sizes need as many positive values"),
-        ('times_us = [1, 2, 3, 4]\nfitted_from = "2KiB"', "sizes that are left out and a reason belong together"),
+        ("", "give either times_us or busbw_gbs, not both"),
+        ("times_us = [1, 2, 3, 4]\nbusbw_gbs = [1, 2, 3, 4]", "give either times_us or busbw_gbs, not both"),
+        ("times_us = [1, 2, 3]", "4 sizes need 4 positive values"),
+        ("busbw_gbs = [1, 2, 0, 4]", "4 sizes need 4 positive values"),
+        ('times_us = [1, 2, 3, 4]\nfitted_from = "2KiB"', "give left_out_because if and only if"),
         ("times = [1, 2, 3, 4]", "unknown field `times`"),
         ("times_us = [1, 2", "published curves: "),
     ],
