@@ -138,7 +138,6 @@ def test_the_search_finds_the_best_of_all_divisions(times: list[float]) -> None:
         ([8, 16, 32, 64], [1.0, 2.0, 3.0, 5.0], "has 4 sizes; a fit needs at least 5"),
         ([0, 16, 32, 64, 128], [1.0, 2.0, 3.0, 4.0, 5.0], "has the size 0 B; a fit needs sizes above 0"),
         ([8, 16, 16, 32, 64], [1.0, 2.0, 2.0, 3.0, 4.0], "has 16 B twice; a fit needs each size once"),
-        ([8, 32, 16, 64, 128], [1.0, 2.0, 2.0, 3.0, 4.0], "not in ascending order"),
         ([8, 16, 32, 64, 128], [1.0, 0.0, 2.0, 3.0, 4.0], "at 16 B has a time of 0 s.*measure it again"),
         ([8, 16, 32, 64, 128], [1.0, math.nan, 2.0, 3.0, 4.0], "at 16 B has a time of nan s.*positive and finite"),
         ([8, 16, 32, 64, 128], [1.0, 2.0, -3.0, 3.0, 4.0], "at 32 B has a time of -3e-09 s"),

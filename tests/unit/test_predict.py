@@ -743,10 +743,8 @@ def test_the_most_usual_way_is_taken_and_the_others_are_named() -> None:
     mixed = synthetic_run([*cases(4), *cases(4, mode="pipelined"), *cases(4, dtype="bfloat16")], OBEYING)
     known = measured_curves(read_groups([mixed]), "all_reduce")
     assert {(one.key.mode, one.key.dtype) for one in known.curves} == {("isolated", "float32")}
-    assert known.notes == (
-        "all_reduce was measured with 3 sets of settings; used here: gloo, float32, sum, isolated, barrier, warm, "
-        "in place",
-    )
+    used = "gloo, float32, sum, isolated, barrier, warm, in place"
+    assert known.notes == (f"all_reduce was measured with 3 sets of settings; used here: {used}",)
     asked = measured_curves(read_groups([mixed]), "all_reduce", dtype="bfloat16")
     assert {one.key.dtype for one in asked.curves} == {"bfloat16"}
 

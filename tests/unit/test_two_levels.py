@@ -169,7 +169,7 @@ def test_intervals_cover_about_as_often_as_they_say() -> None:
             for op, name in (("all_reduce", "hierarchical"), ("all_to_all", "two-level"))
             for one in seen(machines, op, name, launches=6, noise=0.03, seed=seed)
         ]
-        for name, estimate in fit_jointly(both, seed=seed).parameters.items():
+        for name, estimate in fit_jointly(both).parameters.items():
             assert estimate.low is not None
             assert estimate.high is not None
             held += estimate.low <= true[name] <= estimate.high

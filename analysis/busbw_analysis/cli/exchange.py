@@ -9,6 +9,7 @@ import msgspec
 from busbw.errors import StoreError, UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs import store
+from busbw.runs.files import replaced
 from busbw_analysis.cli.options import FILE, log_facts, log_options, read_runs, results_dir_option, run_options
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import STANDARD_INPUT, find
@@ -93,9 +94,8 @@ def export(
     if output is None:
         echo(content.decode(), nl=False)
         return
-    draft = output.with_name(f".{output.name}.draft")
     try:
-        draft.write_bytes(content)
-        draft.replace(output)
+        with replaced(output) as file:
+            file.write(content)
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from error

@@ -96,15 +96,13 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     names = _algorithms(op, algorithm)
     wanted = _sizes(op, sizes)
     if len(names) * len(wanted) > MOST_SIMULATED:
-        message = f"{len(wanted)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed"
-        raise UsageError(message)
+        raise UsageError(f"{len(wanted)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed")
     costs = flows.Costs(parse_time(overhead), 0.0 if sums is None else 1 / parse_rate(sums))
     if (specification is None) == (run is None):
         raise UsageError("give one network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN")
     if specification is None:
         if order != "block":
-            message = f"--order {order} changes nothing with --from: all ranks of such a network are equivalent"
-            raise UsageError(message)
+            raise UsageError(f"--order {order} changes nothing with --from: all ranks of such a network are equivalent")
         network, origin = _of_run(run or "", results_dir, op, ranks, ranks_per_host)
         echo(f"network: {origin}", err=True)
     else:
@@ -212,8 +210,7 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     like = next((one for one in series if one.key.op == op), None)
     if like is None:
         measured = ", ".join(dict.fromkeys(one.key.op for one in series))
-        message = f"--from {run}: α and β need a measured {op}; the run has {measured or 'nothing'}"
-        raise AnalysisError(message)
+        raise AnalysisError(f"--from {run}: α and β need a measured {op}; the run has {measured or 'nothing'}")
     found = parameters_for(dataset, like)
     if isinstance(found, Unavailable):
         raise AnalysisError(f"--from {run}: {found.reason}")

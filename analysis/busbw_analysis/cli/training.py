@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal
 
 import click
 
@@ -31,6 +31,7 @@ from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
 _from_run = options.run_option("--from", "Instead of --network: use this run's measured messages.")
+_Zero = Literal["0", "1", "2", "3", "hsdp"]
 _FLAGS = ("sequence_parallel", "scatter_gather", "uneven")
 _DEGREES = {
     "dp": "Data parallelism: number of replicas.",
@@ -69,13 +70,7 @@ def _step_options(command: options.Command) -> options.Command:
     reduced = "Micro-batches after which gradients are reduced.  [default: every with zero 3, else last]"
     made: list[options.Option] = [
         *degrees,
-        click.option(
-            "--zero",
-            type=click.Choice(["0", "1", "2", "3", "hsdp"]),
-            default="0",
-            show_default=True,
-            help="ZeRO stage.",
-        ),
+        options.choice_option("--zero", _Zero, "0", "ZeRO stage; hsdp: stage 3 within groups of --shard ranks."),
         click.option("--shard", type=int, help="With hsdp: ranks of a group that shards the weights."),
         planning.batch_option,
         planning.sequence_option,
@@ -83,9 +78,7 @@ def _step_options(command: options.Command) -> options.Command:
         options.choice_option("--recompute", Recompute, "none", "Activations recomputed in the backward pass."),
         options.choice_option("--context", Context, "ring", "Attention algorithm across cp."),
         options.choice_option("--sync", Sync, None, reduced),
-        click.option(
-            "--uneven", is_flag=True, help="Allow stages to differ by one layer; first and last stage are shorter."
-        ),
+        click.option("--uneven", is_flag=True, help="Allow first and last stage to be one layer shorter."),
         click.option("--sequence-parallel", is_flag=True, help="Split norms and dropout over tp, too."),
         click.option("--scatter-gather", is_flag=True, help="Send pipeline boundaries in tp parts."),
         click.option("--no-reshard", is_flag=True, help="With ZeRO 3, gather the weights once per step."),
@@ -93,12 +86,8 @@ def _step_options(command: options.Command) -> options.Command:
         click.option(
             "--imbalance", type=float, default=1.0, show_default=True, help="Load of the busiest experts over the mean."
         ),
-        click.option(
-            "--ranks-per-host", type=int, help="GPUs per node; splits expert traffic limited by --nodes-per-token."
-        ),
-        click.option(
-            "--nodes-per-token", type=click.IntRange(0), help="Most nodes that a token visits.  [default: the model's]"
-        ),
+        click.option("--ranks-per-host", type=int, help="GPUs per node; for expert traffic with --nodes-per-token."),
+        click.option("--nodes-per-token", type=click.IntRange(0), help="Most nodes per token.  [default: the model's]"),
     ]
     return model_options(options.with_options(wrapped, made))
 
@@ -146,7 +135,7 @@ def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -
     listed = model_rows.models(own).values() if model is None else [model]
     rows = [_model_row(row, row.sequence) for row in listed]
     headline = f"{len(rows)} models; describe your own with --layers and --hidden"
-    planning.tell(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
+    planning.print_answer(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
 
 
 @training.command()
@@ -168,12 +157,12 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "statements": explained,
     }
     headline = tables.traffic_headline(step, rows)
-    planning.tell(headline, document, tables.traffic_tables(step, shown, rows, explained), as_json=as_json)
+    planning.print_answer(headline, document, tables.traffic_tables(step, shown, rows, explained), as_json=as_json)
 
 
 @training.command()
 @_step_options
-@click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default="adam", show_default=True)
+@options.choice_option("--optimizer", Optimizer, "adam", "Optimizer.")
 @planning.kernels_option
 @click.option("--gpu", help="GPU it must fit on (busbw peaks), such as 'H100 SXM5'.  [default: this machine's, if any]")
 @click.option("--gpu-memory", help="Instead of --gpu: GPU memory, such as 80GiB.")
@@ -211,7 +200,7 @@ def memory(
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    planning.tell(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
+    planning.print_answer(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
 
 
 def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> tuple[float | None, str]:
@@ -268,7 +257,7 @@ def roofline(
         "phases": [{**_with(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed],
     }
     headline = tables.roofline_headline(timed, tokens, own)
-    planning.tell(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
+    planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
 
 
 _MEANING = {
@@ -344,7 +333,7 @@ def limits_(
         "limits": found,
         "utilisation": walls.curve(constants),
     }
-    planning.tell(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
+    planning.print_answer(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
 
 
 @training.command()
@@ -357,9 +346,7 @@ def limits_(
 @click.option("--read-rate", help="Read rate of the storage, such as 1TB/s.  [default: as measured]")
 @click.option("--write-rate", help="Write rate of the storage, for checkpoints.  [default: as measured]")
 @click.option("--writer-rate", help="Write rate of one GPU.  [default: limited by the storage only]")
-@click.option(
-    "--bytes-per-parameter", type=planning.many, default=14, show_default=True, help="Checkpoint bytes per parameter."
-)
+@click.option("--bytes-per-parameter", type=planning.many, default=14, show_default=True, help="In a checkpoint.")
 @click.option("--mtbf", type=float, help="Hours between failures of the whole job; computes how often to save.")
 @click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds to restart after a failure.")
 @options.results_dir_option
@@ -384,8 +371,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Compute the read rate of training, the duration of checkpoints, how often to save, and the time lost."""
     if model is None and (sample is None or write_rate is not None):
-        message = "give --model, which is read for and saved, or --sample without --write-rate"
-        raise UsageError(message, code="storage")
+        raise UsageError("give --model, which is read for and saved, or --sample without --write-rate", code="storage")
     if not (0 < achieved < 1e30 and 0 <= restart < 1e30 and (mtbf is None or 0 < mtbf < 1e30)):
         message = "--achieved must be above 0 FLOP/s, --restart at least 0 s and --mtbf above 0 hours, all finite"
         raise UsageError(message, code="storage")
@@ -424,7 +410,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": found,
     }
-    planning.tell(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
+    planning.print_answer(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
 
 
 def _rate(given: str | None, files: Sequence[Stored], op: str) -> disks.Rate | None:

@@ -74,8 +74,7 @@ def _model(row: Model | None, keys: Mapping[str, Any]) -> Model | None:
     if not keys:
         return None
     if missing := [f"--{key}" for key in ("layers", "hidden") if key not in keys]:
-        message = f"your own model needs {' and '.join(missing)} too; or choose one with --model"
-        raise UsageError(message, code="model")
+        raise UsageError(f"your own model needs {' and '.join(missing)} too; or choose one with --model", code="model")
     return Model(**_defaults(keys))
 
 

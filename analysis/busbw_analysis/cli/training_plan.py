@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 
@@ -54,11 +54,8 @@ sequence_option = click.option("--seq", type=many, help="Tokens per sequence.  [
 gradients_option = click.option(
     "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Data type of gradients.  [default: that of the weights]"
 )
-kernels_option = click.option(
-    "--kernels",
-    type=click.Choice(get_args(Kernels)),
-    help="Attention that stores its scores, or not (flash), or unfused operations as in torch without a compiler "
-    "(eager).",
+kernels_option = options.choice_option(
+    "--kernels", Kernels, None, "Attention that stores its scores, or not (flash); eager: unfused operations."
 )
 causal_option = click.option(
     "--causal/--full", default=True, show_default=True, help="Attention to earlier tokens only, or to all."
@@ -178,10 +175,10 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         *tables.change_tables(changes, grown, best),
     ]
     shown += tables.rules_tables(compared, orders) if rules else []
-    tell(tables.plan_headline(found, machine, peaks), document, shown, as_json=as_json)
+    print_answer(tables.plan_headline(found, machine, peaks), document, shown, as_json=as_json)
 
 
-def tell(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
+def print_answer(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
     """Print the headline and then the data, as JSON or as tables."""
     if as_json:
         options.print_json({"headline": headline, **document})

@@ -219,12 +219,12 @@ def relative_errors(rows: Floats, times: Floats, coefficients: Floats) -> Floats
     return np.asarray(np.abs(rows @ coefficients / times - 1))
 
 
-def resampled_times(observations: Observed, count: int, seed: int) -> Floats:
+def resampled_times(observations: Observed, count: int) -> Floats:
     """Times (``count`` × observations) from whole launches drawn with replacement within each launch set.
 
     All observations of a launch stay together. A drawn launch that lacks an observation does not contribute to it.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     sets = {name: {key: place for place, key in enumerate(keys)} for name, keys in launch_sets(observations).items()}
     draws = {name: generator.integers(0, len(keys), size=(count, len(keys))) for name, keys in sets.items()}
     times = np.empty((count, len(observations)))

@@ -183,11 +183,8 @@ def settled(branched: Floats, times: Floats, wanted: Wanted) -> tuple[Floats, Fl
 
 
 def _condition(columns: Floats) -> float:
-    """Condition number: largest over smallest singular value; infinite for dependent columns."""
-    if columns.shape[1] == 0 or columns.shape[0] < columns.shape[1]:
-        return np.inf
-    values = np.linalg.svd(columns, compute_uv=False)
-    return float(values[0] / values[-1]) if values[-1] > values[0] * 1e-12 else np.inf
+    """The condition number; infinite with fewer rows than columns."""
+    return float(np.linalg.cond(columns)) if columns.shape[0] >= columns.shape[1] else np.inf
 
 
 def _shares(scaled: Floats, scale: Floats, kept: Sequence[int], column: int) -> tuple[float, ...]:

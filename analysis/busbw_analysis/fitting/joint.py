@@ -93,7 +93,7 @@ class JointFit(_Solved):
 
     ``parameters``: the parameters that the data separate; ``not_separated`` has the others.
     ``coefficients``: the fitted values in the order of PARAMETERS, in seconds or seconds per byte.
-    ``draws``: the coefficients of every resample of launches (random ``seed``); empty below 5 launches.
+    ``draws``: the coefficients of every resample of launches; empty below 5 launches.
     ``interval_note``: the origin of the intervals, or why there are none.
     ``unknown``: directions in which coefficients can change without effect on any observation.
     ``algorithms``, ``models``: by op, the algorithm that explains the library best, by name and as CostModel.
@@ -120,7 +120,6 @@ class JointFit(_Solved):
     notes: tuple[str, ...]
     observations: tuple[design.Observation, ...]
     cards: tuple[tuple[float, ...], ...]
-    seed: int
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """The time of one call with ``model``.
@@ -183,7 +182,7 @@ class JointFit(_Solved):
         stay those of this fit.
         """
         models = {**self.curves, (model.op, None): model}
-        found = _solved(self.observations, models, self.wanted, self.seed)
+        found = _solved(self.observations, models, self.wanted)
         before = _about(self.observations, self.curves, self.wanted)
         others = [note for note in self.notes if note not in before]
         return replace(
@@ -218,7 +217,7 @@ def regimes(observations: Observed) -> dict[Regime, list[design.Observation]]:
     return grouped(observations, lambda one: one.regime)
 
 
-def fit_regimes(observations: Observed, *, seed: int = 0) -> tuple[OneRegime, ...]:
+def fit_regimes(observations: Observed) -> tuple[OneRegime, ...]:
     """A joint fit for each regime of ``observations``, with all usable curves; never raises."""
     found: list[OneRegime] = []
     for regime, members in regimes(observations).items():
@@ -229,24 +228,23 @@ def fit_regimes(observations: Observed, *, seed: int = 0) -> tuple[OneRegime, ..
             found.append(OneRegime(regime, None, why, () if alone else left_out))
             continue
         try:
-            found.append(OneRegime(regime, fit_jointly(kept, seed=seed), None, left_out))
+            found.append(OneRegime(regime, fit_jointly(kept), None, left_out))
         except AnalysisError as error:
             found.append(OneRegime(regime, None, str(error), left_out))
     return tuple(found)
 
 
-def fit_jointly(observations: Observed, *, seed: int = 0) -> JointFit:
+def fit_jointly(observations: Observed) -> JointFit:
     """One set of parameters for all ``observations``, which are ``usable`` and of one regime and one backend.
 
     The algorithms of the library's ops come from ``selection.select_algorithms``, the model of shared links from
-    ``sharing.link_sharing``. ``seed`` is for resampling launches. Raises AnalysisError, with what to measure, for data
-    that cannot be fitted.
+    ``sharing.link_sharing``. Raises AnalysisError, with what to measure, for data that cannot be fitted.
     """
-    return _fitted(tuple(observations), seed)
+    return _fitted(tuple(observations))
 
 
 @lru_cache(maxsize=16)
-def _fitted(observations: tuple[design.Observation, ...], seed: int) -> JointFit:
+def _fitted(observations: tuple[design.Observation, ...]) -> JointFit:
     """Cached because a fit takes seconds, and the table and the plot of the same runs need the same fit."""
     refuse_mixed(observations)
     carried = link_sharing(observations)
@@ -254,8 +252,8 @@ def _fitted(observations: tuple[design.Observation, ...], seed: int) -> JointFit
     if "card" in wanted:
         observations, left_out = through_one_card(observations)
         notes += left_out
-    outcome = select_algorithms(observations, wanted, seed)
-    found = _solved(observations, outcome.models, wanted, seed)
+    outcome = select_algorithms(observations, wanted)
+    found = _solved(observations, outcome.models, wanted)
     notes += [*outcome.notes, *design.unknown_choices(observations), *_about(observations, outcome.models, wanted)]
     chosen = {op: model for (op, name), model in outcome.models.items() if name is None}
     return JointFit(
@@ -274,17 +272,16 @@ def _fitted(observations: tuple[design.Observation, ...], seed: int) -> JointFit
         notes=tuple(notes),
         observations=observations,
         cards=() if carried.cards_known or observations[0].hosts == 1 else by_cards(observations, outcome.models),
-        seed=seed,
     )
 
 
-def _solved(observations: Observed, models: Models, wanted: Wanted, seed: int) -> _Solved:
+def _solved(observations: Observed, models: Models, wanted: Wanted) -> _Solved:
     times = design.times_of(observations)
     rows, _ = identify.settled(design.branches_of(observations, models), times, wanted)
     separation = identify.separated(rows, times, wanted)
     kept = identify.columns_of(separation.kept)
     coefficients = design.solve(rows, times, kept)
-    draws, interval_note = _draws(observations, rows, kept, seed)
+    draws, interval_note = _draws(observations, rows, kept)
     remedies = _remedies(observations, models, coefficients)
     apart: list[NotSeparated] = []
     for one in separation.mixed:
@@ -321,12 +318,12 @@ def _estimate(name: Parameter, coefficients: Floats, draws: Floats) -> Estimate:
     return Estimate(value, low, high, at_bound=value == 0)
 
 
-def _draws(observations: Observed, rows: Floats, kept: Sequence[int], seed: int) -> tuple[Floats, str]:
+def _draws(observations: Observed, rows: Floats, kept: Sequence[int]) -> tuple[Floats, str]:
     """Coefficients of every resample of launches, and the note on the intervals."""
     fewest = min(len(one.launches) for one in observations)
     if fewest < LAUNCHES_FOR_A_BOOTSTRAP:
         return np.empty((0, len(PARAMETERS))), interval_note(fewest)
-    times = design.resampled_times(observations, _RESAMPLES, seed)
+    times = design.resampled_times(observations, _RESAMPLES)
     return np.asarray([design.solve(rows, drawn, kept) for drawn in times]), interval_note(fewest)
 
 

@@ -12,7 +12,6 @@ from statistics import median
 
 import msgspec
 
-from busbw.errors import AnalysisError
 from busbw.runs.records import Record
 from busbw.units import format_rate, parse_size, parse_sizes
 from busbw_analysis.data.series import Point, SeriesKey
@@ -81,7 +80,8 @@ class _File(Record, frozen=True, kw_only=True):
 @cache
 def published_curves() -> tuple[Published, ...]:
     """All published curves, in the order of the file."""
-    return parse(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    rows = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    return msgspec.convert(rows, _File).curve
 
 
 def published_like(key: SeriesKey, gpu: str) -> tuple[Published, ...]:
@@ -129,21 +129,3 @@ def published_words(found: PublishedPoint) -> str:
         f"the time is {found.ratio:.2g} × the published time: {found.rate_in_words} at this size on "
         f"{found.of.ranks} × {found.of.gpu} ({', '.join(found.sources)})"
     )
-
-
-def parse(text: str) -> tuple[Published, ...]:
-    """The curves of a TOML file. Raises AnalysisError for an invalid one, with the reason."""
-    try:
-        rows = msgspec.convert(tomllib.loads(text), _File).curve
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise AnalysisError(f"published curves: {error}") from error
-    for row in rows:
-        values, sizes = row.times_us or row.busbw_gbs, row.sizes_bytes
-        if bool(row.times_us) == bool(row.busbw_gbs):
-            raise AnalysisError(f"published curve {row.name}: give either times_us or busbw_gbs, not both")
-        if len(values) != len(sizes) or min(values) <= 0:
-            message = f"published curve {row.name}: {len(sizes)} sizes need {len(sizes)} positive values, not {values}"
-            raise AnalysisError(message)
-        if bool(row.left_out) != bool(row.left_out_because):
-            raise AnalysisError(f"published curve {row.name}: give left_out_because if and only if sizes are left out")
-    return rows

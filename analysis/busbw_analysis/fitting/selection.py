@@ -142,7 +142,7 @@ class _Field:
         return total
 
 
-def select_algorithms(observations: Observed, wanted: Wanted, seed: int = 0) -> Outcome:
+def select_algorithms(observations: Observed, wanted: Wanted) -> Outcome:
     """The algorithm behind every curve of ``observations``, selected with ``wanted`` as the parameters.
 
     Each contested op is first fitted alone. Then all are fitted together, changing two at a time, until the error stops
@@ -157,12 +157,12 @@ def select_algorithms(observations: Observed, wanted: Wanted, seed: int = 0) -> 
     undecided: dict[int, list[str]] = {}
     contested = field.contested()
     for curve, options in field.options.items():
-        op, by_hand = curve
-        if by_hand is not None:
+        op, explicit = curve
+        if explicit is not None:
             continue
         equals = [option for option in range(len(options)) if option != choice[curve]]
         if curve in contested:
-            candidates[op], equals = _ranked(field, curve, choice, observations, seed)
+            candidates[op], equals = _ranked(field, curve, choice, observations)
             if max(candidates[op][0].held_out, candidates[op][0].seen) > _UNEXPLAINED:
                 best = candidates[op][0]
                 notes.append(
@@ -255,14 +255,14 @@ def _choose(field: _Field) -> dict[Curve, int]:
 
 
 def _ranked(
-    field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Observed, seed: int
+    field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Observed
 ) -> tuple[tuple[Candidate, ...], list[int]]:
     """All options of ``curve``, the best first, and those that tie with the chosen one."""
     options = field.options[curve]
     errors = [field.errors(curve, {**choice, curve: option}, field.times) for option in range(len(options))]
     chosen = errors[choice[curve]]
     enough = min(len(one.launches) for one in observations) >= LAUNCHES_FOR_A_BOOTSTRAP
-    draws = design.resampled_times(observations, _RESAMPLES, seed) if enough else None
+    draws = design.resampled_times(observations, _RESAMPLES) if enough else None
     best = [field.score(curve, choice, times) for times in draws] if draws is not None else []
     tied: list[int] = []
     for option in range(len(options)):

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from busbw.errors import AnalysisError
-
 Count = Callable[[int, int, float], float]
 """n ranks on k hosts and S bytes → a number."""
 
@@ -142,12 +140,6 @@ class Parameters:
     origin: str
     gamma_seconds_per_byte: float = 0.0
     copy_bytes_per_second: float | None = None
-
-    def __post_init__(self) -> None:
-        """Raise AnalysisError unless R and M are positive."""
-        for name, rate in (("R", self.host_bytes_per_second), ("M", self.copy_bytes_per_second)):
-            if rate is not None and not rate > 0:
-                raise AnalysisError(f"{name} of a host is {rate} B/s; it must be above 0, or absent")
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """The time of one call with ``model``."""

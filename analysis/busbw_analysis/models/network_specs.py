@@ -48,8 +48,7 @@ def read_network(text: str, placement: Placement) -> Network:
     kind, _, rest = text.strip().partition(":")
     network = NETWORKS.get(kind)
     if network is None:
-        message = f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s"
-        raise UsageError(message)
+        raise UsageError(f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s")
     allowed = {field.name: field for field in fields(network) if field.name != "placement"}
     takes = ", ".join(f"{key}=…" if one.default is MISSING else f"[{key}=…]" for key, one in allowed.items())
     values: dict[str, Any] = {}

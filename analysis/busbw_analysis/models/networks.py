@@ -278,8 +278,7 @@ class FatTree(_Checked):
         _Checked.__post_init__(self)
         _one_of("routing", self.routing, get_args(Routing))
         if self.leaf < 1 or self.placement.hosts % self.leaf:
-            message = f"leaf {self.leaf}: give a number of hosts per leaf that divides {self.placement.hosts}"
-            raise UsageError(message)
+            raise UsageError(f"leaf {self.leaf}: give a number of hosts per leaf that divides {self.placement.hosts}")
         if not 1 <= self.spines <= _MOST_SPINES or self.spines * self.leaves > _MOST_WAYS:
             message = f"spines {self.spines}: must be 1 to {_MOST_SPINES}, and spines × leaves at most {_MOST_WAYS}"
             raise UsageError(message)

@@ -19,7 +19,6 @@ from busbw_analysis.peaks.peaks import host_copies
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that give α and β, the best first → message times per call."""
 
-_SMALLEST_HOST_RATE_MESSAGE = 1 << 20
 _LARGEST_LATENCY_MESSAGE = 1024
 _SMALLEST_RATE_MESSAGE = 1 << 20
 
@@ -142,14 +141,14 @@ def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float |
     rates: list[tuple[float, str]] = []
     for other in series_of(dataset):
         last = other.points[-1]
-        if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
+        if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
             rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring"))
     for summary in summarise(dataset):
         case = summary.case
         if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
             within = ~between_hosts(dataset, summary.groups)
             at_once = len(np.unique(pairs_of(summary.groups)[within])) // 2
-            if at_once > 1 and case.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
+            if at_once > 1 and case.size_bytes >= _SMALLEST_RATE_MESSAGE:
                 time_ns = float(np.median(times_of(summary.groups)[within]))
                 rates.append((at_once * case.size_bytes / time_ns * 1e9, "concurrent pairs of the pair matrix"))
     host = dataset.hosts_of(series.key.ranks)

@@ -138,18 +138,18 @@ def simulate(
         rounds = [traffic.different[number] for number in traffic.order]
         joined = np.concatenate(rounds, axis=1)
         joined[0] = np.repeat(np.arange(len(rounds)), [one.shape[1] for one in rounds])
-        courses = [(joined, 1)]
+        parts = [(joined, 1)]
     else:
         times_of = Counter(traffic.order)
-        courses = [(messages, times_of[number]) for number, messages in enumerate(traffic.different)]
-    for messages, times in courses:
-        course = _Course(messages, size_bytes / traffic.blocks, network, links, costs or Costs())
-        seconds += times * course.run()
-        carried += times * course.carried
+        parts = [(messages, times_of[number]) for number, messages in enumerate(traffic.different)]
+    for messages, times in parts:
+        run = _Run(messages, size_bytes / traffic.blocks, network, links, costs or Costs())
+        seconds += times * run.run()
+        carried += times * run.carried
     return Simulation(seconds, links, carried)
 
 
-class _Course:
+class _Run:
     """A simulation in progress.
 
     A turn is the part of one rank in one round. It begins when the rank's previous turn has ended, and ends when all
@@ -249,26 +249,26 @@ def formula_seconds(
     where = (ranks, hosts, size_bytes)
     sources, targets = traffic.pairs()
     rounds, sent = row.rounds(*where), row.sent(*where) * size_bytes
-    beside = rounds * costs.overhead + row.added(*where) * size_bytes * costs.gamma
+    extra = rounds * costs.overhead + row.added(*where) * size_bytes * costs.gamma
     if row.inner_sent(*where) > 0:
         # Hosts as the algorithm assumes them; with cyclic placement its neighbours are on different hosts.
         inside = sources // (ranks // hosts) == targets // (ranks // hosts)
-        near = _way(network, sources[inside], targets[inside], in_step=True)
-        far = _way(network, sources[~inside], targets[~inside], in_step=True)
+        near = _slowest_route(network, sources[inside], targets[inside], in_step=True)
+        far = _slowest_route(network, sources[~inside], targets[~inside], in_step=True)
         inner_rounds, between = row.inner_rounds(*where), row.between(*where) * size_bytes
         if row.overlapped:
-            return float(max(near.seconds(rounds, sent), far.seconds(rounds, between)) + beside)
-        return float(near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between) + beside)
-    way = _way(network, sources, targets)
-    moving = sent / way.rate
+            return float(max(near.seconds(rounds, sent), far.seconds(rounds, between)) + extra)
+        return float(near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between) + extra)
+    route = _slowest_route(network, sources, targets)
+    moving = sent / route.rate
     memory = next((link.bytes_per_second for link in network.links() if link.name == "memory"), None)
     if memory is not None:
         moving = max(moving, row.moved(*where) * size_bytes / memory)
-    return float(rounds * way.delay + moving + beside)
+    return float(rounds * route.delay + moving + extra)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _SlowestRoute:
     """The slowest of several routes: seconds before the bytes flow, and bytes per second."""
 
     delay: float
@@ -279,7 +279,7 @@ class _Way:
         return rounds * self.delay + sent_bytes / self.rate
 
 
-def _way(network: Network, sources: Whole, targets: Whole, *, in_step: bool = False) -> _Way:
+def _slowest_route(network: Network, sources: Whole, targets: Whole, *, in_step: bool = False) -> _SlowestRoute:
     """The slowest route of uncontended messages; with ``in_step``, all messages through a host's card share it."""
     links, routes = network.links(), network.routes(sources, targets)
     rates = np.array([link.bytes_per_second for link in links])
@@ -289,7 +289,7 @@ def _way(network: Network, sources: Whole, targets: Whole, *, in_step: bool = Fa
         at_once = np.minimum(*(_different(taken, ranks[message], len(links)) for ranks in (sources, targets)))
         cards = np.array([link.name.startswith("host ") for link in links])
         rates = rates / np.where(cards, np.maximum(at_once, 1), 1)
-    return _Way(float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf)))
+    return _SlowestRoute(float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf)))
 
 
 def _different(links: Whole, ranks: Whole, count: int) -> Whole:

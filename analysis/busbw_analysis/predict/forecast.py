@@ -22,7 +22,7 @@ from busbw_analysis.fitting.curve import Fit, Segment, fit_points, fit_series, l
 from busbw_analysis.fitting.score import VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.segments import Cuts
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
-from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, ScalingModel, Value, answering
+from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, ScalingModel, Value, model_for_question
 
 NEW_REGIME = "a new regime"
 """Marks a question to which the parameters of the measurements may not apply."""
@@ -234,17 +234,22 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
 
 
 def by_scaling_model(
-    models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int, reaches: Sequence[str], like: Series | None
+    models: Sequence[ScalingModel],
+    ranks: int,
+    hosts: int,
+    size_bytes: int,
+    extrapolations: Sequence[str],
+    like: Series | None,
 ) -> Forecast:
     """The forecast of the chosen model of ``models`` for ``ranks`` on ``hosts``, or of one tied with it.
 
-    ``reaches`` lists what is extrapolated; ``like`` is the measured curve of exactly these ranks, if any. Raises
+    ``extrapolations`` lists what is extrapolated; ``like`` is the measured curve of exactly these ranks, if any. Raises
     AnalysisError if none of these algorithms exists for this number of ranks.
     """
-    model, instead = answering(models, ranks, hosts, size_bytes)
+    model, instead = model_for_question(models, ranks, hosts, size_bytes)
     cost = model.cost
     run = cost.at(ranks, hosts, size_bytes)
-    beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in reaches) else []
+    beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in extrapolations) else []
     parameters = model.origin
     if not cost.of_hosts_known(ranks, hosts, size_bytes):
         parameters += f"; {run.algorithm}: {INSIDE_AS_BETWEEN}"
@@ -259,7 +264,7 @@ def by_scaling_model(
         formula=run.formula,
         parameters=parameters,
         interval_note=model.interval_note,
-        extrapolated=(*reaches, *([instead] if instead else [])),
+        extrapolated=(*extrapolations, *([instead] if instead else [])),
         held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
         measured=None if like is None else _point(like, size_bytes),
         ties=tuple(

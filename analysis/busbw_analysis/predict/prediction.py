@@ -16,7 +16,7 @@ from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.models.select import candidates, model_for
 from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_scaling_model, curve_of, size_words
-from busbw_analysis.predict.scaling_models import ScalingModel, Value, answering, from_joint, from_messages
+from busbw_analysis.predict.scaling_models import ScalingModel, Value, from_joint, from_messages, model_for_question
 from busbw_analysis.predict.selection import LIBRARY, MeasuredCurves, shape_of
 
 _SIZES = 5
@@ -99,7 +99,7 @@ def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: 
     return hosts
 
 
-def reaches(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int) -> tuple[str, ...]:
+def extrapolations(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int) -> tuple[str, ...]:
     """Notes on the respects in which the question lies outside the measurements."""
     far = asked.hosts > 1
     curves = [one for one in data.curves or data.of_op if (one.key.hosts > 1) == far]
@@ -271,7 +271,9 @@ def answer(data: MeasuredCurves, asked: PredictionQuery) -> Prediction:
         why = "; ".join(dict.fromkeys([*notes, next(iter(unanswered.values()))]))
         raise AnalysisError(f"no prediction for {data.op} on {asked.ranks} ranks: {why}", code="nothing-follows")
     forecasts = [
-        by_scaling_model(one.models, asked.ranks, asked.hosts, size, one.beyond(reaches(data, asked, size)), measured)
+        by_scaling_model(
+            one.models, asked.ranks, asked.hosts, size, one.beyond(extrapolations(data, asked, size)), measured
+        )
         for size, one in found.items()
         if one.refused is None
     ]
@@ -281,7 +283,7 @@ def answer(data: MeasuredCurves, asked: PredictionQuery) -> Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class SizeModels:
     """The models for one size.
 
     ``models``: the known models, one of which is ``chosen`` unless ``refused``.
@@ -293,13 +295,13 @@ class Answering:
     regime: str | None = None
     refused: str | None = None
 
-    def beyond(self, reaches: Sequence[str]) -> tuple[str, ...]:
-        """All extrapolations: ``reaches``, and the regime if they do not already mention it."""
-        mentioned = self.regime is None or any(NEW_REGIME in note for note in reaches)
-        return tuple(reaches) if mentioned else (*reaches, f"regime: {self.regime}")
+    def beyond(self, notes: Sequence[str]) -> tuple[str, ...]:
+        """The ``extrapolations`` of the question, and the regime if these do not mention it."""
+        mentioned = self.regime is None or any(NEW_REGIME in note for note in notes)
+        return tuple(notes) if mentioned else (*notes, f"regime: {self.regime}")
 
 
-def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[dict[int, Answering], tuple[str, ...]]:
+def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[dict[int, SizeModels], tuple[str, ...]]:
     """For each size, every algorithm that may be behind the op, with parameters from these data; and notes.
 
     The parameters come from a joint fit or from messages between two ranks, whichever has the lower held-out error. No
@@ -309,10 +311,10 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     sizes = asked.sizes_bytes
     if data.op in UNMODELLED:
         why = f"{data.op}: {UNMODELLED[data.op]}, so other numbers of ranks cannot be predicted"
-        return {size: Answering((), refused=why) for size in sizes}, ()
-    by_joint, no_joint, left_out, too_few = _by_joint_fit(_Joinable(data, asked), asked)
+        return {size: SizeModels((), refused=why) for size in sizes}, ()
+    by_joint, no_joint, left_out, too_few = _by_joint_fit(_JointFitData(data, asked), asked)
     messages, unknown = _by_messages(data, asked)
-    found: dict[int, Answering] = {}
+    found: dict[int, SizeModels] = {}
     instead: dict[int, str] = {}
     left: dict[int, str] = {}
     for size in sizes:
@@ -320,13 +322,13 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
         fitted, refused = by_joint.get(size), no_joint.get(size)
         if fitted is None:
             reasons = dict.fromkeys(reason for reason in (refused, why_not) if reason)
-            found[size] = Answering(messages, refused="; ".join(reasons) if why_not else None)
+            found[size] = SizeModels(messages, refused="; ".join(reasons) if why_not else None)
             instead |= {size: refused} if refused and not why_not else {}
         elif why_not:
             found[size] = fitted
         else:
             by_messages, left[size] = _better(fitted.models, messages)
-            found[size] = Answering(messages) if by_messages else fitted
+            found[size] = SizeModels(messages) if by_messages else fitted
     # Reasons differ only in the times they name, so the reason of the last size represents all of them.
     instead = dict.fromkeys(instead, next(reversed(instead.values()), ""))
     return found, (
@@ -340,17 +342,17 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
 def _refusal(models: Sequence[ScalingModel], asked: PredictionQuery, size_bytes: int) -> str:
     """Why ``models``, one of which is chosen, do not predict a size; empty if they do."""
     try:
-        answering(models, asked.ranks, asked.hosts, size_bytes)
+        model_for_question(models, asked.ranks, asked.hosts, size_bytes)
     except AnalysisError as error:
         return str(error)
     return ""
 
 
-class _Joinable:
+class _JointFitData:
     """The data of joint fits for ``op``.
 
     ``apart``: observations by regime, those most similar to the ``wanted`` regime first.
-    ``by_hand``: the explicit algorithm of the question; None for the library's own.
+    ``explicit``: the explicit algorithm of the question; None for the library's own.
     ``measured``: whether that explicit algorithm was measured.
     """
 
@@ -361,15 +363,15 @@ class _Joinable:
         def unlike(regime: Regime) -> int:
             return (regime.oversubscribed != wanted.oversubscribed) + (regime.placement != wanted.placement)
 
-        self.op, self.by_hand = data.op, None if data.algorithm == LIBRARY else data.algorithm
-        self.measured = self.by_hand is not None and any(data.curves)
+        self.op, self.explicit = data.op, None if data.algorithm == LIBRARY else data.algorithm
+        self.measured = self.explicit is not None and any(data.curves)
         self.wanted, self.apart = wanted, {regime: apart[regime] for regime in sorted(apart, key=unlike)}
 
     def own(self, one: Observation) -> bool:
         """Whether it is of the op, and of the requested explicit algorithm if that was measured."""
-        return one.op == self.op and (not self.measured or one.algorithm == self.by_hand)
+        return one.op == self.op and (not self.measured or one.algorithm == self.explicit)
 
-    def fits(self) -> Iterator[tuple[Regime, Answering, tuple[str, ...]]]:
+    def fits(self) -> Iterator[tuple[Regime, SizeModels, tuple[str, ...]]]:
         """For each regime, its models and the reasons for curves left out.
 
         The first fit of a regime uses the op's own curves and messages; the second uses all ops, in case the first does
@@ -383,9 +385,9 @@ class _Joinable:
                 if len({one.ranks for one in kept if self.own(one)}) < 2:
                     continue
                 try:
-                    models = from_joint(fit_jointly(kept), self.op, self.by_hand)
+                    models = from_joint(fit_jointly(kept), self.op, self.explicit)
                 except AnalysisError as error:
-                    yield regime, Answering((), refused=str(error)), ()
+                    yield regime, SizeModels((), refused=str(error)), ()
                     continue
                 yield regime, self.carried_over(regime, models), left_out
 
@@ -398,7 +400,7 @@ class _Joinable:
         why = f"it needs {self.op} on two numbers of ranks in one regime; these runs have {there or 'none'}"
         return "; ".join(dict.fromkeys([why, *(reason for members in own.values() for reason in usable(members)[1])]))
 
-    def carried_over(self, regime: Regime, models: tuple[ScalingModel, ...]) -> Answering:
+    def carried_over(self, regime: Regime, models: tuple[ScalingModel, ...]) -> SizeModels:
         """The models of a fit, marked as not validated for the wanted regime if that differs."""
         wanted = self.wanted
         where: list[str] = [] if regime.placement == wanted.placement else [wanted.placement]
@@ -406,16 +408,16 @@ class _Joinable:
             cores = "ranks that share cores" if wanted.oversubscribed else "ranks with a core each"
             models = tuple(replace(model, held_out=model.held_out.asked_for(cores)) for model in models)
             where.append(cores)
-        return Answering(models, f"the parameters are for {regime}, not for {' and '.join(where)}" if where else None)
+        return SizeModels(models, f"the parameters are for {regime}, not for {' and '.join(where)}" if where else None)
 
 
 def _by_joint_fit(
-    data: _Joinable, asked: PredictionQuery
-) -> tuple[dict[int, Answering], dict[int, str], tuple[str, ...], str]:
+    data: _JointFitData, asked: PredictionQuery
+) -> tuple[dict[int, SizeModels], dict[int, str], tuple[str, ...], str]:
     """Joint fits for each size: the first that predicts it; or why none does; the curves left out; and why there is no
     joint fit at all.
     """
-    found: dict[int, Answering] = {}
+    found: dict[int, SizeModels] = {}
     # Keep the last reason of each regime: the fit to all ops lacks less than the fit to the op and messages.
     refused: dict[int, dict[Regime, str]] = {size: {} for size in asked.sizes_bytes}
     left_out: dict[str, None] = {}
@@ -441,15 +443,15 @@ def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[Sc
     parameters = data.parameters(far=far)
     if isinstance(parameters, Unavailable):
         return (), parameters.reason
-    by_hand = None if data.algorithm == LIBRARY else data.algorithm
+    explicit = None if data.algorithm == LIBRARY else data.algorithm
     calls = data.calls(asked.ranks, asked.hosts)
     choices = [calls.choice(data.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
     unknown = [one.reason for one in choices if isinstance(one, Unavailable)]
     # A table that has an algorithm for some of the sizes is used for those; the others get the reason.
     why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
-    costs = candidates(data.op, data.cost_models, by_hand, None if why else calls)
+    costs = candidates(data.op, data.cost_models, explicit, None if why else calls)
     own = isinstance(model_for(data.op, data.cost_models), CostModel) or costs[0].family == data.cost_models
-    known = by_hand is not None or own
+    known = explicit is not None or own
     names = ", ".join(cost.algorithm for cost in costs)
     unknown_algorithm = (
         f"the algorithm that {data.backend} runs for {data.op} is unknown{why}; choose one with --algorithm: {names}"

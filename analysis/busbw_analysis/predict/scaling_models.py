@@ -148,7 +148,7 @@ class ScalingModel:
         return found.asked_for(*self.tested.beyond(ranks, hosts, size_bytes))
 
 
-def answering(
+def model_for_question(
     models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int
 ) -> tuple[ScalingModel, str | None]:
     """The model for this question: the chosen one, or if its algorithm does not exist here, the first one tied with it

@@ -220,17 +220,17 @@ def measured_curves(
         has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
         pairs = " and ".join(f"{name} {_formatted(value)}" for name, value in asked.items())
         raise AnalysisError(f"{op} was not measured with {pairs}; these runs have {has}", code="way-not-measured")
-    usual = min((_way(one.key) for one in fitting), key=_unusual)
+    usual = min((_settings_of(one.key) for one in fitting), key=_unusual)
     curves: dict[tuple[int, int], Series] = {}
     for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
-        if _way(one.key) == usual and algorithm_of(one.key) == wanted:
+        if _settings_of(one.key) == usual and algorithm_of(one.key) == wanted:
             curves.setdefault(shape_of(one), one)
-    left_out = len({_way(one.key) for one in of_op}) - 1
+    left_out = len({_settings_of(one.key) for one in of_op}) - 1
     notes = [f"{op} was measured with {left_out + 1} sets of settings; used here: {_named(usual)}"] if left_out else []
     like: dict[tuple[object, ...], Series] = {(op, wanted, *shape): one for shape, one in curves.items()}
-    ways, differ = _beside(alone, op, usual)
+    settings, differ = _beside(alone, op, usual)
     for one in alone:
-        if _way(one.key) == ways.get(one.key.op):
+        if _settings_of(one.key) == settings.get(one.key.op):
             like.setdefault((one.key.op, algorithm_of(one.key), *shape_of(one)), one)
     missing = sorted({shape_of(one) for one in of_op if algorithm_of(one.key) == wanted} - curves.keys())
     if missing:
@@ -280,7 +280,7 @@ def _known(of_op: Iterable[Series], op: str) -> list[str]:
     return list(dict.fromkeys([LIBRARY, *named, *(algorithm_of(one.key) for one in of_op)]))
 
 
-def _way(key: SeriesKey) -> SeriesKey:
+def _settings_of(key: SeriesKey) -> SeriesKey:
     """The settings of a curve: its key without op, ranks, hosts and explicit algorithm."""
     return replace(key, op="", ranks=(), group="", hosts=0, algorithm=None)
 
@@ -295,16 +295,16 @@ def _beside(alone: Iterable[Series], op: str, usual: SeriesKey) -> tuple[dict[st
     others = [one.key for one in alone if one.key.op != op]
     timed = usual.mode, usual.sync, usual.cache
     timed_alike = [key for key in others if (key.mode, key.sync, key.cache) == timed]
-    ways, notes = {op: usual}, []
+    settings, notes = {op: usual}, []
     for other, keys in grouped(timed_alike, lambda key: key.op).items():
-        best = min(keys, key=lambda key: (key.dtype != usual.dtype, _unusual(_way(key))))
+        best = min(keys, key=lambda key: (key.dtype != usual.dtype, _unusual(_settings_of(key))))
         if None not in {best.dtype, usual.dtype} and best.dtype != usual.dtype and other not in UNMODELLED:
             adds = best.redop is not None and usual.redop is not None
             notes.append(f"{'left out: ' * adds}{other}{', which' * adds} was measured only with {best.dtype}")
             if adds:
                 continue
-        ways[other] = _way(best)
-    return ways, notes
+        settings[other] = _settings_of(best)
+    return settings, notes
 
 
 def _unusual(way: SeriesKey) -> tuple[tuple[bool, ...], str]:
