@@ -320,8 +320,8 @@ def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:
         if isinstance(found, Unavailable):
             without[found.reason.split(" of ")[0]] += 1
     assert without == {
-        "Open MPI 5.0.8 chooses scatter_allgather for broadcast": 30,
-        "Open MPI 5.0.8 chooses recursive_doubling for reduce_scatter": 3,
+        "Open MPI 5.0.8 selects scatter_allgather for broadcast": 30,
+        "Open MPI 5.0.8 selects recursive_doubling for reduce_scatter": 3,
     }
     docs = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
     assert f"{without.total()} of {asked:,} calls" in " ".join(docs.split())

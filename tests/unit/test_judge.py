@@ -213,7 +213,7 @@ def test_alpha_and_beta_are_not_held_against_their_own_curve() -> None:
     judgement = judged([case("ping_pong", size) for size in SIZES])
     model = judgement.curves[0].model
     assert isinstance(model, Unavailable)
-    assert "circle" in model.reason
+    assert "circular" in model.reason
 
 
 def test_without_messages_there_is_no_model_and_the_reason_is_said() -> None:

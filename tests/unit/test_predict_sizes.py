@@ -108,7 +108,7 @@ def test_messages_answer_the_sizes_that_the_joint_fit_does_not_tell() -> None:
         (alone,) = answer(evidence, one.size_bytes).forecasts
         assert (alone.seconds, alone.basis) == (one.seconds, one.basis)
     (why,) = (note for note in found.notes if CARDS in note)
-    assert why.startswith("no joint fit (32 MiB to 64 MiB): all_reduce by multi-ring on 16 ranks cannot be told")
+    assert why.startswith("no joint fit (32 MiB to 64 MiB): ")
     assert "64 MiB would take" in why
     assert any(note.startswith("not used (64 B): messages between two ranks") for note in found.notes)
     assert any(note.startswith("no joint fit: all_reduce by multi-ring") for note in answer(evidence, LARGE).notes)

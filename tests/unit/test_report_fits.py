@@ -119,7 +119,7 @@ def test_without_intervals_their_columns_go_and_the_reason_stands() -> None:
     few, enough = (tables_of(usual_fits(launches).parts[0]) for launches in (3, 6))
     told = few["Parameters of all curves together"]
     assert [column.name for column in told.columns] == ["Parameter", "Value", "Note"]
-    assert "no interval: 3 launches, 5 are needed" in told.note
+    assert "no interval: 3 launches; 5 are needed" in told.note
     assert "Low" in [column.name for column in enough["Parameters of all curves together"].columns]
 
 

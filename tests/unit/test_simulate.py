@@ -501,7 +501,7 @@ class TestCommand:
         assert "recursive-doubling" not in done.stdout
         named = busbw(*arguments, "--algorithm", "ring,recursive-doubling")
         assert named.exit_code == 2
-        assert "all_reduce by recursive-doubling: " in named.stderr
+        assert "all_gather by recursive-doubling: " in named.stderr
 
     def test_a_shared_host_has_all_ranks(self) -> None:
         done = busbw(

@@ -405,11 +405,11 @@ def test_with_a_card_for_each_rank_what_may_stay_inside_makes_an_upper_bound_and
         for size in SIZES:
             assert predicted(exact, 4, 8, size, other) > machines.seconds("all_reduce", other, 4, 8, size)
         flat = fit_jointly(seen(machines, "all_reduce", other))
-        assert any(note.startswith(f"of all_reduce by {other} {said}") for note in flat.notes)
+        assert any(note.startswith(f"all_reduce by {other}: {said}") for note in flat.notes)
         alone = fit_jointly(seen(machines, "all_reduce", other, ((2, 1), (4, 1), (8, 1))))
         assert not any(said in note for note in alone.notes)
         laws = from_joint(exact, "all_reduce", other)
-        assert f"of {other} {said}" in by_scaling_model(laws, 32, 4, MIB, (), None).parameters
+        assert f"{other}: {said}" in by_scaling_model(laws, 32, 4, MIB, (), None).parameters
         assert said not in by_scaling_model(laws, 8, 8, MIB, (), None).parameters
     ring = from_joint(exact, "all_reduce", "ring")
     assert said not in by_scaling_model(ring, 32, 4, MIB, (), None).parameters

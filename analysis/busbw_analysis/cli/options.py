@@ -57,18 +57,10 @@ def with_options(command: Command, options: Sequence[Option]) -> Command:
 
 _FACTS = "busbw.log-facts"
 _LOG_OPTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "reader": (
-        "--format",
-        {"metavar": "NAME"},
-        "Logs only: format, such as nccl-tests or perftest.  [default: detected]",
-    ),
+    "reader": ("--format", {"metavar": "NAME"}, "Logs only: format, such as perftest.  [default: detected]"),
     "op": ("--op", {}, "Logs only: operation, if the log does not name it."),
-    "ranks": (
-        "--ranks",
-        {"type": click.IntRange(1, limits.MOST_RANKS)},
-        "Logs only: number of ranks, if the log does not contain it.",
-    ),
-    "hosts": ("--hosts", {"type": click.IntRange(1)}, "Logs only: number of hosts, if the log does not contain it."),
+    "ranks": ("--ranks", {"type": click.IntRange(1, limits.MOST_RANKS)}, "Logs only: number of ranks, if missing."),
+    "hosts": ("--hosts", {"type": click.IntRange(1)}, "Logs only: number of hosts, if missing."),
     "gpu": ("--gpu", {}, "Logs only: GPU, if the log does not name it, such as 'H100 SXM5' (busbw peaks)."),
     "nics": ("--nics", {}, "Logs only: network cards of each host, such as 8x400Gb/s."),
     "size": ("--size", {}, "Logs only: size of each copy, if the log does not contain it."),

@@ -46,12 +46,8 @@ def model_options(command: Command) -> Command:
         click.option("--model", help="Model (busbw training models lists them), such as 'Llama 3 70B'."),
         click.option("--models", "own", type=FILE, help="TOML file with your own models."),
         *(click.option(f"--{name.replace('_', '-')}", type=int, help=words) for name, words in _KEYS.items()),
-        click.option(
-            "--gated/--not-gated", default=None, help="Three or two matrices per feed-forward network.  [default: two]"
-        ),
-        click.option(
-            "--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Data type of the weights.  [default: bfloat16]"
-        ),
+        click.option("--gated/--not-gated", default=None, help="Three or two feed-forward matrices.  [default: two]"),
+        click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Type of weights.  [default: bfloat16]"),
     ]
     return with_options(wrapped, options)
 
@@ -59,8 +55,7 @@ def model_options(command: Command) -> Command:
 def named_one(model: Model | None) -> Model:
     """``model``. Raises UsageError if it is None."""
     if model is None:
-        message = "give --model (busbw training models lists them), or --layers and --hidden of your own model"
-        raise UsageError(message, code="model")
+        raise UsageError("give --model (see busbw training models), or --layers and --hidden of your own", code="model")
     return model
 
 

@@ -52,7 +52,7 @@ many = click.IntRange(1, MOST_GPUS)
 batch_option = click.option("--batch", type=many, help="Sequences per step.  [default: the model's]")
 sequence_option = click.option("--seq", type=many, help="Tokens per sequence.  [default: the model's]")
 gradients_option = click.option(
-    "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Data type of gradients.  [default: that of the weights]"
+    "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Data type of gradients.  [default: as weights]"
 )
 kernels_option = options.choice_option(
     "--kernels", Kernels, None, "Attention that stores its scores, or not (flash); eager: unfused operations."
@@ -65,27 +65,17 @@ plot_option = click.option("--plot", type=options.FILE, help="Plot to this file 
 
 @click.command("plan")
 @model_options
-@click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="Number of GPUs.")
+@click.option("--gpus", type=many, required=True, help="Number of GPUs.")
 @options.run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True)
-@click.option(
-    "--network",
-    metavar="KIND:KEY=VALUE,…",
-    help="As in busbw simulate; with --from, used where the run has no measurement.",
-)
+@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As in busbw simulate; with --from, if the run lacks it.")
 @click.option("--nic", help="Instead of --network: network card of each GPU (busbw peaks), such as '4X NDR'.")
 @click.option("--gpu", help="GPU (busbw peaks lists them).  [default: the run's; without --from, H100 SXM5]")
 @click.option("--gpu-memory", help="GPU memory, such as 80GiB.  [default: that of the GPU]")
 @click.option("--achieved", type=float, help="Achieved FLOP/s of a GPU in matrix products, such as 600e12.")
-@click.option(
-    "--efficiency",
-    type=float,
-    help="Fraction of the measured FLOP/s, or of the datasheet's.  [default: 1 of measured, 0.6 of datasheet]",
-)
+@click.option("--efficiency", type=float, help="Fraction of measured or of datasheet FLOP/s.  [default: 1 or 0.6]")
 @click.option("--overlap", type=float, help="Fraction of a call that is hidden.  [default: as measured, else 0.8]")
 @click.option(
-    "--cards",
-    type=click.Choice(["shared", "own"]),
-    help="Whether the ranks of a host share a network card.  [default: shared on CPUs]",
+    "--cards", type=click.Choice(["shared", "own"]), help="Network cards on a host.  [default: shared on CPUs]"
 )
 @click.option("--ranks-per-host", type=many, help="GPUs per node.  [default: the run's, else 8]")
 @batch_option
@@ -94,18 +84,11 @@ plot_option = click.option("--plot", type=options.FILE, help="Plot to this file 
 @options.choice_option("--recompute", Recompute, "none", "Activation recomputation; none means full where required.")
 @options.choice_option("--schedule", Schedule, "1f1b", "Pipeline schedule.")
 @options.choice_option("--context", Context, "ring", "Attention algorithm across cp.")
-@click.option(
-    "--sequence-parallel/--no-sequence-parallel",
-    default=True,
-    show_default=True,
-    help="Split norms and dropout over tp, too.",
-)
+@click.option("--sequence-parallel/--no-sequence-parallel", default=True, help="Split norms over tp.  [default: yes]")
 @kernels_option
 @gradients_option
 @causal_option
-@click.option(
-    "--top", type=click.IntRange(1, MOST_GPUS), default=10, show_default=True, help="Number of layouts to show."
-)
+@click.option("--top", type=many, default=10, show_default=True, help="Number of layouts to show.")
 @click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
 @plot_option
 @options.results_dir_option
@@ -240,8 +223,7 @@ def _machine(
         run.otherwise = described
     prices: Prices | None = run or described
     if prices is None:
-        message = "give a network: --from RUN, --network (such as rail:nic=50GB/s,inner=450GB/s) or --nic '4X NDR'"
-        raise UsageError(message, code="network")
+        raise UsageError("give --from RUN, --network (rail:nic=50GB/s,inner=450GB/s) or --nic '4X NDR'", code="network")
     rate, peak, assumed["compute"] = _rate(model, gpu, run, given)
     overlap, assumed["overlap"] = _overlap(run, given["overlap"])
     slowdown, assumed["slowdown"] = slowdown_of(run)
@@ -298,8 +280,9 @@ def _rate(
         share = given["efficiency"] or 1.0
         return share * found[0], peak, f"{share:.0%} of {found[1]}"
     if gpu is None:
-        message = f"the run has no matmul of {model.dtype}; give --achieved FLOP/s, or --gpu with --efficiency"
-        raise UsageError(message, code="compute")
+        raise UsageError(
+            f"the run has no {model.dtype} matmul; give --achieved, or --gpu and --efficiency", code="compute"
+        )
     if peak is None:
         raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
     share = given["efficiency"] or OF_DATASHEET

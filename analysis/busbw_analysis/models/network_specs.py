@@ -84,9 +84,9 @@ def in_words(network: Network) -> str:
         if field.name in _KEYS and (value := getattr(network, field.name)) is not None
     ]
     place = network.placement
-    spread = f"{place.hosts} hosts ({place.order})" if place.per_host > 1 else "one host each"
-    where = "one host" if kind == "shared" or place.hosts == 1 else spread
-    return f"{kind}: {', '.join(given)}; {place.ranks} ranks on {where}"
+    spread = f" on {place.hosts} hosts ({place.order})" if place.per_host > 1 else ", one per host"
+    where = " on one host" if kind == "shared" or place.hosts == 1 else spread
+    return f"{kind}: {', '.join(given)}; {place.ranks} ranks{where}"
 
 
 _NAMED: Final = 4

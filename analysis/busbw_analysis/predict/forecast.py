@@ -234,22 +234,17 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
 
 
 def by_scaling_model(
-    models: Sequence[ScalingModel],
-    ranks: int,
-    hosts: int,
-    size_bytes: int,
-    extrapolations: Sequence[str],
-    like: Series | None,
+    models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int, outside: Sequence[str], like: Series | None
 ) -> Forecast:
     """The forecast of the chosen model of ``models`` for ``ranks`` on ``hosts``, or of one tied with it.
 
-    ``extrapolations`` lists what is extrapolated; ``like`` is the measured curve of exactly these ranks, if any. Raises
+    ``outside`` lists what is extrapolated; ``like`` is the measured curve of exactly these ranks, if any. Raises
     AnalysisError if none of these algorithms exists for this number of ranks.
     """
     model, instead = model_for_question(models, ranks, hosts, size_bytes)
     cost = model.cost
     run = cost.at(ranks, hosts, size_bytes)
-    beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in extrapolations) else []
+    beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in outside) else []
     parameters = model.origin
     if not cost.of_hosts_known(ranks, hosts, size_bytes):
         parameters += f"; {run.algorithm}: {INSIDE_AS_BETWEEN}"
@@ -264,7 +259,7 @@ def by_scaling_model(
         formula=run.formula,
         parameters=parameters,
         interval_note=model.interval_note,
-        extrapolated=(*extrapolations, *([instead] if instead else [])),
+        extrapolated=(*outside, *([instead] if instead else [])),
         held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
         measured=None if like is None else _point(like, size_bytes),
         ties=tuple(

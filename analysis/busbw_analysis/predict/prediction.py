@@ -453,15 +453,13 @@ def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[Sc
     own = isinstance(model_for(data.op, data.cost_models), CostModel) or costs[0].family == data.cost_models
     known = explicit is not None or own
     names = ", ".join(cost.algorithm for cost in costs)
-    unknown_algorithm = (
-        f"the algorithm that {data.backend} runs for {data.op} is unknown{why}; choose one with --algorithm: {names}"
-    )
+    why_not = f"the algorithm of {data.backend} for {data.op} is unknown{why}; choose one with --algorithm: {names}"
     curves = [one for one in data.curves if (one.key.hosts > 1) == far]
     models = tuple(
         from_messages(cost, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
         for place, cost in enumerate(costs)
     )
-    return models, "" if known else unknown_algorithm
+    return models, "" if known else why_not
 
 
 def _better(joint: Sequence[ScalingModel], messages: Sequence[ScalingModel]) -> tuple[bool, str]:

@@ -7,7 +7,7 @@ machines and settings.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.runs import store
@@ -47,13 +47,6 @@ _USUAL = {
     "imbalance": 0.5,
 }
 """The default value of every setting."""
-_UNNAMED = frozenset(
-    {
-        *("op", "ranks", "group", "hosts", "algorithm"),
-        *("cost_models", "transport", "pre_enqueue", "device", *SETTINGS),
-    }
-)
-"""Fields of a key that ``_named`` does not list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +305,9 @@ def _unusual(way: SeriesKey) -> tuple[tuple[bool, ...], str]:
 
 
 def _named(way: SeriesKey) -> str:
-    named = {field.name: getattr(way, field.name) for field in fields(way) if field.name not in _UNNAMED}
-    named["in_place"] = "in place" if way.in_place else "out of place"
-    values = [str(value) for value in named.values() if value is not None]
+    placed = "in place" if way.in_place else "out of place"
+    named = way.backend, way.dtype, way.redop, way.mode, way.sync, way.cache, placed, way.root
+    values = [str(value) for value in named if value is not None]
     return ", ".join(values + settings_in_words(way))
 
 
