@@ -386,7 +386,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     read = _rate(read_rate, files, "storage_read")
     write = _rate(write_rate, files, "checkpoint_save") or _rate(None, files, "storage_write")
     if run is not None and read is None and write is None:
-        message = f"{run} has no storage but memory; measure storage_read, storage_write or checkpoint_save"
+        message = f"{run} measured memory but no storage; measure storage_read, storage_write or checkpoint_save"
         raise UsageError(message, code="storage")
     found: list[disks.Checkpoints] = []
     bytes_ = 0 if model is None else bytes_per_parameter * model_rows.parameters(model)

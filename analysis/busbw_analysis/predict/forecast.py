@@ -230,7 +230,7 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
     found = validation(how, errors, VALID_SIZES)
     # The smaller of them may be right although the largest has left the segment.
     found = replace(found, passed=found.passed and errors[-1] <= VALID_SIZES)
-    return found if far else found.asked_for(f"× {reach:.3g}")
+    return found if far else found.asked_for(f"sizes × {reach:.3g}")
 
 
 def by_scaling_model(
