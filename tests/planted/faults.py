@@ -371,8 +371,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a simulated round that comes again is counted once",
         _MODELS + "simulate.py",
-        "seconds += times * course.run()",
-        "seconds += course.run()",
+        "seconds += times * run.run()",
+        "seconds += run.run()",
         ("test_simulate.py",),
     ),
     Fault(

@@ -185,7 +185,7 @@ def test_the_parts_are_those_of_the_model_and_add_up_to_what_was_measured() -> N
     # 1 ms was measured where the model says 1.2 ms: less than nothing is unexplained.
     assert found.spent[0].unexplained_ns == pytest.approx(-0.2e6, rel=1e-3)
     assert found.spent[0].bound_share == pytest.approx(0.2, rel=1e-3)
-    assert "γ is not known" in found.sums
+    assert "γ is unknown" in found.sums
 
 
 def test_gamma_comes_from_sums_of_arrays_in_the_same_run() -> None:

@@ -133,27 +133,26 @@ def test_the_search_finds_the_best_of_all_divisions(times: list[float]) -> None:
 @pytest.mark.parametrize(
     ("sizes", "times", "words"),
     [
-        ([8], [1.0], "the curve has 1 size; a fit needs at least 5 different ones above 0"),
+        ([8], [1.0], "the curve has 1 size; a fit needs at least 5 different sizes above 0"),
         ([8, 16, 32], [1.0, 2.0, 3.0], "has 3 sizes; a fit needs at least 5"),
         ([8, 16, 32, 64], [1.0, 2.0, 3.0, 5.0], "has 4 sizes; a fit needs at least 5"),
-        ([0, 16, 32, 64, 128], [1.0, 2.0, 3.0, 4.0, 5.0], "has 0 B among its sizes; a fit needs sizes above 0"),
+        ([0, 16, 32, 64, 128], [1.0, 2.0, 3.0, 4.0, 5.0], "has the size 0 B; a fit needs sizes above 0"),
         ([8, 16, 16, 32, 64], [1.0, 2.0, 2.0, 3.0, 4.0], "has 16 B twice; a fit needs each size once"),
-        ([8, 32, 16, 64, 128], [1.0, 2.0, 2.0, 3.0, 4.0], "not in order; a fit needs them ascending"),
         ([8, 16, 32, 64, 128], [1.0, 0.0, 2.0, 3.0, 4.0], "at 16 B has a time of 0 s.*measure it again"),
         ([8, 16, 32, 64, 128], [1.0, math.nan, 2.0, 3.0, 4.0], "at 16 B has a time of nan s.*positive and finite"),
         ([8, 16, 32, 64, 128], [1.0, 2.0, -3.0, 3.0, 4.0], "at 32 B has a time of -3e-09 s"),
         (
             [8, 16, 32, 64, 128],
             [9000.0, 8000.0, 7000.0, 5000.0, 4000.0],
-            "falls with size, from 9 µs at 8 B to 4 µs at 128 B: a negative slope.*measure larger sizes",
+            "falls with size, from 9 µs at 8 B to 4 µs at 128 B, so it has no cost per byte; measure larger sizes",
         ),
         (
             [8, 16, 32, 64, 128],
             [3000.0, 9000.0, 2000.0, 9000.0, 12000.0],
-            "falls from 9 µs at 16 B to 2 µs at 32 B: .* less than 1/3 .*measure it again",
+            "falls from 9 µs at 16 B to 2 µs at 32 B, to less than 1/3, .*measure it again",
         ),
         ([0], [5.0], "has no size"),
-        ([8, 16], [5.0], "do not belong together"),
+        ([8, 16], [5.0], "2 sizes but 1 times"),
     ],
 )
 def test_data_that_carry_no_fit_are_refused_in_words(sizes: list[int], times: list[float], words: str) -> None:
@@ -173,10 +172,10 @@ def test_arithmetic_has_no_line_over_bytes(op: str) -> None:
     dataset = pool((synthetic_run([case(op, 1 << step) for step in range(10, 22)], launches=6),))
     refused = fit_series(series_of(dataset)[0])
     assert isinstance(refused, Unavailable)
-    assert "arithmetic" in refused.reason
+    assert refused.code == "see-roofline"
 
 
-@pytest.mark.parametrize(("launches", "note"), [(1, "no interval: 1 launch,"), (4, "no interval: 4 launches,")])
+@pytest.mark.parametrize(("launches", "note"), [(1, "no interval: 1 launch;"), (4, "no interval: 4 launches;")])
 def test_few_launches_give_no_interval_and_say_so(launches: int, note: str) -> None:
     fit = fit_of_run(World(), launches)
     assert isinstance(fit, Fit)
@@ -185,7 +184,7 @@ def test_few_launches_give_no_interval_and_say_so(launches: int, note: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("launches", "note"), [(6, "no interval: 4 launches,"), (8, "95 % from resampling 6 launches")]
+    ("launches", "note"), [(6, "no interval: 4 launches;"), (8, "95 % from resampling 6 launches")]
 )
 def test_a_launch_is_the_same_one_at_every_size(launches: int, note: str) -> None:
     cases = [case("all_reduce", size) for size in SIZES[::3]]
@@ -254,7 +253,7 @@ def test_a_model_that_misses_held_out_sizes_is_not_validated() -> None:
 def test_too_few_sizes_to_hold_any_out_is_said() -> None:
     fit = fit_points(SIZES[:5], times_of((Piece(1e-5, 1e-9),), SIZES[:5]))
     assert (fit.held_out_sizes.passed, fit.held_out_launches.passed, fit.validated) == (None, None, None)
-    assert "5 sizes leave too few" in fit.validation_note
+    assert "5 sizes are too few" in fit.validation_note
 
 
 def test_a_few_sizes_that_are_well_met_do_not_validate_a_fit_that_misses_the_others() -> None:
@@ -295,7 +294,10 @@ def test_one_launch_is_judged_by_sizes_and_two_by_launches_too() -> None:
     one, two = fit_of_run(World(), 1), fit_of_run(World(), 2)
     assert isinstance(one, Fit)
     assert isinstance(two, Fit)
-    assert (one.held_out_launches.passed, one.held_out_launches.note) == (None, "not validated: there is one launch")
+    assert (one.held_out_launches.passed, one.held_out_launches.note) == (
+        None,
+        "not validated: there is only one launch",
+    )
     assert (one.validated, two.validated) == (True, True)
     assert two.held_out_launches.count == 2 * len(SIZES)
 
@@ -375,7 +377,7 @@ def slower(row: Row, op: str, launch: int) -> Row:
 @pytest.mark.parametrize("end", [0.85, 0.6, 0.38])
 def test_a_steady_fall_is_refused_however_slow(count: int, end: float) -> None:
     times = [1e5 * end ** (step / (count - 1)) for step in range(count)]
-    with pytest.raises(AnalysisError, match=r"falls with size, from 100 µs at 8 B .* negative slope"):
+    with pytest.raises(AnalysisError, match=r"falls with size, from 100 µs at 8 B .* no cost per byte"):
         fit_points(SIZES[:count], times)
 
 
@@ -397,7 +399,7 @@ def test_flat_curves_in_noise_are_hardly_ever_refused(noise: float) -> None:
         try:
             refuse_curve("it", SIZES[:count], (1e-4 * np.exp(generator.normal(0, noise, count))).tolist())
         except AnalysisError as error:
-            refused += "negative slope" in str(error)
+            refused += "no cost per byte" in str(error)
     assert refused <= 6
 
 

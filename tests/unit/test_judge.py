@@ -203,7 +203,7 @@ def test_groups_that_run_at_once_share_the_rate_of_the_host() -> None:
     # (n−1) S bytes at 8 GB/s on four ranks; two pairs at once move 2 (n−1) S.
     assert alone[0].time_ns == pytest.approx(3 * 16 * MIB / 8, rel=0.01)
     assert split[0].time_ns == pytest.approx(2 * 16 * MIB / 8, rel=0.01)
-    assert "groups that run at the same time" in split[0].parameters
+    assert "concurrent groups" in split[0].parameters
     unknown = judged([cases[1], *pingpong], world).curves[0].model
     assert isinstance(unknown, Unavailable)
     assert "other groups run at the same time" in unknown.reason
@@ -213,7 +213,7 @@ def test_alpha_and_beta_are_not_held_against_their_own_curve() -> None:
     judgement = judged([case("ping_pong", size) for size in SIZES])
     model = judgement.curves[0].model
     assert isinstance(model, Unavailable)
-    assert "circle" in model.reason
+    assert "circular" in model.reason
 
 
 def test_without_messages_there_is_no_model_and_the_reason_is_said() -> None:

@@ -122,7 +122,7 @@ def test_a_library_that_does_not_do_what_its_table_says_is_found_out() -> None:
 def test_too_few_numbers_of_ranks_leave_what_the_library_is_known_to_run_and_no_ring() -> None:
     joint = joint_of([run(ranks, Obeying(sample_noise=0.01, library=CH4)) for ranks in (4, 8)])
     assert joint.algorithms == {"all_reduce": "choice of MPICH 5.0.2"}
-    assert any("all_reduce (choice of MPICH 5.0.2) cannot be told" in note for note in joint.notes)
+    assert any("all_reduce (choice of MPICH 5.0.2) is undecided" in note for note in joint.notes)
 
 
 def test_an_algorithm_without_a_formula_is_said_and_takes_the_table_out_of_the_race() -> None:
@@ -130,7 +130,7 @@ def test_an_algorithm_without_a_formula_is_said_and_takes_the_table_out_of_the_r
     joint = joint_of([run(ranks, world, ("broadcast",), library=OPEN_MPI) for ranks in (8, 16, 24)])
     assert joint.algorithms["broadcast"] == "binomial-tree"
     assert all(not rival.algorithm.startswith("choice") for rival in joint.candidates["broadcast"])
-    said = "what mpi runs for broadcast is not known: Open MPI 5.0.8 chooses scatter_allgather for broadcast of"
+    said = "the algorithm of mpi for broadcast is unknown: Open MPI 5.0.8 selects scatter_allgather for broadcast of"
     assert any(note.startswith(said) for note in joint.notes)
 
 
@@ -153,7 +153,9 @@ def test_messages_and_the_table_answer_for_numbers_of_ranks_that_were_not_measur
 
 def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() -> None:
     shared = run(2, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
-    with pytest.raises(AnalysisError, match=r"what mpi runs for all_reduce is not known: MPICH 5.0.2 does all_reduce"):
+    with pytest.raises(
+        AnalysisError, match=r"the algorithm of mpi for all_reduce is unknown: MPICH 5.0.2 runs all_reduce"
+    ):
         answer([shared], "all_reduce", 4, MIB)
     (one,) = joint_fits_of(read_groups([run(2, Obeying(library=CH4), threads="funneled")]))
     assert one.joint is not None
@@ -179,9 +181,9 @@ def test_where_the_table_names_what_has_no_formula_its_equal_answers_and_the_rea
     assert found.algorithm is not None
     assert any(
         said.startswith(
-            "algorithm: choice of Open MPI 5.0.8 is not known there (Open MPI 5.0.8 chooses scatter_allgather"
+            "algorithm: choice of Open MPI 5.0.8 is unknown there (Open MPI 5.0.8 selects scatter_allgather"
         )
-        and f"{found.algorithm} answers" in said
+        and f"used instead: {found.algorithm}" in said
         for said in found.extrapolated
     )
     assert not found.held_out.passed
@@ -195,15 +197,13 @@ def test_a_size_without_a_formula_leaves_the_others_their_answers(shapes: Sequen
     found = answer(runs, "broadcast", 20, 1024, MIB, 4 * MIB)
     assert [one.size_bytes for one in found.forecasts] == [1024]
     assert list(found.unanswered) == [MIB, 4 * MIB]
-    assert all("chooses scatter_allgather for broadcast of" in why for why in found.unanswered.values())
+    assert all("selects scatter_allgather for broadcast of" in why for why in found.unanswered.values())
     rows = render([predict_tables.predict_table(found)]).splitlines()
     assert [row.split()[0] for row in rows if row.endswith("no answer")] == ["1", "4"]
-    assert any(
-        row.startswith("# no answer (1 MiB): broadcast by choice of Open MPI 5.0.8 is not known") for row in rows
-    )
+    assert any(row.startswith("# no answer (1 MiB): broadcast by choice of Open MPI 5.0.8 is unknown") for row in rows)
     unanswered = predict_tables.document(found)["unanswered"]
     assert [one["size_bytes"] for one in unanswered] == [MIB, 4 * MIB]
-    with pytest.raises(AnalysisError, match="chooses scatter_allgather for broadcast of"):
+    with pytest.raises(AnalysisError, match="selects scatter_allgather for broadcast of"):
         answer(runs, "broadcast", 20, MIB, 4 * MIB)
 
 

@@ -43,27 +43,27 @@ class TestPlacement:
         ranks = np.arange(6)
         place = Placement(6, 3)
         assert place.host_of(ranks).tolist() == [0, 0, 0, 1, 1, 1]
-        assert place.seat_of(ranks).tolist() == [0, 1, 2, 0, 1, 2]
+        assert place.local_rank_of(ranks).tolist() == [0, 1, 2, 0, 1, 2]
 
     def test_cyclic_deals_them_out(self) -> None:
         ranks = np.arange(6)
         place = Placement(6, 3, "cyclic")
         assert place.host_of(ranks).tolist() == [0, 1, 0, 1, 0, 1]
-        assert place.seat_of(ranks).tolist() == [0, 0, 1, 1, 2, 2]
+        assert place.local_rank_of(ranks).tolist() == [0, 0, 1, 1, 2, 2]
 
     @pytest.mark.parametrize("order", ["block", "cyclic"])
     def test_every_rank_sits_where_it_is_found(self, order: str) -> None:
         ranks = np.arange(24)
         place = Placement(24, 4, "block" if order == "block" else "cyclic")
-        assert place.rank_at(place.host_of(ranks), place.seat_of(ranks)).tolist() == ranks.tolist()
+        assert place.rank_at(place.host_of(ranks), place.local_rank_of(ranks)).tolist() == ranks.tolist()
 
     @pytest.mark.parametrize(
         ("ranks", "per_host", "order", "said"),
         [
-            (1, 1, "block", "fewer than 2 moves nothing; want 2 or more"),
-            (8, 3, "block", "8 ranks with 3 on a host: want a number on each that divides the ranks"),
-            (8, 0, "block", "8 ranks with 0 on a host"),
-            (8, 2, "random", "order 'random' is unknown; want block or cyclic"),
+            (1, 1, "block", "fewer than 2 ranks send nothing; give 2 or more"),
+            (8, 3, "block", "8 ranks with 3 per host: give ranks per host that divide the ranks"),
+            (8, 0, "block", "8 ranks with 0 per host"),
+            (8, 2, "random", "order 'random' is unknown; use block or cyclic"),
         ],
     )
     def test_what_cannot_be_is_refused(self, ranks: int, per_host: int, order: str, said: str) -> None:
@@ -85,8 +85,8 @@ class TestRoutes:
         for source, to, numbers in zip(sources, targets, routes.links, strict=True):
             taken = [links[number].name for number in numbers if number != NOWHERE]
             assert len(set(taken)) == len(taken) >= 2
-            at, seat = (int(of(np.array([source]))[0]) for of in (place.host_of, place.seat_of))
-            to_at, to_seat = (int(of(np.array([to]))[0]) for of in (place.host_of, place.seat_of))
+            at, seat = (int(of(np.array([source]))[0]) for of in (place.host_of, place.local_rank_of))
+            to_at, to_seat = (int(of(np.array([to]))[0]) for of in (place.host_of, place.local_rank_of))
             assert taken[0] in {f"rank {source} out", f"host {at} rail {seat} out"}
             assert taken[-1] in {f"rank {to} in", f"host {to_at} rail {to_seat} in"}
             if any(link.name.startswith("host") for link in links):
@@ -155,28 +155,28 @@ class TestWords:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("", "network '' is unknown; want one of flat, shared, two-level, rail, fat-tree"),
+            ("", "network '' is unknown; use one of flat, shared, two-level, rail, fat-tree"),
             ("torus:rate=1GB/s", "network 'torus' is unknown"),
             ("flat", r"lacks rate; flat takes rate=…, \[delay=…\]"),
             ("flat:delay=2us", "lacks rate"),
             ("flat:rate=50", "rate: rate '50': expected a number with one of B/s"),
             ("flat:rate=0GB/s", "expected a rate above 0"),
             ("flat:rate=1GB/s,delay=5", "delay: time '5': expected a number"),
-            ("flat:rate=1GB/s,rate=2GB/s", "'rate=2GB/s' stands there twice"),
-            ("flat:rate=1GB/s,nic=2GB/s", "'nic=2GB/s' is none of its keys with a value; flat takes rate"),
-            ("flat:rate", "'rate' is none of its keys with a value"),
-            ("flat:rate=1GB/s,placement=8", "'placement=8' is none of its keys"),
-            ("two-level:nic=1GB/s", "inner is missing: with 4 ranks on a host"),
-            ("rail:nic=1GB/s,inner=2GB/s,spine=0", "spine 0.0: want a finite ratio above 0"),
-            ("rail:nic=1GB/s,inner=2GB/s,spine=nan", "spine nan: want a finite ratio above 0"),
-            ("rail:nic=1GB/s,inner=2GB/s,spine=x", "spine: 'x' is no number"),
-            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=4", "leaf 4: want a number of hosts below each leaf that divides 6"),
+            ("flat:rate=1GB/s,rate=2GB/s", "'rate=2GB/s' is given twice"),
+            ("flat:rate=1GB/s,nic=2GB/s", "'nic=2GB/s' is not a known key with a value; flat takes rate"),
+            ("flat:rate", "'rate' is not a known key with a value"),
+            ("flat:rate=1GB/s,placement=8", "'placement=8' is not a known key"),
+            ("two-level:nic=1GB/s", "inner is missing: with 4 ranks per host"),
+            ("rail:nic=1GB/s,inner=2GB/s,spine=0", "spine 0.0: must be a finite ratio above 0"),
+            ("rail:nic=1GB/s,inner=2GB/s,spine=nan", "spine nan: must be a finite ratio above 0"),
+            ("rail:nic=1GB/s,inner=2GB/s,spine=x", "spine: 'x' is not a number"),
+            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=4", "leaf 4: give a number of hosts per leaf that divides 6"),
             ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=0", "leaf 0"),
-            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,spines=0", "spines 0: want 1 to 4096"),
-            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,spines=1.5", "spines: '1.5' is no whole number"),
+            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,spines=0", "spines 0: must be 1 to 4096"),
+            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,spines=1.5", "spines: '1.5' is not an integer"),
             (
                 "fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,routing=best",
-                "routing 'best' is unknown; want hash or dest",
+                "routing 'best' is unknown; use hash or dest",
             ),
         ],
     )
@@ -186,7 +186,7 @@ class TestWords:
 
     def test_numbers_that_no_text_gives_are_refused_too(self) -> None:
         for rate, late in ((float("inf"), 0.0), (float("nan"), 0.0), (-1.0, 0.0), (1.0, -1.0), (1.0, float("nan"))):
-            with pytest.raises(UsageError, match=r"want a (rate|time) of"):
+            with pytest.raises(UsageError, match="must be"):
                 Flat(Placement(2), rate, late)
 
     def test_there_is_an_example_of_every_kind(self) -> None:
@@ -223,16 +223,16 @@ class TestChanges:
         [
             (
                 "host 9 out=10%",
-                "no link is called 'host 9 out'; want NAME=SHARE with one of rank # out, rank # in",
+                "no link matches 'host 9 out'; use NAME=SHARE with a name of rank # out, rank # in",
             ),
             ("host 3 out", "lacks =SHARE"),
             ("host 3 out=", "rate '': expected"),
-            ("host 3 out=10", "rate '10': expected .* or want a share such as 10%"),
-            ("host 3 out=0%", "want a share above 0%"),
-            ("host 3 out=-5%", "want a share above 0%"),
-            ("host 3 out=nan%", "want a share above 0%"),
-            ("host 3 out=inf%", "want a share above 0%"),
-            ("host 3 out=x%", "'x' is no number"),
+            ("host 3 out=10", "rate '10': expected .* a percentage such as 10% is allowed too"),
+            ("host 3 out=0%", "use a percentage above 0%"),
+            ("host 3 out=-5%", "use a percentage above 0%"),
+            ("host 3 out=nan%", "use a percentage above 0%"),
+            ("host 3 out=inf%", "use a percentage above 0%"),
+            ("host 3 out=x%", "'x' is not a number"),
         ],
     )
     def test_what_is_no_change_is_refused_in_words(self, change: str, said: str) -> None:

@@ -144,7 +144,7 @@ def test_a_larger_size_follows_from_the_last_piece_and_is_called_extrapolated() 
 def test_a_reach_that_was_not_tried_on_held_out_sizes_is_not_validated() -> None:
     (found,) = answer(evidence(), 2, SIZES[-1] << 20).forecasts
     assert not found.held_out.passed
-    assert found.held_out.no_test_of == ("× 1.05e+06",)
+    assert found.held_out.no_test_of == ("sizes × 1.05e+06",)
 
 
 def alone(world: World, sizes: Sequence[int], launches: int = 6) -> MeasuredCurves:
@@ -158,7 +158,7 @@ def test_the_size_that_is_as_far_as_the_question_has_to_pass_by_itself() -> None
     assert found.held_out.median_error is not None
     assert found.held_out.median_error < 0.1
     assert not found.held_out.passed
-    assert "the farthest off by 50" in found.held_out.words
+    assert "the largest off by 50" in found.held_out.words
     steady = World(pieces=(Piece(20e-6, 1e-10),), sample_noise=0.01)
     assert answer(alone(steady, [8 << step for step in range(25)]), 4, 4 * GIB).forecasts[0].held_out.passed
 
@@ -179,7 +179,7 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
     known = alone(jump, [8 << step for step in range(24)], launches)
     (found,) = answer(known, 4, 40 * KIB).forecasts
     assert not found.held_out.passed
-    assert found.held_out.no_test_of == ("where it jumps",)
+    assert found.held_out.no_test_of == ("sizes at a jump",)
     assert kinds(found) == ["jump"]
     assert re.findall(r"\d+ KiB", found.extrapolated[0]) == ["40 KiB", "32 KiB", "64 KiB"]
     if launches >= 5:
@@ -447,7 +447,7 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
     assert found.held_out.no_test_of == words
     assert found.held_out.passed == (not words)
     fewer = -(-ranks // hosts) < 3
-    assert ("a host" in kinds(found)) == (fewer or ranks / hosts > 8)
+    assert ("ranks per host" in kinds(found)) == (fewer or ranks / hosts > 8)
 
 
 def test_an_algorithm_that_does_not_exist_is_answered_for_by_its_equal() -> None:
@@ -460,7 +460,8 @@ def test_an_algorithm_that_does_not_exist_is_answered_for_by_its_equal() -> None
     assert found.algorithm is not None
     assert found.algorithm != chosen.cost.algorithm
     assert any(
-        "does not exist for 12 ranks" in said and f"{found.algorithm} answers" in said for said in found.extrapolated
+        "does not exist for 12 ranks" in said and f"used instead: {found.algorithm}" in said
+        for said in found.extrapolated
     )
     assert not found.held_out.passed
     assert found.held_out.no_test_of == (found.algorithm,)
@@ -498,9 +499,11 @@ def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
 def test_what_the_joint_fit_took_for_granted_stands_beside_its_answer() -> None:
     runs = [run(ranks, OBEYING, hosts=ranks) for ranks in (2, 4)]
     far = answer(measured_curves(read_groups(runs), "all_reduce"), 8, MIB).notes
-    assert any(note.startswith("which algorithm is behind all_reduce") for note in far)
+    assert any(note.startswith("the algorithm of all_reduce") for note in far)
     near = answer(evidence(), 16, MIB)
-    assert any(note.startswith(("each rank has a path of its own", "whether ranks share one")) for note in near.notes)
+    assert any(
+        note.startswith(("each rank has its own path", "undecided whether ranks share one")) for note in near.notes
+    )
     assert len(near.notes) == len(set(near.notes))
     assert json.loads(json.dumps(predict_tables.document(near)))["notes"] == list(near.notes)
     # What is said of a joint fit is not said where a curve or messages answer.
@@ -508,7 +511,7 @@ def test_what_the_joint_fit_took_for_granted_stands_beside_its_answer() -> None:
         *answer(evidence(), 4, MIB).notes,
         *answer(measured_curves(read_groups([run(4)]), "all_reduce"), 16, MIB).notes,
     )
-    assert not any("path of its own" in note or "share one path" in note for note in said)
+    assert not any("its own path" in note or "share one path" in note for note in said)
 
 
 def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
@@ -537,7 +540,7 @@ def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> Non
 def test_what_a_switch_would_make_of_it_is_predicted_by_name() -> None:
     known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
     (found,) = answer(known, 8, MIB).forecasts
-    assert (found.algorithm, found.formula) == ("nvls", "2 α + (n+1)/n S β: α to fetch a sum, α to hand it out")
+    assert (found.algorithm, found.formula) == ("nvls", "2 α + (n+1)/n S β: one α to reduce, one α to multicast")
     ring = answer(measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
     assert found.seconds.value < 0.8 * ring.forecasts[0].seconds.value
     with pytest.raises(AnalysisError, match="nvls"):
@@ -741,9 +744,8 @@ def test_the_most_usual_way_is_taken_and_the_others_are_named() -> None:
     mixed = synthetic_run([*cases(4), *cases(4, mode="pipelined"), *cases(4, dtype="bfloat16")], OBEYING)
     known = measured_curves(read_groups([mixed]), "all_reduce")
     assert {(one.key.mode, one.key.dtype) for one in known.curves} == {("isolated", "float32")}
-    assert known.notes == (
-        "all_reduce was measured in 3 ways; this is gloo, float32, sum, isolated, barrier, warm, in place",
-    )
+    used = "gloo, float32, sum, isolated, barrier, warm, in place"
+    assert known.notes == (f"all_reduce was measured with 3 sets of settings; used here: {used}",)
     asked = measured_curves(read_groups([mixed]), "all_reduce", dtype="bfloat16")
     assert {one.key.dtype for one in asked.curves} == {"bfloat16"}
 
@@ -754,15 +756,17 @@ def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for()
     runs.append(run(8, slower, cases=[*cases(8, ("all_reduce",), dtype="bfloat16"), *cases(8, ("reduce",))]))
     known = measured_curves(read_groups(runs), "all_reduce", dtype="bfloat16")
     assert {one.key.dtype for one in known.everything if one.key.op == "all_reduce"} == {"bfloat16"}
-    assert "left out: all_reduce on 2 ranks, 3 ranks, 4 ranks, which was not measured in that way" in known.notes
-    assert "ping_pong was measured with float32 alone" in known.notes
-    assert "left out: reduce, which was measured with float32 alone" in known.notes
+    assert (
+        "left out: all_reduce on 2 ranks, 3 ranks, 4 ranks, which was not measured with these settings" in known.notes
+    )
+    assert "ping_pong was measured only with float32" in known.notes
+    assert "left out: reduce, which was measured only with float32" in known.notes
     assert {one.key.op for one in known.everything} == {"all_reduce", "ping_pong"}
     found = answer(known, 12, MIB)
     assert found.forecasts[0].basis == BY_MESSAGES
     usual = answer(measured_curves(read_groups(runs), "all_reduce"), 12, MIB)
     assert "on 2, 3, 4 ranks" in usual.forecasts[0].parameters
-    assert "left out: all_reduce on 8 ranks, which was not measured in that way" in usual.notes
+    assert "left out: all_reduce on 8 ranks, which was not measured with these settings" in usual.notes
 
 
 def test_each_op_beside_the_asked_one_is_of_one_data_type_on_all_ranks() -> None:

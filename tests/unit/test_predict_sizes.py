@@ -25,8 +25,8 @@ SIZES = tuple(64 << step for step in range(0, 20, 2))
 COST = {"alpha": 60e-6, "beta": 1e-9, "per_call": 20e-6, "gamma": 1e-10, "inner_alpha": 5e-6, "inner_beta": 2e-10}
 """Each rank has a card of its own: none of it is shared."""
 
-CARDS = "do not say whether the ranks of a host share a card"
-TOO_FEW = "two numbers of ranks of one kind"
+CARDS = "undecided whether the ranks of a host share a card"
+TOO_FEW = "two numbers of ranks in one regime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ def test_a_size_has_the_same_answer_whatever_is_asked_for_beside_it() -> None:
         (alone,) = answer(evidence, one.size_bytes).forecasts
         assert (alone.seconds, alone.parameters) == (one.seconds, one.parameters)
     assert not small.extrapolated
-    regime = "several ranks on several hosts, more ranks than cores, not of ranks with a core each"
-    assert large.extrapolated[1:] == (f"regime: the parameters are of {regime}",)
-    (note,) = (note for note in answer(evidence, SMALL, LARGE).notes if "each rank has a way of its own" in note)
+    regime = "several ranks on several hosts, more ranks than cores, not for ranks with a core each"
+    assert large.extrapolated[1:] == (f"regime: the parameters are for {regime}",)
+    (note,) = (note for note in answer(evidence, SMALL, LARGE).notes if "each rank has its own card" in note)
     assert note.startswith("64 MiB: ")
 
 
@@ -108,10 +108,13 @@ def test_messages_answer_the_sizes_that_the_joint_fit_does_not_tell() -> None:
         (alone,) = answer(evidence, one.size_bytes).forecasts
         assert (alone.seconds, alone.basis) == (one.seconds, one.basis)
     (why,) = (note for note in found.notes if CARDS in note)
-    assert why.startswith("no joint fit (32 MiB to 64 MiB): all_reduce by multi-ring on 16 ranks cannot be told")
+    assert why.startswith("no joint fit (32 MiB to 64 MiB): ")
     assert "64 MiB would take" in why
     assert any(note.startswith("not used (64 B): messages between two ranks") for note in found.notes)
-    assert any(note.startswith("no joint fit: all_reduce by multi-ring") for note in answer(evidence, LARGE).notes)
+    assert any(
+        note.startswith("no joint fit: ") and "all_reduce by multi-ring" in note
+        for note in answer(evidence, LARGE).notes
+    )
 
 
 def test_what_was_measured_is_called_seen_for_the_sizes_whose_answer_has_seen_it() -> None:

@@ -10,7 +10,7 @@ from published_tool import IN_SAMPLE, curve_named
 from published_tool import published as command
 
 from busbw.errors import AnalysisError
-from busbw_analysis.fitting.published import Published, parse, published_curves
+from busbw_analysis.fitting.published import Published, published_curves
 
 CURVES = published_curves()
 NAMES = [curve.name for curve in CURVES]
@@ -21,18 +21,6 @@ ABOVE = {"b200x8": 0.055}
 A100_BUSBW = [1.31, 2.45, 4.43, 7.47, 11.41, 18.00, 36.18, 72.33, 109.93, 106.16]
 A100_BUSBW += [138.49, 171.54, 176.92, 194.07, 222.72, 229.04, 231.41, 233.88, 234.61, 234.89]
 """The column busbw of the same published table, of which the data have the times."""
-
-ROW = """
-[[curve]]
-name = "a"
-what = "b"
-gpu = "H100 SXM"
-ranks = 4
-hosts = 1
-sizes = "1KiB..8KiB*2"
-source = "https://example.org"
-looked_up = "2026-11"
-"""
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=NAMES)
@@ -124,21 +112,12 @@ def test_an_unknown_curve_is_refused_with_those_that_there_are() -> None:
     assert (refused.exit_code, "'a100' is no published curve" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ("", "needs times_us or busbw_gbs, and not both"),
-        ("times_us = [1, 2, 3, 4]\nbusbw_gbs = [1, 2, 3, 4]", "needs times_us or busbw_gbs, and not both"),
-        ("times_us = [1, 2, 3]", "4 sizes need as many positive values"),
-        ("busbw_gbs = [1, 2, 0, 4]", "4 sizes need as many positive values"),
-        ('times_us = [1, 2, 3, 4]\nfitted_from = "2KiB"', "sizes that are left out and a reason belong together"),
-        ("times = [1, 2, 3, 4]", "unknown field `times`"),
-        ("times_us = [1, 2", "published curves: "),
-    ],
-)
-def test_a_row_that_is_wrong_is_refused(more: str, words: str) -> None:
-    with pytest.raises(AnalysisError, match=words):
-        parse(ROW + more)
+@pytest.mark.parametrize("curve", CURVES, ids=NAMES)
+def test_every_row_has_times_or_rates_for_each_size_and_a_reason_for_sizes_that_are_left_out(curve: Published) -> None:
+    assert bool(curve.times_us) != bool(curve.busbw_gbs)
+    assert len(curve.times_ns) == len(curve.sizes_bytes)
+    assert min(curve.times_ns) > 0
+    assert bool(curve.left_out) == bool(curve.left_out_because)
 
 
 def test_the_documentation_says_of_the_fits_what_they_reach() -> None:

@@ -119,7 +119,7 @@ def test_without_intervals_their_columns_go_and_the_reason_stands() -> None:
     few, enough = (tables_of(usual_fits(launches).parts[0]) for launches in (3, 6))
     told = few["Parameters of all curves together"]
     assert [column.name for column in told.columns] == ["Parameter", "Value", "Note"]
-    assert "no interval: 3 launches, 5 are needed" in told.note
+    assert "no interval: 3 launches; 5 are needed" in told.note
     assert "Low" in [column.name for column in enough["Parameters of all curves together"].columns]
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_told_apart_says_what_would_tell_it() -> None:
     judgement = judged(*sweep("ping_pong", 2))
     (together,) = fits_of(judgement).parts
     ((alone, remedy), *_) = texts(tables_of(together)["Not separated by these data"])
-    assert alone.startswith("α and c0 cannot be told apart"), "a symbol is no word that begins with a capital"
+    assert "do not separate α and c0" in alone
     assert remedy.startswith("add ")
     assert "α + c0 only together" in prose(together)
 

@@ -243,7 +243,7 @@ def test_the_json_has_it_for_every_size() -> None:
         assert one["bound_share"] == pytest.approx(one["bound_ns"] / one["measured_ns"])
     assert told["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
     assert told["in_words"] == words_of(judgement)
-    assert "circle" in message["explanation"]["none"]
+    assert "circular" in message["explanation"]["none"]
 
 
 def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:

@@ -9,7 +9,6 @@ from exhaustive import EXHAUSTIVE, RANKS
 from schedule_counts import Contribution, by_level, cost, execute, through_a_link
 from switched_schedules import SWITCHED
 
-from busbw.errors import AnalysisError
 from busbw.ops.algorithms import ALGORITHMS, rings
 from busbw.ops.algorithms.all_reduce import double_tree
 from busbw.ops.algorithms.base import Schedule, Transfer
@@ -383,9 +382,3 @@ class TestExecute:
     def test_hosts_have_to_be_of_one_size(self) -> None:
         with pytest.raises(ValueError, match="6 ranks are not a multiple of 4"):
             rings.in_two_levels(6, 4)
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-def test_a_host_that_moves_nothing_has_no_times(rate: float) -> None:
-    with pytest.raises(AnalysisError, match="above 0"):
-        Parameters(1e-6, 1e-9, rate, "")

@@ -192,9 +192,9 @@ def test_alpha_and_beta_from_messages() -> None:
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        ([(1 << 14, 1e5), (MIB, 2e6)], "need a message of at most 1 KiB"),
+        ([(1 << 14, 1e5), (MIB, 2e6)], "need one of at most 1 KiB"),
         ([(8, 1e5), (1 << 16, 2e6)], "at least 1 MiB"),
-        ([(8, 1e5), (MIB, 1e5)], "there is no β"),
+        ([(8, 1e5), (MIB, 1e5)], "β is unknown"),
     ],
 )
 def test_messages_that_give_no_parameters(points: list[tuple[int, float]], words: str) -> None:

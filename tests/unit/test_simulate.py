@@ -64,7 +64,7 @@ def run(
     ],
 )
 def test_what_is_no_rate_and_no_time_is_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(UsageError, match="want"):
+    with pytest.raises(UsageError, match=r"must be|expected|want"):
         make()
 
 
@@ -88,7 +88,7 @@ def test_hostile_numbers_are_refused_in_words(changed: tuple[str, str]) -> None:
     usual = ["--network", "flat:rate=1GB/s", "--ranks", "4", "--size", "1MiB"]
     done = CliRunner().invoke(main, ["simulate", "--op", "all_reduce", "--algorithm", "ring", *usual, *changed])
     assert done.exit_code == 2, done.output
-    assert "want" in done.stderr or "expected" in done.stderr or "takes" in done.stderr or "divides" in done.stderr
+    assert any(word in done.stderr for word in ("expected", "must be", "needs", "give", "use a percentage"))
 
 
 class TestFairRates:
@@ -497,18 +497,18 @@ class TestCommand:
         arguments = ("--op", "all_gather", "--size", "1MiB", "--ranks", "6", "--network", "flat:rate=1GB/s")
         done = busbw(*arguments)
         assert done.exit_code == 0
-        assert "left out: recursive-doubling: it takes a power of two of ranks" in done.stderr
+        assert "left out: recursive-doubling: " in done.stderr
         assert "recursive-doubling" not in done.stdout
         named = busbw(*arguments, "--algorithm", "ring,recursive-doubling")
         assert named.exit_code == 2
-        assert "recursive-doubling: it takes a power of two of ranks; the group has 6" in named.stderr
+        assert "all_gather by recursive-doubling: " in named.stderr
 
     def test_a_shared_host_has_all_ranks(self) -> None:
         done = busbw(
             *("--op", "all_reduce", "--size", "1MiB", "--ranks", "4", "--network", "shared:rate=8GB/s,memory=9GB/s")
         )
         assert "4 ranks on one host" in done.stdout.replace("\n# ", " ")
-        assert "left out: hierarchical: it takes several hosts" in done.stderr
+        assert "left out: hierarchical: it needs several hosts" in done.stderr
 
     def test_free_running_is_what_a_tree_gains_from(self) -> None:
         arguments = ("--op", "all_reduce", "--algorithm", "binary-tree", "--size", "1MiB", "--ranks", "8", "--json")
@@ -529,37 +529,34 @@ class TestCommand:
         assert (dealt_out.exit_code, "--order cyclic changes nothing with --from" in dealt_out.stderr) == (2, True)
         lacking = busbw("--op", "scatter", "--size", "1MiB", "--from", sample)
         assert lacking.exit_code == 1
-        assert "it has no scatter whose α and β could be taken" in lacking.stderr
+        assert "α and β need a measured scatter; the run has all_reduce" in lacking.stderr
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("--op", "send_recv"), "op 'send_recv' has no algorithm that could be simulated; want one of all_reduce"),
-            (
-                ("--algorithm", "ring,nvls"),
-                "all_reduce by nvls cannot be simulated: its switch adds up and hands",
-            ),
-            (("--algorithm", "rnig"), "all_reduce has no algorithm 'rnig'; want all or some of ring"),
+            (("--op", "send_recv"), "op 'send_recv' has no algorithm to simulate; use one of all_reduce"),
+            (("--algorithm", "ring,nvls"), "all_reduce by nvls cannot be simulated: its switch reduces"),
+            (("--algorithm", "rnig"), "all_reduce has no algorithm 'rnig'; use all or some of ring"),
             (("--size", "64M"), "did you mean 64MiB?"),
-            (("--ranks", "1"), "a collective of fewer than 2 moves nothing"),
-            (("--ranks", "5000"), "--ranks 5000: want at most 2048"),
+            (("--ranks", "1"), "1 rank(s): fewer than 2 ranks send nothing"),
+            (("--ranks", "5000"), "--ranks 5000: at most 2048 are allowed"),
             (
                 ("--algorithm", "ring", "--ranks", "512", "--size", "1..9223372036854775807*2", "--free-running"),
-                "32965632 messages of all sizes and algorithms until ring: want at most 20000000",
+                "all sizes and algorithms up to ring have 32965632 messages: at most 20000000 are allowed",
             ),
             (
                 ("--ranks-per-host", "1", "--order", "cyclic"),
-                "--order cyclic changes nothing for 1 of 16 ranks on a host",
+                "--order cyclic changes nothing with 1 of 16 ranks per host",
             ),
-            (("--ranks-per-host", "3"), "16 ranks with 3 on a host"),
-            (("--network", "ring"), "network 'ring' is unknown; want one of flat"),
+            (("--ranks-per-host", "3"), "16 ranks with 3 per host"),
+            (("--network", "ring"), "network 'ring' is unknown; use one of flat"),
             (("--network", "shared:rate=1GB/s,memory=1GB/s"), "a shared host has all 16 ranks"),
-            (("--link", "host 7 out=5%"), "no link is called 'host 7 out'"),
-            (("--link", "host 3 out"), "link 'host 3 out' lacks =SHARE, what it is changed to: want host 3 out=10%"),
-            (("--size", "0"), "--size has 0; all_reduce takes --size with one or several above 0"),
+            (("--link", "host 7 out=5%"), "no link matches 'host 7 out'"),
+            (("--link", "host 3 out"), "link 'host 3 out' lacks =SHARE, the new rate: write host 3 out=10%"),
+            (("--size", "0"), "--size contains 0; all_reduce needs sizes above 0"),
             (("--overhead", "-1us"), "time '-1us': expected"),
             (("--sums", "20"), "rate '20': expected"),
-            (("--from", "latest"), "want a network: either --network"),
+            (("--from", "latest"), "give one network: either --network"),
         ],
     )
     def test_bad_input_is_refused_in_words(self, arguments: tuple[str, ...], said: str) -> None:
@@ -575,7 +572,7 @@ class TestCommand:
 
     def test_ranks_are_asked_for(self) -> None:
         done = busbw("--op", "barrier", "--network", "flat:rate=1GB/s")
-        assert (done.exit_code, "give --ranks" in done.stderr) == (2, True)
+        assert (done.exit_code, "--ranks is missing" in done.stderr) == (2, True)
 
     def test_a_barrier_has_no_size_and_no_rate_and_all_others_have(self) -> None:
         where = ("--ranks", "4", "--network", "flat:rate=1GB/s,delay=5us")
@@ -584,9 +581,9 @@ class TestCommand:
         row = next(line for line in done.stdout.splitlines() if line.startswith("  dissemination"))
         assert row.split()[1:5] == ["–", "10", "µs", "–"]
         sized = busbw("--op", "barrier", "--size", "1MiB", *where)
-        assert (sized.exit_code, "barrier has no size; leave out --size" in sized.stderr) == (2, True)
+        assert (sized.exit_code, "barrier has no size; omit --size" in sized.stderr) == (2, True)
         unsized = busbw("--op", "all_reduce", *where)
-        assert (unsized.exit_code, "no size was given; all_reduce takes --size" in unsized.stderr) == (2, True)
+        assert (unsized.exit_code, "--size is missing; all_reduce needs sizes" in unsized.stderr) == (2, True)
 
     def test_links_of_one_kind_with_several_rates_show_the_lowest_and_the_highest(self) -> None:
         arguments = ("--op", "all_reduce", "--algorithm", "ring", "--ranks", "4", "--size", "1MiB")

@@ -1,4 +1,4 @@
-"""``busbw import`` and ``busbw export``: logs of other tools become runs, and runs what other tools read."""
+"""``busbw import`` and ``busbw export``: convert logs of other tools to runs, and runs to formats of other tools."""
 
 import shutil
 from pathlib import Path
@@ -9,6 +9,7 @@ import msgspec
 from busbw.errors import StoreError, UsageError, refuse_unknown
 from busbw.escape import echo
 from busbw.runs import store
+from busbw.runs.files import replaced
 from busbw_analysis.cli.options import FILE, log_facts, log_options, read_runs, results_dir_option, run_options
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import STANDARD_INPUT, find
@@ -20,22 +21,22 @@ from busbw_analysis.diagnosis.judge import judgement_of
 @log_options()
 @results_dir_option
 def import_(*, logs: tuple[Path, ...], results_dir: Path) -> None:
-    """Keep each LOG of another tool as a run, with the log beside it, and print where.
+    """Store each LOG of another tool as a run with a copy of the log, and print its folder.
 
     All logs are read before anything is written.
     """
     if STANDARD_INPUT in logs:
-        raise UsageError("standard input is read once and cannot be kept beside the run; give a file")
+        raise UsageError("standard input cannot be copied into the run; give a file")
     runs = [find(results_dir, str(path)).read(log_facts()) for path in logs]
     unfit = next((path for path, run in zip(logs, runs, strict=True) if run.run.imported is None), None)
     if unfit is not None:
-        raise UsageError(f"{unfit} is a run already")
+        raise UsageError(f"{unfit} is already a run; import takes logs of other tools")
     for path, run in zip(logs, runs, strict=True):
         echo(str(_keep(path, run, results_dir)))
 
 
 def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
-    """Write a run that was read from the log at ``path``, and the log."""
+    """Write a run that was read from the log at ``path``, with a copy of the log."""
     folder = store.create(results_dir, stored.run.machine)
     try:
         shutil.copyfile(path, folder / f"original-{path.name}")
@@ -54,10 +55,10 @@ def _keep(path: Path, stored: store.StoredRun, results_dir: Path) -> Path:
     "--to",
     "form",
     metavar="FORMAT",
-    help="What is written: nccl-tests, osu, csv, json-lines, parquet, openmetrics, trace or markdown.",
+    help="Output format: nccl-tests, osu, csv, json-lines, parquet, openmetrics, trace or markdown.",
 )
-@click.option("--samples", is_flag=True, help="One row a sample, not one a case: csv, json-lines, parquet.")
-@click.option("--output", type=FILE, help="The file.  [default: standard output]")
+@click.option("--samples", is_flag=True, help="One row per sample instead of one per case (csv, json-lines, parquet).")
+@click.option("--output", type=FILE, help="Output file.  [default: standard output]")
 def export(
     *,
     runs: tuple[str, ...],
@@ -68,7 +69,7 @@ def export(
     samples: bool,
     output: Path | None,
 ) -> None:
-    """Write RUN... as other programs read it: tables of nccl-tests or OSU, tidy data, metrics, the report as Markdown.
+    """Convert RUN... to a format of other programs: nccl-tests or OSU tables, tidy data, metrics or a Markdown report.
 
     RUN is a run folder, the start or end of a run's name, "latest", or a log of another tool.
     """
@@ -76,26 +77,25 @@ def export(
 
     if form is None:
         written = log_facts().reader
-        instead = "" if written is None else f"; --format {written} says how a log is read"
-        raise UsageError(f"say with --to what is written: {', '.join(EXPORTERS)}{instead}")
+        instead = "" if written is None else f"; --format {written} only selects how a log is read"
+        raise UsageError(f"--to is missing: give the output format, one of {', '.join(EXPORTERS)}{instead}")
     if form not in EXPORTERS:
         refuse_unknown("format", form, EXPORTERS)
     exporter = EXPORTERS[form]
     if exporter.binary and output is None:
-        raise UsageError(f"{form} is no text; say with --output which file it goes to", code="no-output")
+        raise UsageError(f"{form} is a binary format; give a file with --output", code="no-output")
     if not samples:
         content = exporter.cases(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
     elif exporter.samples is not None:
         content = exporter.samples(pool(read_runs(results_dir, runs), force=force))
     else:
-        having = ", ".join(name for name, one in EXPORTERS.items() if one.samples is not None)
-        raise UsageError(f"{form} has no place for samples; {having} have")
+        with_samples = ", ".join(name for name, exporter in EXPORTERS.items() if exporter.samples is not None)
+        raise UsageError(f"{form} cannot hold samples; use one of {with_samples}")
     if output is None:
         echo(content.decode(), nl=False)
         return
-    draft = output.with_name(f".{output.name}.draft")
     try:
-        draft.write_bytes(content)
-        draft.replace(output)
+        with replaced(output) as file:
+            file.write(content)
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from error

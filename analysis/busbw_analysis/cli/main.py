@@ -1,4 +1,4 @@
-"""The commands of the analysis: find the runs, judge them, print. ``busbw.cli.main`` loads this module by name."""
+"""Analysis commands: find the runs, analyse them, print the result. ``busbw.cli.main`` loads this module by name."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -58,18 +58,19 @@ def _table(judgement: Judgement) -> list[Block]:
 
 
 def tell(folder: Path) -> None:
-    """Print the table of the run in ``folder``, and its answer on stderr: the end of ``busbw run``, which loads this by
-    name. Raises BusbwError where the run cannot be read or judged.
+    """Print the table of the run in ``folder`` to stdout and its answer to stderr.
+
+    ``busbw run`` loads this function by name and calls it last. Raises BusbwError if the run cannot be read or judged.
     """
     judgement = judgement_of([str(folder)], folder.parent, None, force=False)
     echo_toned(lines(_table(judgement)))
     answer = answer_of(judgement)
-    told = [render_lines(answer.lines), *(f"{one.severity}: {one.text}" for one in answer.opened)]
-    echo("\n" + "\n".join(told), err=True)
+    summary = [render_lines(answer.lines), *(f"{finding.severity}: {finding.text}" for finding in answer.opened)]
+    echo("\n" + "\n".join(summary), err=True)
 
 
 def shown(folder: Path) -> JSON:
-    """The run in ``folder`` as ``busbw show --json`` prints it. Raises as ``tell``."""
+    """The run in ``folder`` as ``busbw show --json`` prints it. Raises like ``tell``."""
     judgement = judgement_of([str(folder)], folder.parent, None, force=False)
     return plain(_document([judgement], _cases(judgement)))
 
@@ -78,10 +79,10 @@ def shown(folder: Path) -> JSON:
 @options.run_options
 @options.as_json_option
 def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
-    """Fit time over size for every curve of RUN..., and one set of parameters for all of them together.
+    """Fit time against size for each curve of RUN..., and one common set of parameters for all curves.
 
-    RUN is a run folder, the start or end of a run's name, or "latest". Runs of the same number of ranks are pooled;
-    those of different numbers stand beside each other, which tells more of what the parameters are.
+    RUN is a run folder, the start or end of a run's name, or "latest". Runs with the same number of ranks are pooled.
+    Runs with different numbers of ranks are fitted together, which determines more parameters.
     """
     catalogued = catalogue(peaks_file)
     datasets = read_groups(options.read_runs(results_dir, runs), force=force)
@@ -115,26 +116,26 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 @click.command()
 @click.argument("first", metavar="A", shell_complete=options.names_of_runs)
 @click.argument("second", metavar="B", required=False, shell_complete=options.names_of_runs)
-@click.option("--within", default="5%", show_default=True, help="Differences inside ± this share are called equal.")
-@click.option("--paired", is_flag=True, help="Compare neighbouring launches, which were taken in turns (A B B A …).")
+@click.option("--within", default="5%", show_default=True, help="Differences within ± this fraction count as equal.")
+@click.option("--paired", is_flag=True, help="Compare adjacent launches; for A and B measured in turn (A B B A …).")
 @click.option(
     "--fail-on",
     type=click.Choice(FAILURES),
     multiple=True,
-    help="Exit 1 when a band is slower, when one cannot be told, or when a case of A has no result in B; 2 when there "
-    "are too few launches for that to happen.",
+    help="Exit 1 if a band is slower, if one is undecided, or if a case of A has no result in B; exit 2 if there "
+    "are too few launches to detect it.",
 )
-@click.option("--cases", is_flag=True, help="A line a size with its times, below each band.")
+@click.option("--cases", is_flag=True, help="Below each band, print one line per size with its times.")
 @options.log_options()
 @click.option(
     "--html",
     "page",
     type=options.FILE,
     metavar="FILE",
-    help="Also write a page with the curves of both in the same figures.",
+    help="Also write an HTML page that shows the curves of A and B in the same figures.",
 )
 @options.results_dir_option
-@click.option("--force", is_flag=True, help="Compare although machines or settings differ; say what differs.")
+@click.option("--force", is_flag=True, help="Compare even if machines or settings differ; the differences are listed.")
 @options.as_json_option
 def compare(  # noqa: PLR0913 - click hands every option over by name
     *,
@@ -149,14 +150,14 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     force: bool,
     as_json: bool,
 ) -> None:
-    """Hold B against A, launch by launch: per op and band of sizes faster, slower, equal, or cannot tell.
+    """Compare B with A by launches: for each op and size band, B is faster, slower, equal or undecided.
 
-    A and B are runs (a folder, the start or end of a name, "latest"), or several with commas between, which are pooled.
-    Exit status: 0, or with --fail-on 1 when it holds and 2 when it could not have.
+    A and B are runs (a folder, the start or end of a name, "latest"), or comma-separated lists of runs, which are
+    pooled. Exit status: 0; with --fail-on, 1 if its condition holds and 2 if too few launches could detect it.
     """
     if second is None:
         raise UsageError(
-            f"one run is no comparison: B is missing (busbw compare {first} B; busbw list runs names what there is)"
+            f"B is missing: compare needs two runs (busbw compare {first} B; busbw list runs lists the stored runs)"
         )
     margin = _share(within)
     names = [_several(side) for side in (first, second)]
@@ -188,22 +189,19 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
 def _several(side: str) -> list[str]:
     names = [name.strip() for name in side.split(",")]
     if not all(names):
-        raise UsageError(f"{side!r} is no list of runs; want one run, or several with commas between")
+        raise UsageError(f"{side!r} is not a list of runs; give one run, or several separated by commas")
     return names
 
 
 def _share(text: str) -> float:
-    """``5%`` or ``0.05`` as a fraction. Raises UsageError for anything else, and for what is not within (0, 1)."""
+    """``5%`` or ``0.05`` as a fraction in (0, 1). Raises UsageError for anything else."""
     number = text.strip().removesuffix("%")
     try:
         share = float(number) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise UsageError(
-            f"--within {text!r} is no share that two sides could be equal within; want a percentage such as 5% or a "
-            "fraction such as 0.05, above 0 and below 1"
-        )
+        raise UsageError(f"--within {text!r}: expected a percentage (5%) or a fraction between 0 and 1 (0.05)")
     return share
 
 
@@ -215,14 +213,14 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    """Data to stdout, the first findings to stderr; as JSON all of them are data."""
+    """Print the data to stdout and the first findings to stderr; JSON has all findings in the data."""
     if as_json:
         options.print_json(_document(judgements, document))
         return
     for finding in findings[:OPEN_FINDINGS]:
         echo(f"{finding.severity}: {finding.text}", err=True)
     if len(findings) > OPEN_FINDINGS:
-        echo(f"and {len(findings) - OPEN_FINDINGS} more: busbw report has them", err=True)
+        echo(f"{len(findings) - OPEN_FINDINGS} more findings: see busbw report", err=True)
     echo_toned(lines(blocks))
 
 
@@ -233,7 +231,7 @@ def _document(judgements: Sequence[Judgement], document: dict[str, JSON]) -> dic
 
 
 def run_names(judgement: Judgement) -> list[str]:
-    """The runs that were judged."""
+    """The names of the runs behind ``judgement``."""
     return [stored.run.id for stored in judgement.dataset.runs]
 
 
@@ -242,18 +240,18 @@ def run_names(judgement: Judgement) -> list[str]:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the three files go.  [default: the run's own folder; of several reports/ in the results]",
+    help="Output folder.  [default: the run's folder; for several runs, reports/ in the results folder]",
 )
 @options.run_option(
-    "--reference", "Draw the curves of this run as thin lines; may be given again.", "references", multiple=True
+    "--reference", "Draw the curves of this earlier run as thin lines; repeatable.", "references", multiple=True
 )
 @click.option(
     "--model",
     "models",
     multiple=True,
-    help="Plan its training on these ranks; one of busbw training models, may be repeated.",
+    help="Add a plan for training this model on these ranks (busbw training models lists them); repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON summary, not the path of the page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON summary instead of the path of the page.")
 def report(
     *,
     runs: tuple[str, ...],
@@ -265,14 +263,13 @@ def report(
     models: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write report.html, report.md and report.json for RUN... and say where they are.
+    """Write report.html, report.md and report.json for RUN... and print the path of the page.
 
-    RUN is a run folder, the start or end of a run's name, or "latest". Launches of runs that are alike in machine,
-    software and settings are pooled. Runs that differ in them, as in the backend, stand beside each other in one
-    figure; --force pools them, too. To hold a run against an earlier one of the same kind: --reference, or busbw
-    compare --html.
+    RUN is a run folder, the start or end of a run's name, or "latest". Runs with the same machine, software and
+    settings are pooled. Runs that differ in these, for example in the backend, appear side by side in each figure;
+    --force pools them too. To compare a run with an earlier one, use --reference or busbw compare --html.
     """
-    # matplotlib takes as long to load as the whole of ``show``, which does not need it.
+    # Loading matplotlib takes as long as all of ``show``, which does not need it.
     from busbw_analysis.report import compose as writer  # noqa: PLC0415
 
     folder = writer.folder_for([find(results_dir, run).folder for run in runs], output, results_dir)
@@ -283,7 +280,7 @@ def report(
     wanted = [model_rows.named(model_rows.models(), name) for name in models]
     if len(datasets) > 1 and (references or wanted):
         name = "--reference" if references else "--model"
-        message = f"{name} is for one kind of runs; these are {len(datasets)} that stand beside each other already"
+        message = f"{name} needs runs that can be pooled; these form {len(datasets)} groups that are shown side by side"
         raise UsageError(message)
     judgements = [judge_with_selftest(dataset, rows) for dataset in datasets]
     thin = [judge_with_selftest(pool([run]), rows) for run in earlier]

@@ -1,4 +1,4 @@
-"""``busbw predict``: from what was measured to what was not."""
+"""``busbw predict``: times for sizes, ranks and hosts that were not measured."""
 
 from pathlib import Path
 
@@ -14,33 +14,35 @@ from busbw_analysis.report.to_terminal import render
 
 
 @click.command("predict")
-@options.run_option("--from", "What was measured; several for more ranks.", "runs", multiple=True, required=True)
+@options.run_option(
+    "--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True, required=True
+)
 @click.option("--op", required=True, help="Operation (busbw list ops).")
-@click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
-@click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.  [default: five of the measured]")
+@click.option("--ranks", type=int, required=True, help="Number of ranks to predict for.")
+@click.option("--size", "sizes", help="Size S: 1GiB, or a range 8..1GiB*2.  [default: five of the measured sizes]")
 @click.option(
     "--hosts",
     type=int,
-    help="On how many hosts.  [default: one if one was measured, else with as many ranks each]",
+    help="Number of hosts.  [default: one if one was measured, else as many ranks per host as measured]",
 )
-@click.option("--ranks-per-host", type=int, help="The same the other way round.")
+@click.option("--ranks-per-host", type=int, help="Ranks per host (alternative to --hosts).")
 @click.option(
     "--algorithm",
-    help="library (the backend's own), or ring … (busbw list algorithms), nvls, sharp.  [default: library]",
+    help="library (the backend's own), ring … (busbw list algorithms), nvls or sharp.  [default: library]",
 )
-@click.option("--dtype", help="Of the data types that were measured.  [default: the most usual]")
-@click.option("--mode", help="Of the modes that were measured.  [default: the most usual]")
+@click.option("--dtype", help="Data type, one of those measured.  [default: preferably float32]")
+@click.option("--mode", help="Call mode, one of those measured.  [default: preferably isolated]")
 @click.option(
-    "--imbalance", type=float, help="Of those that all_to_all_v was measured with.  [default: the most usual]"
+    "--imbalance", type=float, help="Imbalance of all_to_all_v, one of those measured.  [default: preferably 0.5]"
 )
 @click.option(
     "--plot",
     type=options.FILE,
-    help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg, .png or .pdf.",
+    help="Plot time and busbw over 2 to 65,536 ranks for every algorithm, as .svg, .png or .pdf.",
 )
 @options.log_options("reader")
 @options.results_dir_option
-@click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
+@click.option("--force", is_flag=True, help="Combine runs even if their machines or settings differ.")
 @options.as_json_option
 def predict(  # noqa: PLR0913 - click hands every option over by name
     *,
@@ -57,10 +59,10 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     as_json: bool,
     **way: str | float | None,
 ) -> None:
-    """Say how long a call would take that was not measured: at another size, on more ranks, and how sure that is.
+    """Predict the time of a call that was not measured (another size, more ranks), and how reliable that is.
 
-    RUN is a run folder, the start or end of a run's name, or "latest". Runs of different numbers of ranks stand
-    beside each other; runs of the same are pooled.
+    RUN is a run folder, the start or end of a run's name, or "latest". Runs with the same number of ranks are pooled;
+    runs with different numbers are combined.
     """
     wanted = () if sizes is None else parse_sizes(sizes)
     stored = options.read_runs(results_dir, runs)
@@ -68,12 +70,12 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     prediction = predictions.predict(
         groups, op, ranks, wanted, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
     )
-    if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table
-        # matplotlib takes as long to load as all the rest.
+    if plot is not None:  # first, so that an error in the plot prevents a half-printed answer
+        # Loading matplotlib takes as long as everything else.
         from busbw_analysis.report.plots.scaling import write  # noqa: PLC0415
 
         write(prediction.data, prediction.query, plot)
-        echo(f"drawn: {plot}", err=True)
+        echo(f"plot: {plot}", err=True)
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)
     if as_json:

@@ -1,4 +1,4 @@
-"""``busbw simulate``: algorithms on a network that is described, or that a run has measured."""
+"""``busbw simulate``: algorithms on a network that the user describes or a run has measured."""
 
 from pathlib import Path
 from typing import Final
@@ -25,44 +25,50 @@ from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, si
 from busbw_analysis.report.to_terminal import render
 
 MOST_RANKS = 2048
-"""A ring of so many is 8 million messages, a gigabyte and a half of them."""
+"""A ring of 2048 ranks has 8 million messages, which take 1.5 GB of memory."""
 
 MOST_SIMULATED: Final = 1000
-"""Sizes × algorithms."""
+"""Limit on sizes × algorithms."""
 
 MOST_MESSAGES: Final = 20_000_000
-"""Of all sizes and algorithms; of rounds that are alike those of one, but where ranks run freely. Half a minute."""
+"""Limit on the messages of all sizes and algorithms, about half a minute. Identical rounds count once, except with
+--free-running.
+"""
 
 _UNSIZED: Final = "barrier"
-"""The one operation with algorithms whose messages carry no data."""
+"""The only op with algorithms whose messages carry no data."""
 
 
 @click.command("simulate")
-@click.option("--op", required=True, help="An operation that there are algorithms of (busbw list algorithms).")
-@click.option("--algorithm", default=ALL_ALGORITHMS, show_default=True, help="By commas, or all.")
-@click.option("--ranks", type=int, help="How many.  [default with --from: as many as the run had]")
-@click.option("--ranks-per-host", type=int, help="As many on each host.  [default: 1; of a shared host all]")
-@choice_option("--order", Order, "block", "Neighbouring ranks on one host, or dealt out over the hosts.")
-@click.option("--size", "sizes", help="S: a size, a list (8,1KiB) or a range (8..64MiB*2); a barrier has none.")
+@click.option("--op", required=True, help="Operation with explicit algorithms (busbw list algorithms).")
+@click.option("--algorithm", default=ALL_ALGORITHMS, show_default=True, help="Algorithms, comma-separated, or all.")
+@click.option("--ranks", type=int, help="Number of ranks.  [default with --from: as in the run]")
+@click.option("--ranks-per-host", type=int, help="Ranks per host.  [default: 1; all on a shared host]")
+@choice_option("--order", Order, "block", "Put neighbouring ranks on one host, or distribute them round-robin.")
+@click.option("--size", "sizes", help="S: a size, a list (8,1KiB) or a range (8..64MiB*2); none for a barrier.")
 @click.option(
     "--network",
     "specification",
     metavar="KIND:KEY=VALUE,…",
-    help=f"One of {', '.join(NETWORKS)} and its rates in one direction: such as rail:nic=50GB/s,inner=450GB/s.",
+    help=f"One of {', '.join(NETWORKS)} with its rates per direction, such as rail:nic=50GB/s,inner=450GB/s.",
 )
-@run_option("--from", "In place of --network: α, β and R of a run's messages.")
+@run_option("--from", "Instead of --network: use α, β and R of this run's messages.")
 @click.option(
     "--link",
     "changes",
     metavar="NAME=SHARE",
     multiple=True,
-    help="Other rates of some links: 'host 3 out=10%', 'host 3 *=1GB/s'; may be repeated.",
+    help="Change the rate of some links: 'host 3 out=10%', 'host 3 *=1GB/s'; repeatable.",
 )
 @click.option(
-    "--overhead", default="0us", show_default=True, help="What each message costs beside the network's delay."
+    "--overhead", default="0us", show_default=True, help="Time per message in addition to the network's delay."
 )
-@click.option("--sums", help="Rate at which a rank adds up, such as 20GB/s.  [default: it takes no time]")
-@click.option("--free-running", is_flag=True, help="Ranks do not wait for the whole round, but for their own messages.")
+@click.option("--sums", help="Rate at which a rank reduces data, such as 20GB/s.  [default: infinite]")
+@click.option(
+    "--free-running",
+    is_flag=True,
+    help="Start a rank's next round as soon as its own messages arrive, without a global round barrier.",
+)
 @results_dir_option
 @as_json_option
 def simulate(  # noqa: PLR0913 - click hands every option over by name
@@ -82,7 +88,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     results_dir: Path,
     as_json: bool,
 ) -> None:
-    """Say how long algorithms take on a network where messages share links, and which link they wait for.
+    """Simulate algorithms on a network where messages share links: their time, and the link that limits them.
 
     Networks are flat (rate, delay), shared (one host: rate, memory, delay), two-level (nic, inner, delay, inner_delay),
     rail (also spine) and fat-tree (also leaf, spines, oversubscription, routing, seed); docs/models.md describes them.
@@ -90,15 +96,13 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     names = _algorithms(op, algorithm)
     wanted = _sizes(op, sizes)
     if len(names) * len(wanted) > MOST_SIMULATED:
-        message = f"{len(wanted)} sizes by {len(names)} algorithms: want at most {MOST_SIMULATED} of them together"
-        raise UsageError(message)
+        raise UsageError(f"{len(wanted)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed")
     costs = flows.Costs(parse_time(overhead), 0.0 if sums is None else 1 / parse_rate(sums))
     if (specification is None) == (run is None):
-        raise UsageError("want a network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN")
+        raise UsageError("give one network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN")
     if specification is None:
         if order != "block":
-            message = f"--order {order} changes nothing with --from: every rank of such a network is like the others"
-            raise UsageError(message)
+            raise UsageError(f"--order {order} changes nothing with --from: all ranks of such a network are equivalent")
         network, origin = _of_run(run or "", results_dir, op, ranks, ranks_per_host)
         echo(f"network: {origin}", err=True)
     else:
@@ -116,13 +120,15 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
         traffic = flows.Traffic.of(ALGORITHMS[op][name].on(place.ranks, place.hosts))
         messages += len(wanted) * traffic.messages(free_running=free_running)
         if messages > MOST_MESSAGES:
-            message = f"{messages} messages of all sizes and algorithms until {name}: want at most {MOST_MESSAGES}"
+            message = (
+                f"all sizes and algorithms up to {name} have {messages} messages: at most {MOST_MESSAGES} are allowed"
+            )
             raise UsageError(message)
         formula = textbook(op, name)
         for size in wanted:
             done = flows.simulate(traffic, size, changed, costs, free_running=free_running)
-            said = None if formula is None else flows.formula_seconds(formula, traffic, size, network, costs)
-            rows.append(simulated(op, name, size, place.ranks, done, said))
+            predicted = None if formula is None else flows.formula_seconds(formula, traffic, size, network, costs)
+            rows.append(simulated(op, name, size, place.ranks, done, predicted))
     if not rows or (refused and algorithm != ALL_ALGORITHMS):
         raise UsageError("; ".join(f"{op} by {name}: {why}" for name, why in refused.items()))
     _print(rows, f"{op}, {in_words(changed)}", refused, as_json=as_json)
@@ -138,62 +144,62 @@ def _print(rows: list[Simulated], what: str, refused: dict[str, str], *, as_json
 
 
 def _algorithms(op: str, algorithm: str) -> list[str]:
-    there = ALGORITHMS.get(op)
-    if there is None:
-        raise UsageError(f"op {op!r} has no algorithm that could be simulated; want one of {', '.join(ALGORITHMS)}")
+    known = ALGORITHMS.get(op)
+    if known is None:
+        raise UsageError(f"op {op!r} has no algorithm to simulate; use one of {', '.join(ALGORITHMS)}")
     if algorithm == ALL_ALGORITHMS:
-        return list(there)
+        return list(known)
     names = list(dict.fromkeys(name.strip() for name in algorithm.split(",")))
     added = next((row.algorithm for row in SWITCHED if row.op == op and row.algorithm in names), None)
     if added is not None:
         raise UsageError(
-            f"{op} by {added} cannot be simulated: its switch adds up and hands out while bytes still come in, and "
-            f"here a message is there as a whole before anything is made of it, which would take up to twice as long; "
-            f"its formula is known to busbw predict --algorithm {added}; docs/drawings/{op}-{added}.svg has its rounds"
+            f"{op} by {added} cannot be simulated: its switch reduces and forwards data while it still arrives, but "
+            f"the simulation waits for whole messages and would take up to twice as long; use its formula with "
+            f"busbw predict --algorithm {added}; docs/drawings/{op}-{added}.svg shows its rounds"
         )
-    unknown = [name for name in names if name not in there]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError(f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}")
+        raise UsageError(f"{op} has no algorithm {unknown[0]!r}; use all or some of {', '.join(known)}")
     return names
 
 
 def _sizes(op: str, text: str | None) -> tuple[int, ...]:
-    """The sizes of ``text``; (0,) for an op that has none."""
+    """The sizes in ``text``; (0,) for an op without a size."""
     wanted = () if text is None else parse_sizes(text)
     if op == _UNSIZED:
         if wanted:
-            raise UsageError(f"{op} has no size; leave out --size")
+            raise UsageError(f"{op} has no size; omit --size")
         return (0,)
     if not wanted or not all(wanted):
-        given = "--size has 0" if wanted else "no size was given"
-        raise UsageError(f"{given}; {op} takes --size with one or several above 0: 1GiB, or 8..1GiB*2")
+        given = "--size contains 0" if wanted else "--size is missing"
+        raise UsageError(f"{given}; {op} needs sizes above 0, such as --size 1GiB or --size 8..1GiB*2")
     return wanted
 
 
 def _placement(specification: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:
     if ranks is None:
-        raise UsageError("how many ranks? --network says nothing of them; give --ranks")
+        raise UsageError("--ranks is missing: --network does not set the number of ranks")
     if ranks > MOST_RANKS:
-        raise UsageError(f"--ranks {ranks}: want at most {MOST_RANKS}; every message of an algorithm is kept")
+        raise UsageError(f"--ranks {ranks}: at most {MOST_RANKS} are allowed, because all messages are kept in memory")
     shared = specification.strip().startswith("shared")
     if shared and per_host not in {None, ranks}:
-        raise UsageError(f"--ranks-per-host {per_host}: a shared host has all {ranks} ranks; leave it out")
+        raise UsageError(f"--ranks-per-host {per_host}: a shared host has all {ranks} ranks; omit the option")
     on_each = ranks if shared else 1 if per_host is None else per_host
     if order != "block" and on_each in {1, ranks}:
-        raise UsageError(f"--order {order} changes nothing for {on_each} of {ranks} ranks on a host; leave it out")
+        raise UsageError(f"--order {order} changes nothing with {on_each} of {ranks} ranks per host; omit the option")
     return Placement(ranks, on_each, order)
 
 
 def _refusal(op: str, name: str, place: Placement) -> str | None:
     algorithm = ALGORITHMS[op][name]
     if algorithm.levels and place.hosts == 1:
-        return f"it takes {algorithm.takes}; all {place.ranks} are on one host (--ranks-per-host)"
+        return f"it needs {algorithm.takes}; all {place.ranks} ranks are on one host (--ranks-per-host)"
     return algorithm.refuse(place.ranks)
 
 
 def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: int | None) -> tuple[Network, str]:
-    """A network with the α, β and, of one host, R of the messages of a run, and where they are from, in words."""
-    # scipy takes longer to load than most simulations.
+    """A network with the α, β and, on one host, R of a run's messages, and a description of their origin."""
+    # Loading scipy takes longer than most simulations.
     from busbw_analysis.data.load import pool  # noqa: PLC0415
     from busbw_analysis.data.series import series_of  # noqa: PLC0415
     from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
@@ -204,8 +210,7 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     like = next((one for one in series if one.key.op == op), None)
     if like is None:
         measured = ", ".join(dict.fromkeys(one.key.op for one in series))
-        message = f"--from {run}: it has no {op} whose α and β could be taken; it has {measured or 'nothing'}"
-        raise AnalysisError(message)
+        raise AnalysisError(f"--from {run}: α and β need a measured {op}; the run has {measured or 'nothing'}")
     found = parameters_for(dataset, like)
     if isinstance(found, Unavailable):
         raise AnalysisError(f"--from {run}: {found.reason}")

@@ -1,10 +1,10 @@
-"""``busbw training``: what a model that is spread over GPUs moves, keeps and waits for, by formula."""
+"""``busbw training``: traffic, memory and time of a model that is distributed over GPUs, from formulas."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal
 
 import click
 
@@ -30,28 +30,29 @@ from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate
 from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
-_from_run = options.run_option("--from", "In place of --network: messages as measured.")
+_from_run = options.run_option("--from", "Instead of --network: use this run's measured messages.")
+_Zero = Literal["0", "1", "2", "3", "hsdp"]
 _FLAGS = ("sequence_parallel", "scatter_gather", "uneven")
 _DEGREES = {
-    "dp": "Replicas.",
-    "tp": "Ranks that share a layer.",
-    "pp": "Stages of the pipeline.",
-    "cp": "Ranks that share a sequence.",
-    "ep": "Ranks that share experts, of dp · cp.",
-    "micro_batches": "Of a step and replica.",
-    "interleave": "Parts of a stage.",
+    "dp": "Data parallelism: number of replicas.",
+    "tp": "Tensor parallelism: ranks that split a layer.",
+    "pp": "Pipeline stages.",
+    "cp": "Context parallelism: ranks that split a sequence.",
+    "ep": "Expert parallelism: ranks of dp · cp that split the experts.",
+    "micro_batches": "Micro-batches per step and replica.",
+    "interleave": "Model chunks per pipeline stage.",
 }
 
 
 def _step_options(command: options.Command) -> options.Command:
-    """The model, its layout and its batch; the command is given a Step."""
+    """Options of the model, its layout and its batch. The command receives them as one Step."""
 
     @wraps(command)
     def wrapped(**given: Any) -> None:  # noqa: ANN401 - click hands every option over by name
         named = {name: given.pop(name) for name in (*_DEGREES, *_FLAGS, "schedule", "recompute", "context", "sync")}
         zero, shard, reshard = given.pop("zero"), given.pop("shard"), not given.pop("no_reshard")
         if (zero == "hsdp") != (shard is not None):
-            message = "--zero hsdp and --shard (ranks of a group that divides weights) belong together"
+            message = "--zero hsdp and --shard (ranks of a group that shards the weights) need each other; give both"
             raise UsageError(message, code="layout")
         layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
         model = named_one(given.pop("model"))
@@ -66,41 +67,41 @@ def _step_options(command: options.Command) -> options.Command:
         click.option(f"--{name.replace('_', '-')}", type=int, default=1, show_default=True, help=words)
         for name, words in _DEGREES.items()
     ]
-    reduced = "Micro-batches that reduce gradients.  [default: every with zero 3, else last]"
+    reduced = "Micro-batches after which gradients are reduced.  [default: every with zero 3, else last]"
     made: list[options.Option] = [
         *degrees,
-        click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
-        click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
+        options.choice_option("--zero", _Zero, "0", "ZeRO stage; hsdp: stage 3 within groups of --shard ranks."),
+        click.option("--shard", type=int, help="With hsdp: ranks of a group that shards the weights."),
         planning.batch_option,
         planning.sequence_option,
-        options.choice_option("--schedule", Schedule, "1f1b", "Of the pipeline."),
-        options.choice_option("--recompute", Recompute, "none", "Activations computed again in the backward pass."),
-        options.choice_option("--context", Context, "ring", "Attention over cp."),
+        options.choice_option("--schedule", Schedule, "1f1b", "Pipeline schedule."),
+        options.choice_option("--recompute", Recompute, "none", "Activations recomputed in the backward pass."),
+        options.choice_option("--context", Context, "ring", "Attention algorithm across cp."),
         options.choice_option("--sync", Sync, None, reduced),
-        click.option("--uneven", is_flag=True, help="Stages may differ by a layer; the ends are the shorter ones."),
-        click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
-        click.option("--scatter-gather", is_flag=True, help="Boundaries of the pipeline crossed in tp parts."),
-        click.option("--no-reshard", is_flag=True, help="Zero 3 gathers weights once a step."),
+        click.option("--uneven", is_flag=True, help="Allow first and last stage to be one layer shorter."),
+        click.option("--sequence-parallel", is_flag=True, help="Split norms and dropout over tp, too."),
+        click.option("--scatter-gather", is_flag=True, help="Send pipeline boundaries in tp parts."),
+        click.option("--no-reshard", is_flag=True, help="With ZeRO 3, gather the weights once per step."),
         planning.gradients_option,
-        click.option("--imbalance", type=float, default=1.0, show_default=True, help="Busiest experts over mean."),
-        click.option("--ranks-per-host", type=int, help="GPUs of a node; splits expert traffic that is limited."),
         click.option(
-            "--nodes-per-token", type=click.IntRange(0), help="Limit on nodes of a token.  [default: the row's]"
+            "--imbalance", type=float, default=1.0, show_default=True, help="Load of the busiest experts over the mean."
         ),
+        click.option("--ranks-per-host", type=int, help="GPUs per node; for expert traffic with --nodes-per-token."),
+        click.option("--nodes-per-token", type=click.IntRange(0), help="Most nodes per token.  [default: the model's]"),
     ]
     return model_options(options.with_options(wrapped, made))
 
 
 @click.group()
 def training() -> None:
-    """Say by formula what training a model in a layout moves, keeps, reads and waits for."""
+    """Compute traffic, memory, reads and time of training a model in a given layout, from formulas."""
 
 
 training.add_command(planning.plan_)
 
 
 def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of the records of the analysis
-    """Its fields, and these of its properties."""
+    """The fields of ``row`` and its properties ``names``."""
     return {**asdict(row), **{name: getattr(row, name) for name in names}}
 
 
@@ -130,44 +131,42 @@ def _head(step: Step) -> dict[str, JSON]:
 @model_options
 @options.as_json_option
 def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -> None:
-    """List the models that there are, or one, with parameters and FLOP that follow from their rows."""
+    """List the known models, or one, with their parameters and FLOP."""
     listed = model_rows.models(own).values() if model is None else [model]
     rows = [_model_row(row, row.sequence) for row in listed]
-    headline = f"{len(rows)} models; --layers and --hidden make one of your own"
-    planning.tell(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
+    headline = f"{len(rows)} models; describe your own with --layers and --hidden"
+    planning.print_answer(headline, {"models": rows}, [tables.models_table(rows)], as_json=as_json)
 
 
 @training.command()
 @_step_options
-@click.option("--stage", type=int, help="Of the pipeline.  [default: one inside, with experts if any, else the first]")
-@click.option("--explain", is_flag=True, help="Put what is often said beside what holds.")
+@click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
+@click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
 @options.as_json_option
 def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> None:
-    """Say what each rank sends in a step: collective, size, calls, bytes, and whether computation waits."""
+    """List what each rank sends per step: collective, size, calls, bytes, and whether computation waits for it."""
     shown = step.middle if stage is None else step.check_stage(stage)
     rows = traffic(step, shown)
-    said = statements(step, rows) if explain else ()
+    explained = statements(step, rows) if explain else ()
     document = {
         **_head(step),
         "stage": shown,
         "traffic": [_with(row, "sent_bytes") for row in rows],
         "sent_bytes": {one: sent(rows, one) for one in DIMENSIONS},
         "waited_bytes": {one: sent(rows, one, hideable=False) for one in DIMENSIONS},
-        "statements": said,
+        "statements": explained,
     }
     headline = tables.traffic_headline(step, rows)
-    planning.tell(headline, document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
+    planning.print_answer(headline, document, tables.traffic_tables(step, shown, rows, explained), as_json=as_json)
 
 
 @training.command()
 @_step_options
-@click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default="adam", show_default=True)
+@options.choice_option("--optimizer", Optimizer, "adam", "Optimizer.")
 @planning.kernels_option
-@click.option(
-    "--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.  [default: this machine's, if any]"
-)
-@click.option("--gpu-memory", help="In place of --gpu: its memory, such as 80GiB.")
-@options.run_option("--from", "In place of --gpu: that of a run.")
+@click.option("--gpu", help="GPU it must fit on (busbw peaks), such as 'H100 SXM5'.  [default: this machine's, if any]")
+@click.option("--gpu-memory", help="Instead of --gpu: GPU memory, such as 80GiB.")
+@options.run_option("--from", "Instead of --gpu: use this run's GPU.")
 @options.results_dir_option
 @options.as_json_option
 def memory(
@@ -181,7 +180,9 @@ def memory(
     results_dir: Path,
     as_json: bool,
 ) -> None:
-    """Say what a rank keeps: weights, gradients, optimizer, activations, buffers; whether it fits; checkpoints."""
+    """Compute the memory of a rank (weights, gradients, optimizer, activations, buffers), whether it fits, and the
+    size of a checkpoint.
+    """
     found = memory_of(step, optimizer, kernels)
     room, what = _room(gpu, gpu_memory, run, results_dir)
     fits = None if room is None else found.total <= room
@@ -199,11 +200,11 @@ def memory(
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    planning.tell(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
+    planning.print_answer(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
 
 
 def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> tuple[float | None, str]:
-    """Bytes of a GPU, and of which."""
+    """Memory of the GPU in bytes (None if unknown), and a description of the GPU."""
     if gpu_memory is not None:
         return float(parse_size(gpu_memory)), gpu or "the GPU"
     if gpu is not None:
@@ -214,37 +215,37 @@ def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir:
 
 @training.command()
 @_step_options
-@click.option("--gpu", default="H100 SXM5", show_default=True, help="A row of busbw peaks.")
-@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; the rate between nodes counts.")
+@click.option("--gpu", default="H100 SXM5", show_default=True, help="GPU (busbw peaks lists them).")
+@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As in busbw simulate; the rate between nodes is used.")
 @_from_run
-@click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
+@planning.causal_option
 @options.results_dir_option
 @options.as_json_option
 def roofline(
     *, step: Step, gpu: str, network: str | None, run: str | None, causal: bool, results_dir: Path, as_json: bool
 ) -> None:
-    """Say of each phase of a step what it computes for every byte, and what decides its time."""
+    """Compute the arithmetic intensity of each phase of a step, and what limits its time."""
     row, dtype = gpu_row(gpu), step.model.dtype
     if dtype not in row.flops:
-        raise UsageError(f"{row.name} has no rate of {dtype}; it has {', '.join(row.flops)}", code="gpu")
+        raise UsageError(f"{row.name} has no rate for {dtype}; it has {', '.join(row.flops)}", code="gpu")
     per_node = step.ranks_per_host or 8
     nodes = max(2, -(-step.layout.gpus // per_node))
     rates = rates_given(network, run, results_dir, nodes, per_node)
     found, peak, memory_rate = phases(step, causal=causal), row.flops[dtype], row.memory_bytes_per_second
     timed = [(one, one.seconds(peak, memory_rate, rates, step.layout)) for one in found]
-    notes = [f"of one rank in a step; balance of memory: {peak / memory_rate:.4g} FLOP/B"]
+    notes = [f"per rank and step; machine balance of memory: {peak / memory_rate:.4g} FLOP/B"]
     tokens = by_node = None
     own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
     if rates is not None:
         wires = dict.fromkeys((rates.inner, rates.outer))
-        notes += [f"balance of the network: {peak / wire:.4g} FLOP/B at {format_rate(wire)}" for wire in wires]
+        notes += [f"machine balance of the network: {peak / wire:.4g} FLOP/B at {format_rate(wire)}" for wire in wires]
         if step.layout.replicas > 1:
             wire = rate_of(rates, step.layout, "dp")
             tokens = least_tokens(peak, wire, step.layout.replicas, step.gradient_bytes)
-            notes.append(f"dp is hidden by the backward pass from {tokens:.0f} tokens a GPU on; here {own}")
+            notes.append(f"the backward pass hides dp from {tokens:.0f} tokens per GPU; here {own}")
             if wire == rates.outer < (together := rate_of_node(rates, step.layout)):
                 by_node = least_tokens(peak, together, step.layout.replicas, step.gradient_bytes)
-                notes.append(f"from {by_node:.0f} on where ranks of a node reduce first, and all of their cards send")
+                notes.append(f"from {by_node:.0f} if the ranks of a node reduce first and all their cards send")
     document = {
         **_head(step),
         "gpu": row.name,
@@ -256,27 +257,27 @@ def roofline(
         "phases": [{**_with(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed],
     }
     headline = tables.roofline_headline(timed, tokens, own)
-    planning.tell(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
+    planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
 
 
 _MEANING = {
-    "flop_per_second": "of one GPU; H100 in 8 bits, rounded as by the authors",
-    "memory": "B/s; H100",
-    "element_bytes": "of a weight and an activation",
+    "flop_per_second": "FLOP/s of one GPU; H100 in 8 bits, rounded as in the paper",
+    "memory": "memory bandwidth in B/s; H100",
+    "element_bytes": "bytes of a weight and of an activation",
     "inner": "B/s of a GPU within a node, one direction; NVLink 4",
     "outer": "B/s of a GPU between nodes; 400 Gb/s",
-    "per_host": "GPUs of a node",
-    "passes": "of a byte in an all_reduce: 2 by rings, 1 where switches add (ml_par_sim)",
-    "kernel_seconds": "start of a product; A100 (Sevilla et al. 2024, note 99)",
-    "reduce_seconds": "of an all_reduce: 6.8 + 2·2·0.6 µs, NCCL (Sevilla et al. 2024, note 97)",
-    "hop_seconds": "more of it for each doubling of nodes, there and back; InfiniBand in NCCL: 5e-6",
-    "days": "of training",
-    "batch_tokens": "of a step at 1e25 FLOP (ml_par_sim)",
-    "batch_power": "of FLOP in the batch: 1 over the reducible loss (Sevilla et al. 2024, appendix E)",
-    "layers": "of a model of one parameter (Sevilla et al. 2024, note 96)",
-    "layers_power": "of parameters in the layers",
-    "tokens": "a parameter (Hoffmann et al. 2022, arXiv:2203.15556)",
-    "widening": "inside a layer",
+    "per_host": "GPUs per node",
+    "passes": "times a byte is sent in an all_reduce: 2 with rings, 1 if switches reduce (ml_par_sim)",
+    "kernel_seconds": "launch latency of a matrix product; A100 (Sevilla et al. 2024, note 99)",
+    "reduce_seconds": "latency of an all_reduce: 6.8 + 2·2·0.6 µs, NCCL (Sevilla et al. 2024, note 97)",
+    "hop_seconds": "added latency per doubling of the nodes, both ways; InfiniBand in NCCL: 5e-6",
+    "days": "training time in days",
+    "batch_tokens": "tokens per step at 1e25 FLOP (ml_par_sim)",
+    "batch_power": "exponent of FLOP in the batch size: 1 over the reducible loss (Sevilla et al. 2024, appendix E)",
+    "layers": "layers of a model with one parameter (Sevilla et al. 2024, note 96)",
+    "layers_power": "exponent of parameters in the number of layers",
+    "tokens": "tokens per parameter (Hoffmann et al. 2022, arXiv:2203.15556)",
+    "widening": "ratio of the inner width of a layer to the hidden size",
 }
 
 
@@ -293,16 +294,18 @@ def _constants(command: options.Command) -> options.Command:
 
 
 @training.command("limits")
-@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate: rates and delays of a GPU.")
+@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As in busbw simulate: rates and delays of a GPU.")
 @_from_run
-@click.option("--plot", type=options.FILE, help="A picture: .svg, .png, .pdf.")
+@planning.plot_option
 @_constants
 @options.results_dir_option
 @options.as_json_option
 def limits_(
     *, network: str | None, run: str | None, plot: Path | None, results_dir: Path, as_json: bool, **given: float | None
 ) -> None:
-    """Say from which size of training on data movement costs utilisation, and latency ends it (arXiv:2411.01137)."""
+    """Compute the training size at which data movement lowers utilisation, and at which latency is the limit
+    (arXiv:2411.01137).
+    """
     constants = walls.Constants()
     chosen = {name: value for name, value in given.items() if value is not None}
     per_host = int(chosen.get("per_host", constants.per_host))
@@ -315,7 +318,7 @@ def limits_(
             reduce_seconds=constants.reduce_seconds + 2 * rates.inner_delay,
             hop_seconds=rates.outer_delay,
         )
-    constants = replace(constants, **chosen)  # type: ignore[arg-type] # click has made each of its field's type
+    constants = replace(constants, **chosen)  # type: ignore[arg-type] # click converted each to its field's type
     networks = walls.variants(constants)
     found = [walls.limits(name, one) for name, one in networks.items()]
     if plot is not None:
@@ -330,22 +333,22 @@ def limits_(
         "limits": found,
         "utilisation": walls.curve(constants),
     }
-    planning.tell(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
+    planning.print_answer(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
 
 
 @training.command()
 @model_options
-@click.option("--sample", help="A row of busbw/workloads/samples.toml: what is read in place of tokens.")
-@click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many read, and save.")
-@click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
+@click.option("--sample", help="Kind of samples read instead of tokens (a row of busbw/workloads/samples.toml).")
+@click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="Number of GPUs that read and save.")
+@click.option("--achieved", type=float, required=True, help="Achieved FLOP/s per GPU, such as 400e12.")
 @planning.sequence_option
-@options.run_option("--from", "What was measured on this storage.")
-@click.option("--read-rate", help="Of the storage, such as 1TB/s.  [default: as measured]")
-@click.option("--write-rate", help="Of the storage: checkpoints are described.  [default: as measured]")
-@click.option("--writer-rate", help="Of one GPU's writer.  [default: the storage decides]")
-@click.option("--bytes-per-parameter", type=planning.many, default=14, show_default=True, help="Of a checkpoint.")
-@click.option("--mtbf", type=float, help="Hours between failures of the whole job: how often to save.")
-@click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds until it goes on after one.")
+@options.run_option("--from", "Run with measurements of this storage.")
+@click.option("--read-rate", help="Read rate of the storage, such as 1TB/s.  [default: as measured]")
+@click.option("--write-rate", help="Write rate of the storage, for checkpoints.  [default: as measured]")
+@click.option("--writer-rate", help="Write rate of one GPU.  [default: limited by the storage only]")
+@click.option("--bytes-per-parameter", type=planning.many, default=14, show_default=True, help="In a checkpoint.")
+@click.option("--mtbf", type=float, help="Hours between failures of the whole job; computes how often to save.")
+@click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds to restart after a failure.")
 @options.results_dir_option
 @options.as_json_option
 def storage(  # noqa: PLR0913 - click hands every option over by name
@@ -366,15 +369,14 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     results_dir: Path,
     as_json: bool,
 ) -> None:
-    """Say at what rate training reads, how long checkpoints take, how often to save, and what time is lost."""
+    """Compute the read rate of training, the duration of checkpoints, how often to save, and the time lost."""
     if model is None and (sample is None or write_rate is not None):
-        message = "want --model, whose tokens are read and which is saved, or without --write-rate --sample"
-        raise UsageError(message, code="storage")
+        raise UsageError("give --model, which is read for and saved, or --sample without --write-rate", code="storage")
     if not (0 < achieved < 1e30 and 0 <= restart < 1e30 and (mtbf is None or 0 < mtbf < 1e30)):
-        message = "want --achieved above 0 FLOP/s, --restart of 0 s or more and --mtbf above 0 hours, all finite"
+        message = "--achieved must be above 0 FLOP/s, --restart at least 0 s and --mtbf above 0 hours, all finite"
         raise UsageError(message, code="storage")
     if mtbf is not None and write_rate is None and (run is None or model is None):
-        raise UsageError("--mtbf says how often to save: it wants --model, and --write-rate or --from", code="storage")
+        raise UsageError("--mtbf needs --model, and --write-rate or --from", code="storage")
     if sample is not None:
         reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample), achieved, gpus)
     else:
@@ -384,11 +386,11 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     read = _rate(read_rate, files, "storage_read")
     write = _rate(write_rate, files, "checkpoint_save") or _rate(None, files, "storage_write")
     if run is not None and read is None and write is None:
-        message = f"{run} has measured no storage but memory; want one of storage_read, storage_write, checkpoint_save"
+        message = f"{run} measured memory but no storage; measure storage_read, storage_write or checkpoint_save"
         raise UsageError(message, code="storage")
     found: list[disks.Checkpoints] = []
     bytes_ = 0 if model is None else bytes_per_parameter * model_rows.parameters(model)
-    unknown = "" if run is None else f"share: not told, {run} has measured no storage_read"
+    unknown = "" if run is None else f"share: unknown, {run} has no storage_read"
     shown = [tables.reading_table(reading, read, unknown)]
     if write is not None and model is not None:
         writer = None if writer_rate is None else parse_rate(writer_rate)
@@ -408,11 +410,11 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": found,
     }
-    planning.tell(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
+    planning.print_answer(tables.storage_headline(reading, read, found), document, shown, as_json=as_json)
 
 
 def _rate(given: str | None, files: Sequence[Stored], op: str) -> disks.Rate | None:
-    """What is given, else what was measured."""
+    """The ``given`` rate, else the best one that was measured for ``op``."""
     if given is not None:
         return disks.Rate(parse_rate(given), "as given")
     best = fastest(files, op)

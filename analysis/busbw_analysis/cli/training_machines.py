@@ -1,4 +1,4 @@
-"""GPUs and networks that the commands of training are given by name, or find in a run or in this machine."""
+"""GPUs and networks of the training commands: given by name, or found in a run or on this machine."""
 
 from pathlib import Path
 
@@ -13,45 +13,47 @@ from busbw_analysis.training.rates import Rates, rates_of
 
 
 def gpu_row(name: str) -> Gpu:
-    """The row of this name, or of one that drivers use. Raises UsageError with all of them."""
+    """The catalogue row with this name or driver name. Raises UsageError with the known names."""
     rows = catalogue().gpus
     wanted = name.casefold()
-    found = next((row for row in rows if wanted in {one.casefold() for one in (row.name, *row.names)}), None)
+    found = next((row for row in rows if wanted in {alias.casefold() for alias in (row.name, *row.names)}), None)
     if found is None:
         names = [row.name for row in rows]
-        refuse_unknown("GPU", name, [one for one in names if wanted in one.casefold()] or names, code="gpu")
+        refuse_unknown("GPU", name, [known for known in names if wanted in known.casefold()] or names, code="gpu")
     return found
 
 
 def gpu_found(run: str | None, results_dir: Path) -> tuple[Gpu, str] | None:
-    """That of a run, else that of this machine, and in words where it was found; None where this machine has none.
-    Raises UsageError for a run without one.
+    """The GPU of a run, or without a run that of this machine, and where it was found; None if this machine has none.
+
+    Raises UsageError for a run without a known GPU.
     """
     if run is None:
-        # Of several kinds by NVML the one with least memory.
+        # If NVML lists several kinds, take the one with the least memory.
         rows = catalogue()
         here = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
         row = min(here, key=memory_of_gpu, default=None)
         return None if row is None else (row, f"{row.name}, found here")
     row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
     if row is None:
-        raise UsageError(f"{run} has no GPU that a row of busbw peaks names; want --gpu or --gpu-memory", code="gpu")
-    return row, f"{row.name}, that of the run"
+        raise UsageError(f"{run} has no GPU that busbw peaks lists; give --gpu or --gpu-memory", code="gpu")
+    return row, f"{row.name}, from the run"
 
 
 def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: int, per_node: int) -> Rates | None:
-    """Of a network that is described, or of messages that a run has measured; None where nobody names one. Raises
-    UsageError for both at once, AnalysisError for a run that has no messages.
+    """Rates of the described ``network`` or of the messages measured in ``run``; None if neither is given.
+
+    Raises UsageError if both are given, AnalysisError for a run without messages.
     """
     if run is None:
         return None if network is None else rates_of(network, nodes * per_node, per_node)
     if network is not None:
-        raise UsageError("--network and --from say the same twice; give one of them", code="network")
+        raise UsageError("--network and --from both describe the network; give only one of them", code="network")
     measured = Measured(Questions(read_groups([find(results_dir, run).read()])))
     rates = measured.rates(max(len(set(one.hosts)) for one in measured.questions.datasets))
     if rates is None:
         raise AnalysisError(
-            f"{run} tells neither latency nor rate of messages; want one with ping_pong or all_reduce of many sizes",
+            f"{run} has neither latency nor rate of messages; use a run with ping_pong or all_reduce at many sizes",
             code="no-price",
         )
     return rates

@@ -1,4 +1,4 @@
-"""The model that a command of training is about: a row, a row with some keys changed, or one's own by options."""
+"""The model of a training command: a catalogue row, a row with changed keys, or your own model given by options."""
 
 from collections.abc import Mapping
 from functools import wraps
@@ -14,25 +14,26 @@ from busbw.workloads.model_rows import Model
 from busbw_analysis.cli.options import FILE, Command, with_options
 
 _KEYS: Final = {
-    "layers": "Of one's own model, or in place of --model's.",
-    "hidden": "Its width.",
-    "heads": "Of its attention; 0: none.  [default: of 128 each]",
-    "kv_heads": "Fewer than heads: grouped-query attention.  [default: as heads]",
+    "layers": "Number of layers, of your own model or instead of --model's.",
+    "hidden": "Hidden size.",
+    "heads": "Attention heads; 0 for none.  [default: hidden / 128]",
+    "kv_heads": "Key/value heads; fewer than heads for grouped-query attention.  [default: heads]",
     "head_dim": "Width of a head.  [default: hidden / heads]",
-    "ffn": "Width of its dense feed-forward network.  [default: 4 hidden, none with experts]",
-    "vocabulary": "Rows of its embedding.  [default: 0, none]",
-    "experts": "Of a layer.  [default: 0]",
-    "top_k": "Experts of a token.",
+    "ffn": "Width of the dense feed-forward network.  [default: 4 hidden, none with experts]",
+    "vocabulary": "Vocabulary size (rows of the embedding).  [default: 0, none]",
+    "experts": "Experts per layer.  [default: 0]",
+    "top_k": "Experts per token.",
     "expert_ffn": "Width of an expert.",
-    "shared_experts": "Those that every token goes to.",
+    "shared_experts": "Experts that every token uses.",
 }
 _HEAD: Final = 128
 _SEQUENCE, _BATCH = 4096, 512
 
 
 def model_options(command: Command) -> Command:
-    """``--model`` of the shipped rows or of ``--models``, and its keys one by one; the command is given the file and a
-    Model, or None where nothing is named.
+    """Options ``--model`` (a shipped row or one of ``--models``) and one per key.
+
+    The command receives ``own``, the file, and ``model``, a Model or None if no option names one.
     """
 
     @wraps(command)
@@ -42,26 +43,25 @@ def model_options(command: Command) -> Command:
         command(model=_model(None if name is None else model_rows.named(rows, name), keys), **given)
 
     options = [
-        click.option("--model", help="One of busbw training models, such as 'Llama 3 70B'."),
-        click.option("--models", "own", type=FILE, help="A TOML file of your own rows."),
+        click.option("--model", help="Model (busbw training models lists them), such as 'Llama 3 70B'."),
+        click.option("--models", "own", type=FILE, help="TOML file with your own models."),
         *(click.option(f"--{name.replace('_', '-')}", type=int, help=words) for name, words in _KEYS.items()),
-        click.option("--gated/--not-gated", default=None, help="Three matrices in a network, or two.  [default: two]"),
-        click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Of weights.  [default: bfloat16]"),
+        click.option("--gated/--not-gated", default=None, help="Three or two feed-forward matrices.  [default: two]"),
+        click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Type of weights.  [default: bfloat16]"),
     ]
     return with_options(wrapped, options)
 
 
 def named_one(model: Model | None) -> Model:
-    """``model``. Raises UsageError where none is named."""
+    """``model``. Raises UsageError if it is None."""
     if model is None:
-        message = "want --model (busbw training models lists them), or --layers and --hidden of your own"
-        raise UsageError(message, code="model")
+        raise UsageError("give --model (see busbw training models), or --layers and --hidden of your own", code="model")
     return model
 
 
 def _model(row: Model | None, keys: Mapping[str, Any]) -> Model | None:
-    """The row with these keys; without a row a transformer as by Kaplan et al. 2020, section 2.1: 12 L h² parameters
-    unless keys say otherwise. Raises UsageError for keys that do not go together.
+    """``row`` with ``keys`` changed; without a row, a transformer as in Kaplan et al. 2020, section 2.1, which has
+    12 L h² parameters unless ``keys`` change that. Raises UsageError for inconsistent keys.
     """
     if row is not None:
         changed = ", ".join(f"{key.replace('_', '-')} {value}" for key, value in keys.items())
@@ -69,8 +69,7 @@ def _model(row: Model | None, keys: Mapping[str, Any]) -> Model | None:
     if not keys:
         return None
     if missing := [f"--{key}" for key in ("layers", "hidden") if key not in keys]:
-        message = f"a model of one's own wants {' and '.join(missing)} too; or name a row with --model"
-        raise UsageError(message, code="model")
+        raise UsageError(f"your own model needs {' and '.join(missing)} too; or choose one with --model", code="model")
     return Model(**_defaults(keys))
 
 
@@ -78,7 +77,7 @@ def _defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
     hidden = keys["hidden"]
     heads = keys.get("heads", max(1, hidden // _HEAD))
     if heads > 0 and "head_dim" not in keys and hidden % heads:
-        message = f"heads {heads} do not divide hidden {hidden}; want --heads that do, or --head-dim"
+        message = f"heads {heads} do not divide hidden {hidden}; give --heads that do, or --head-dim"
         raise UsageError(message, code="model")
     return {
         "name": "own model",

@@ -1,9 +1,9 @@
-"""``busbw training plan``: layouts of a model on this network, by the time of a step."""
+"""``busbw training plan``: the layouts of a model on a network, ordered by the time of a step."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 
@@ -32,65 +32,67 @@ from busbw_analysis.training.step_time import Machine
 
 _FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
 DELAYS: Final = 2e-6, 5e-6
-"""Seconds inside a host and between hosts where a row of the catalogue says the rate alone."""
+"""Assumed latency in seconds inside a host and between hosts, for catalogue rows that have only a rate."""
 OF_DATASHEET, _OVERLAP = 0.6, 0.8
-"""Assumed where nothing was measured: the share of a datasheet's FLOP/s that the products of a step reach, and that of
-a call which computation beside it hides."""
+"""Assumed if not measured: the fraction of the datasheet's FLOP/s that matrix products reach, and the fraction of a
+call that concurrent computation hides."""
 _PER_HOST: Final = 8
 
 
 def _degree_options(command: options.Command) -> options.Command:
     made = []
     for name in _FIXED:
-        words = "Sequences of a micro-batch." if name == "micro_batch" else f"Only layouts with this {name}."
+        words = "Sequences per micro-batch." if name == "micro_batch" else f"Only layouts with this {name}."
         least = click.IntRange(0 if name == "zero" else 1)
         made.append(click.option(f"--{name.replace('_', '-')}", type=least, help=words))
     return options.with_options(command, made)
 
 
 many = click.IntRange(1, MOST_GPUS)
-batch_option = click.option("--batch", type=many, help="Sequences of a step.  [default: the row's]")
-sequence_option = click.option("--seq", type=many, help="Tokens of a sequence.  [default: the row's]")
+batch_option = click.option("--batch", type=many, help="Sequences per step.  [default: the model's]")
+sequence_option = click.option("--seq", type=many, help="Tokens per sequence.  [default: the model's]")
 gradients_option = click.option(
-    "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']"
+    "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Data type of gradients.  [default: as weights]"
 )
-kernels_option = click.option(
-    "--kernels",
-    type=click.Choice(get_args(Kernels)),
-    help="Attention keeps its scores, or not (flash); with single operations, as torch without a compiler (eager).",
+kernels_option = options.choice_option(
+    "--kernels", Kernels, None, "Attention that stores its scores, or not (flash); eager: unfused operations."
 )
+causal_option = click.option(
+    "--causal/--full", default=True, show_default=True, help="Attention to earlier tokens only, or to all."
+)
+plot_option = click.option("--plot", type=options.FILE, help="Plot to this file (.svg, .png or .pdf).")
 
 
 @click.command("plan")
 @model_options
-@click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="How many.")
-@options.run_option("--from", "What was measured; several for more ranks.", "runs", multiple=True)
+@click.option("--gpus", type=many, required=True, help="Number of GPUs.")
+@options.run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True)
+@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As in busbw simulate; with --from, if the run lacks it.")
+@click.option("--nic", help="Instead of --network: network card of each GPU (busbw peaks), such as '4X NDR'.")
+@click.option("--gpu", help="GPU (busbw peaks lists them).  [default: the run's; without --from, H100 SXM5]")
+@click.option("--gpu-memory", help="GPU memory, such as 80GiB.  [default: that of the GPU]")
+@click.option("--achieved", type=float, help="Achieved FLOP/s of a GPU in matrix products, such as 600e12.")
+@click.option("--efficiency", type=float, help="Fraction of measured or of datasheet FLOP/s.  [default: 1 or 0.6]")
+@click.option("--overlap", type=float, help="Fraction of a call that is hidden.  [default: as measured, else 0.8]")
 @click.option(
-    "--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; with --from, for what the run does not tell."
+    "--cards", type=click.Choice(["shared", "own"]), help="Network cards on a host.  [default: shared on CPUs]"
 )
-@click.option("--nic", help="A network of busbw peaks, such as '4X NDR': one for each GPU, in place of --network.")
-@click.option("--gpu", help="A row of busbw peaks.  [default: the run's; without one H100 SXM5]")
-@click.option("--gpu-memory", help="In place of the row's, such as 80GiB.")
-@click.option("--achieved", type=float, help="FLOP/s that a GPU reaches in products, such as 600e12.")
-@click.option("--efficiency", type=float, help="Of measured products, or of --gpu.  [default: 1, or 0.6]")
-@click.option("--overlap", type=float, help="Share of a call that is hidden.  [default: as measured, else 0.8]")
-@click.option("--cards", type=click.Choice(["shared", "own"]), help="Of ranks of a host.  [default: shared on CPUs]")
-@click.option("--ranks-per-host", type=many, help="GPUs of a node.  [default: the run's, else 8]")
+@click.option("--ranks-per-host", type=many, help="GPUs per node.  [default: the run's, else 8]")
 @batch_option
 @sequence_option
 @_degree_options
-@options.choice_option("--recompute", Recompute, "none", "none: full where it must.")
-@click.option("--schedule", type=click.Choice(get_args(Schedule)), default="1f1b", show_default=True)
-@click.option("--context", type=click.Choice(get_args(Context)), default="ring", show_default=True)
-@click.option("--sequence-parallel/--no-sequence-parallel", default=True, show_default=True)
+@options.choice_option("--recompute", Recompute, "none", "Activation recomputation; none means full where required.")
+@options.choice_option("--schedule", Schedule, "1f1b", "Pipeline schedule.")
+@options.choice_option("--context", Context, "ring", "Attention algorithm across cp.")
+@click.option("--sequence-parallel/--no-sequence-parallel", default=True, help="Split norms over tp.  [default: yes]")
 @kernels_option
 @gradients_option
-@click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
-@click.option("--top", type=click.IntRange(1, MOST_GPUS), default=10, show_default=True, help="Layouts that are shown.")
-@click.option("--compare-rules", "rules", is_flag=True, help="Say for what TP > CP > PP > DP holds here.")
-@click.option("--plot", type=options.FILE, help="A picture: .svg, .png, .pdf.")
+@causal_option
+@click.option("--top", type=many, default=10, show_default=True, help="Number of layouts to show.")
+@click.option("--compare-rules", "rules", is_flag=True, help="Check whether the order TP > CP > PP > DP holds here.")
+@plot_option
 @options.results_dir_option
-@click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
+@click.option("--force", is_flag=True, help="Combine runs even if their machines or settings differ.")
 @options.as_json_option
 def plan_(  # noqa: PLR0913 - click hands every option over by name
     *,
@@ -105,7 +107,7 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     as_json: bool,
     **given: Any,  # noqa: ANN401 - click hands every option over by name
 ) -> None:
-    """Say which layouts of a model are fastest on a network, what binds each, and what would change it."""
+    """Find the fastest layouts of a model on a network, what limits each, and what would change that."""
     row = named_one(model)
     measured = Questions(read_groups([find(results_dir, run).read() for run in runs], force=force)) if runs else None
     machine, room, peak, assumed = _machine(row, gpus, measured, given)
@@ -156,11 +158,11 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         *tables.change_tables(changes, grown, best),
     ]
     shown += tables.rules_tables(compared, orders) if rules else []
-    tell(tables.plan_headline(found, machine, peaks), document, shown, as_json=as_json)
+    print_answer(tables.plan_headline(found, machine, peaks), document, shown, as_json=as_json)
 
 
-def tell(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
-    """The answer first, in JSON and on the terminal."""
+def print_answer(headline: str, document: dict[str, JSON], shown: Iterable[Block], *, as_json: bool) -> None:
+    """Print the headline and then the data, as JSON or as tables."""
     if as_json:
         options.print_json({"headline": headline, **document})
     else:
@@ -200,10 +202,10 @@ def _scaled(one: Scaled) -> dict[str, JSON]:
 def _machine(
     model: model_rows.Model, gpus: int, measured: Questions | None, given: Mapping[str, Any]
 ) -> tuple[Machine, float | None, float | None, dict[str, str]]:
-    """What the options say of it, with the bytes of a GPU, its FLOP/s by the datasheet, and what was assumed."""
+    """The machine from the options, the memory of a GPU (bytes), its datasheet FLOP/s, and what was assumed."""
     assumed: dict[str, str] = {}
     if given["network"] is not None and given["nic"] is not None:
-        raise UsageError("--network and --nic say the same twice; give one of them", code="network")
+        raise UsageError("--network and --nic both describe the network; give only one of them", code="network")
     if given["gpu"] is None and measured is not None:
         gpu = gpu_of_runs(measured.datasets)
     else:
@@ -212,7 +214,7 @@ def _machine(
     if measured is not None:
         run = Measured(measured, shared=None if given["cards"] is None else given["cards"] == "shared")
         per_host = given["ranks_per_host"] or run.per_host
-        share = "groups at once share a host's card and memory" if run.shared else "each rank has a card of its own"
+        share = "concurrent groups share a host's card and memory" if run.shared else "each rank has its own card"
         assumed["cards"] = share
     per_host = min(per_host, gpus)
     if (described := _described(given, gpu, gpus, per_host)) is not None:
@@ -221,8 +223,7 @@ def _machine(
         run.otherwise = described
     prices: Prices | None = run or described
     if prices is None:
-        message = "want a network: --from RUN, --network (such as rail:nic=50GB/s,inner=450GB/s) or --nic '4X NDR'"
-        raise UsageError(message, code="network")
+        raise UsageError("give --from RUN, --network (rail:nic=50GB/s,inner=450GB/s) or --nic '4X NDR'", code="network")
     rate, peak, assumed["compute"] = _rate(model, gpu, run, given)
     overlap, assumed["overlap"] = _overlap(run, given["overlap"])
     slowdown, assumed["slowdown"] = slowdown_of(run)
@@ -231,8 +232,8 @@ def _machine(
         room = float(parse_size(given["gpu_memory"]))
     elif gpu is not None:
         room = memory_of_gpu(gpu)
-        of_run = "" if given["gpu"] or run is None else f" of {gpu.name}, the run's"
-    assumed["memory"] = "not looked at: --gpu or --gpu-memory says how much"
+        of_run = "" if given["gpu"] or run is None else f" of {gpu.name}, from the run"
+    assumed["memory"] = "not checked: give --gpu or --gpu-memory"
     if room is not None:
         assumed["memory"] = f"{room / 1e9:.4g} GB{of_run}"
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
@@ -254,12 +255,12 @@ def _described(given: Mapping[str, Any], gpu: Gpu | None, gpus: int, per_host: i
     link = next((row for row in rates if gpu and row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
     outer = card.practical_bytes_per_second or card.bytes_per_second
     if gpu is None or link is None or gpu.links is None:
-        message = f"--nic wants --gpu with links to others in its row; {gpu.name if gpu else 'none'} has none"
+        message = f"--nic needs a --gpu with GPU-to-GPU links in busbw peaks; {gpu.name if gpu else 'none'} has none"
         raise UsageError(message, code="gpu")
     inner = gpu.links * (link.practical_bytes_per_second or link.bytes_per_second)
     words = (
-        f"{card.name}, {format_rate(outer)} a GPU; {gpu.links} × {link.name}, {format_rate(inner)}; delays of "
-        f"{DELAYS[0] * 1e6:g} and {DELAYS[1] * 1e6:g} µs are assumed"
+        f"{card.name}, {format_rate(outer)} per GPU; {gpu.links} × {link.name}, {format_rate(inner)}; assumed delays: "
+        f"{DELAYS[0] * 1e6:g} and {DELAYS[1] * 1e6:g} µs"
     )
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
 
@@ -267,11 +268,11 @@ def _described(given: Mapping[str, Any], gpu: Gpu | None, gpus: int, per_host: i
 def _rate(
     model: model_rows.Model, gpu: Gpu | None, run: Measured | None, given: Mapping[str, Any]
 ) -> tuple[float, float | None, str]:
-    """FLOP/s of a rank, those of the datasheet, and where the first is from."""
+    """FLOP/s of a rank, FLOP/s of the datasheet (None if unknown), and a description of the first."""
     peak = None if gpu is None else gpu.flops.get(model.dtype)
     if given["achieved"] is not None:
         _positive("--achieved", given["achieved"], 1e30)
-        return given["achieved"], peak, f"{format_flop(given['achieved'])} a rank, as given"
+        return given["achieved"], peak, f"{format_flop(given['achieved'])} per rank, as given"
     if given["efficiency"] is not None:
         _positive("--efficiency", given["efficiency"], 1.0)
     found = None if run is None else run.flop_per_second(model.dtype)
@@ -279,22 +280,23 @@ def _rate(
         share = given["efficiency"] or 1.0
         return share * found[0], peak, f"{share:.0%} of {found[1]}"
     if gpu is None:
-        message = f"the run has no matmul of {model.dtype}; want --achieved FLOP/s, or --gpu with --efficiency"
-        raise UsageError(message, code="compute")
+        raise UsageError(
+            f"the run has no {model.dtype} matmul; give --achieved, or --gpu and --efficiency", code="compute"
+        )
     if peak is None:
-        raise UsageError(f"{gpu.name} has no rate of {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
+        raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
     share = given["efficiency"] or OF_DATASHEET
     how = "given" if given["efficiency"] else "assumed"
-    return share * peak, peak, f"{share:.0%} of {format_flop(peak)} of {gpu.name} ({model.dtype}), the share is {how}"
+    return share * peak, peak, f"{share:.0%} ({how}) of {format_flop(peak)} of {gpu.name} ({model.dtype})"
 
 
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
     if given is not None and not 0 <= given <= 1:
-        raise UsageError(f"--overlap {given:g}: want 0 to 1", code="overlap")
+        raise UsageError(f"--overlap {given:g}: must be between 0 and 1", code="overlap")
     share, words = (given, "as given") if given is not None else (run and run.overlap()) or (_OVERLAP, "assumed")
     return share, f"{share:.0%} of a call, {words}"
 
 
 def _positive(name: str, value: float, most: float) -> None:
     if not 0 < value <= most:
-        raise UsageError(f"{name} {value:g}: want above 0 and at most {most:g}", code="compute")
+        raise UsageError(f"{name} {value:g}: must be above 0 and at most {most:g}", code="compute")

@@ -1,1 +1,1 @@
-"""Fits: estimators, validation and the choice between models."""
+"""Fits: estimators, validation and model selection."""

@@ -1,6 +1,4 @@
-"""What times over sizes must be to be fitted, alone or with others in a joint fit: each refusal in words, with what is
-needed instead.
-"""
+"""Checks that times over sizes can be fitted, alone or in a joint fit; each error says what is needed instead."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,13 +15,13 @@ from busbw_analysis.fitting.design import Observation, Observed
 from busbw_analysis.models.select import candidates
 
 LEAST_SIZES: Final = 5
-"""Sizes that a curve needs; a piece of it may have fewer."""
+"""Sizes that a curve needs; a segment may have fewer."""
 
 _FALL: Final = 0.10
-"""A line that falls by no more than this share from the smallest to the largest size is flat."""
+"""A line that falls by at most this fraction from the smallest to the largest size counts as flat."""
 
 _BY_CHANCE: Final = 0.01
-"""How often a flat curve with noise may be taken for a falling one."""
+"""Allowed probability that a flat noisy curve counts as falling."""
 
 _LARGEST_FALL: Final = 3.0
 
@@ -31,48 +29,47 @@ _LARGEST_FALL: Final = 3.0
 def refuse_alone(op: str, ranks: int) -> None:
     """Raise AnalysisError for an op between ranks that ran on one."""
     if ranks < 2:
-        message = f"{op} on {ranks} rank sends nothing, so there is no α and no β in it; measure on 2 or more ranks"
+        message = f"{op} on {ranks} rank sends nothing, so it has no α and β; measure on 2 or more ranks"
         raise AnalysisError(message, code="one-rank")
 
 
 def refuse_times(name: str, size_bytes: int, seconds: Iterable[float]) -> None:
-    """Raise AnalysisError unless all times that ``name`` has at a size are positive and finite."""
+    """Raise AnalysisError unless all times of ``name`` at a size are positive and finite."""
     broken = [time for time in seconds if not (math.isfinite(time) and time > 0)]
     if broken:
         raise AnalysisError(
-            f"{name} at {format_size(size_bytes)} has a time of {broken[0]:g} s, which is impossible; times are "
-            "positive and finite: measure it again",
+            f"{name} at {format_size(size_bytes)} has a time of {broken[0]:g} s; times must be positive and finite, "
+            "so measure it again",
             code="impossible-time",
         )
 
 
 def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]) -> None:
-    """Raise AnalysisError unless times over ascending sizes can be α + β·S, in pieces or not; ``name`` is whose.
+    """Raise AnalysisError unless the times of ``name`` over ascending sizes can be α + β·S, in one or more segments.
 
-    Time may fall by a jump, as it does where a library changes its protocol, and by noise, but not all along: a curve
-    is refused whose line falls by more than 10 % where sizes and times are so much in opposite order (Kendall 1938) as
-    1 in 100 flat curves are. Of simulated curves of 5 to 24 flat sizes with 5 to 20 % noise that refused 0 to 2 in
-    100, and with 5 % noise all that fell to 38 %, 60 to 100 in 100 that fell to 70 %.
+    Time may fall at a jump, for example when a library changes its protocol, and by noise, but not over the whole
+    curve. A curve is refused if its line falls by more than 10 % and the order of sizes and times is as opposed
+    (Kendall 1938) as in 1 of 100 flat curves. Of simulated flat curves of 5 to 24 sizes with 5 to 20 % noise, this
+    refused 0 to 2 in 100; with 5 % noise, it refused all curves that fell to 38 % and 60 to 100 in 100 that fell to
+    70 %.
     """
-    twice = next((one for one, two in pairwise(sizes_bytes) if one == two), None)
+    twice = next((size for size, following in pairwise(sizes_bytes) if size == following), None)
     if twice is not None:
         raise AnalysisError(f"{name} has {format_size(twice)} twice; a fit needs each size once", code="size-twice")
-    if any(one > two for one, two in pairwise(sizes_bytes)):
-        raise AnalysisError(f"the sizes of {name} are not in order; a fit needs them ascending", code="not-in-order")
     if sizes_bytes and sizes_bytes[0] <= 0:
-        message = f"{name} has {format_size(sizes_bytes[0])} among its sizes; a fit needs sizes above 0"
+        message = f"{name} has the size {format_size(sizes_bytes[0])}; a fit needs sizes above 0"
         raise AnalysisError(message, code="no-size")
     if len(sizes_bytes) < LEAST_SIZES:
         counted = "1 size" if len(sizes_bytes) == 1 else f"{len(sizes_bytes)} sizes"
-        message = f"{name} has {counted}; a fit needs at least {LEAST_SIZES} different ones above 0"
+        message = f"{name} has {counted}; a fit needs at least {LEAST_SIZES} different sizes above 0"
         raise AnalysisError(message, code="few-sizes")
     for size, time in zip(sizes_bytes, seconds, strict=True):
         refuse_times(name, size, [time])
     if _falls(np.asarray(sizes_bytes, dtype=np.float64), np.asarray(seconds)):
         raise AnalysisError(
             f"the time of {name} falls with size, from {_at(sizes_bytes, seconds, 0)} to "
-            f"{_at(sizes_bytes, seconds, -1)}: a negative slope is no cost of bytes; measure larger sizes, and look "
-            "for a slow mode or a disturbance at the smaller",
+            f"{_at(sizes_bytes, seconds, -1)}, so it has no cost per byte; measure larger sizes, and check the smaller "
+            "sizes for outliers or interference",
             code="negative-slope",
         )
     high = 0
@@ -80,8 +77,8 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
         if seconds[high] > _LARGEST_FALL * time:
             raise AnalysisError(
                 f"the time of {name} falls from {_at(sizes_bytes, seconds, high)} to {_at(sizes_bytes, seconds, index)}"
-                f": a cost that falls to less than 1/{_LARGEST_FALL:g} as the message grows is not α + β·S; look for a "
-                "slow mode or a disturbance at the smaller size, and measure it again",
+                f", to less than 1/{_LARGEST_FALL:g}, which α + β·S cannot explain; check the smaller size for "
+                "outliers or interference, and measure it again",
                 code="falls",
             )
         high = index if time > seconds[high] else high
@@ -92,7 +89,7 @@ def _at(sizes_bytes: Sequence[int], seconds: Sequence[float], index: int) -> str
 
 
 def _falls(sizes: np.ndarray, times: np.ndarray) -> bool:
-    """Whether the line of least squared relative error, of any sign, falls, and not by chance."""
+    """Whether the unconstrained line of least squared relative error falls, and not by chance."""
     system = np.stack([np.ones_like(sizes), sizes / sizes[-1]], axis=1) / times[:, None]
     alpha, beta = np.linalg.lstsq(system, np.ones_like(times), rcond=None)[0]
     first = sizes[0] / sizes[-1]
@@ -105,12 +102,12 @@ def refuse_mixed(observations: Observed) -> None:
     """Raise AnalysisError unless ``observations`` are of one backend."""
     backends = dict.fromkeys(one.backend for one in observations)
     if len(backends) > 1:
-        names = " and for ".join(map(repr, backends))
-        raise AnalysisError(f"one set of parameters cannot hold for {names}; fit each backend by itself")
+        names = " and ".join(map(repr, backends))
+        raise AnalysisError(f"one set of parameters cannot describe {names}; fit each backend separately")
 
 
 def usable(observations: Observed) -> tuple[tuple[Observation, ...], tuple[str, ...]]:
-    """Those of ``observations`` whose curve can take part in a fit, and why the others cannot."""
+    """The ``observations`` whose curve can be part of a joint fit, and why the others cannot."""
     kept: list[Observation] = []
     why: dict[str, None] = {}
     for curve in grouped(sorted(observations, key=_curve), _curve).values():
@@ -128,17 +125,13 @@ def _curve(one: Observation) -> tuple[str, str, int, int]:
 
 
 def _refuse_curve_of(curve: Observed) -> None:
-    """Raise AnalysisError unless one op on one number of ranks, of any sizes or of none, can take part in a fit."""
+    """Raise AnalysisError unless the curve of one op on one number of ranks can be part of a joint fit."""
     first = curve[0]
     candidates(first.op, first.cost_models, first.algorithm)
     refuse_alone(first.op, first.ranks)
     name = f"{first.op}{f' by {first.algorithm}' if first.algorithm else ''} on {first.ranks} ranks"
     for one in curve:
         refuse_times(name, one.size_bytes, (one.seconds, *one.launches))
-        if not one.launches:
-            raise AnalysisError(
-                f"{name} at {format_size(one.size_bytes)} has no launch behind it; it needs at least one"
-            )
     members = sorted(curve, key=lambda one: one.size_bytes)
     sizes = [one.size_bytes for one in members]
     if sizes != [0]:

@@ -1,9 +1,9 @@
-"""How time grows with size: the segmented α–β fit of one curve and its error.
+"""The segmented α–β fit of time over size for one curve, and its error.
 
-Relative errors and non-negative coefficients, because ordinary least squares let the largest size decide α; one to
-four pieces with jumps between them, because protocols and algorithms change with size. The number of pieces is the
-smallest whose error on left-out sizes is within one standard error of the best (Breiman et al. 1984), size by size;
-more, where BIC speaks for it strongly (Kass and Raftery 1995).
+Errors are relative and coefficients non-negative, because ordinary least squares let the largest size decide α. A fit
+has one to four segments with jumps between them, because protocols and algorithms change with size. The number of
+segments is the smallest whose error on left-out sizes is within one standard error of the best (Breiman et al. 1984),
+paired by size; more if BIC supports them strongly (Kass and Raftery 1995).
 """
 
 import math
@@ -23,21 +23,21 @@ from busbw_analysis.fitting.checks import refuse_alone, refuse_curve
 from busbw_analysis.fitting.score import VALID_LAUNCHES, VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
 
-LEAST_IN_A_PIECE: Final = 4
-"""Sizes that a piece of the curve needs; the whole needs ``acceptance.LEAST_SIZES``."""
+LEAST_IN_A_SEGMENT: Final = 4
+"""Sizes that a segment needs; the whole curve needs ``checks.LEAST_SIZES``."""
 
 LAUNCHES_FOR_A_BOOTSTRAP = 5
-"""Below it the interval covers the truth far less often than it says, whatever the resampling."""
+"""With fewer launches, no resampling gives an interval with nearly its nominal coverage."""
 
 _SIZES_FOR_FOUR = 24
 _RESAMPLES = 400
 _VALID_IN_SAMPLE = 0.10
-"""A fit whose mean error on its own sizes is larger is not validated, however well it does on a few others."""
+"""A fit with a larger mean error on its own sizes is not validated, whatever its held-out errors."""
 _TINY = 1e-18
 _STRONG = 6.0
 """A difference in BIC that Kass and Raftery 1995 call strong evidence."""
 _NEGLIGIBLE = 1e-4
-"""A difference of 0.01 % in the error is no reason for another segment."""
+"""A difference of 0.01 % in the error does not justify another segment."""
 
 Coefficient = Literal["alpha", "beta"]
 
@@ -46,7 +46,7 @@ Coefficient = Literal["alpha", "beta"]
 class Segment:
     """T(S) = ``alpha_seconds`` + ``beta_seconds_per_byte`` · S for the sizes from ``first_bytes`` to ``last_bytes``.
 
-    ``at_bound`` names the coefficients that the fit would have liked to be negative: ``alpha``, ``beta``.
+    ``at_bound``: coefficients that are 0 because negative values are not allowed.
     """
 
     alpha_seconds: float
@@ -58,7 +58,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One number of segments that was tried: its leave-one-size-out log error, the error of that, and its BIC."""
+    """One number of segments: its mean leave-one-size-out log error, the standard error of that, and its BIC."""
 
     segments: int
     held_out_error: float
@@ -76,7 +76,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FitIntervals:
-    """How sure the fit is, from the cluster bootstrap over launches; ``resamples`` refits."""
+    """95 % intervals of the fit from a cluster bootstrap over launches, with ``resamples`` refits."""
 
     alpha_seconds: Bounds
     algbw: Bounds | None
@@ -85,11 +85,17 @@ class FitIntervals:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A curve in a few numbers. ``alpha_seconds`` is the intercept of the first segment; ``algbw`` and ``busbw`` (B/s)
-    the rates that the last segment tends to (None where it has no slope or there is no wire); ``half_size_bytes`` the
-    size at which half of that rate is reached. Residuals are |T̂ − T| / T. ``intervals`` is None unless there are
-    launches enough; ``interval_note`` says so. ``validated``: by sizes, by launches where there are several, and in
-    sample; None where no size could be held out. ``validation_note`` says by what, or why not.
+    """The fit of one curve.
+
+    ``segments``, ``breaks_bytes``: the segments and the breakpoints between them.
+    ``alpha_seconds``: the intercept of the first segment.
+    ``algbw``, ``busbw``: asymptotic rates of the last segment in B/s; None without a slope or a bus factor.
+    ``half_size_bytes``: the size at which half of that rate is reached (n½).
+    ``mean_residual``, ``max_residual``: |T̂ − T| / T over the fitted sizes.
+    ``candidates``: all numbers of segments that were tried.
+    ``intervals``: None with too few launches; ``interval_note`` gives the reason.
+    ``validated``: whether held-out sizes, held-out launches (if several) and residuals are small enough; None if no
+    size could be held out. ``validation_note`` gives the errors or the reason.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -114,10 +120,8 @@ class Fit:
 def fit_series(series: Series) -> Fit | Unavailable:
     """The fit of one measured curve, or the reason why there is none."""
     if series.key.op in ARITHMETIC:
-        return Unavailable(
-            "see-roofline",
-            "its time grows with its arithmetic, which is not in proportion to S; the roofline tells of it",
-        )
+        why = "its time depends on its FLOP, which are not proportional to S; see the roofline"
+        return Unavailable("see-roofline", why)
     try:
         if series.key.op not in LOCAL | STORING:
             refuse_alone(series.key.op, len(series.key.ranks))
@@ -134,15 +138,15 @@ def fit_points(
     bus_factor: float | None = None,
     launch_medians_ns: Sequence[Sequence[float]] = (),
 ) -> Fit:
-    """Fit T(S) through sizes (bytes, ascending) and times (ns per call).
+    """Fit T(S) to sizes (bytes, ascending) and times (ns per call).
 
-    ``launch_medians_ns[i]`` are the medians of single launches at size i, the same ones in the same order at each;
-    without them, or with fewer than 5, there is no interval. Raises AnalysisError for data that cannot carry a fit.
+    ``launch_medians_ns[i]``: the median of each launch at size i, with the same launches in the same order at each
+    size. Without them, or with fewer than 5, there is no interval. Raises AnalysisError for data that cannot be fitted.
     """
     if len(sizes_bytes) != len(times_ns):
-        raise AnalysisError(f"{len(sizes_bytes)} sizes and {len(times_ns)} times do not belong together")
+        raise AnalysisError(f"{len(sizes_bytes)} sizes but {len(times_ns)} times: each size needs one time")
     if not any(sizes_bytes):
-        raise AnalysisError("the op has no size, so there is nothing to fit a time over", code="no-size")
+        raise AnalysisError("the op has no size, so its time cannot be fitted over size", code="no-size")
     refuse_curve("the curve", sizes_bytes, [time / 1e9 for time in times_ns])
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
     times = np.asarray(times_ns, dtype=np.float64) / 1e9
@@ -178,7 +182,7 @@ def fit_points(
 
 
 def launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
-    """Seconds, launches × sizes; no rows when the sizes were not all measured in the same number of launches."""
+    """Seconds, launches × sizes; no rows if the sizes have different numbers of launches."""
     counts = {len(medians) for medians in launch_medians_ns}
     if len(counts) != 1:
         return np.empty((0, len(launch_medians_ns)))
@@ -186,7 +190,7 @@ def launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
 
 
 def _noise(launches: Floats) -> float:
-    """Standard deviation of ln T that the repetition of launches alone explains; 0 when there is but one."""
+    """Standard error of ln T from the variation between launches; 0 with a single launch."""
     if len(launches) < 2:
         return 0.0
     return float(np.sqrt(np.mean(np.var(np.log(launches), axis=0, ddof=1)) / len(launches)))
@@ -194,33 +198,33 @@ def _noise(launches: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A fit without what is said about it."""
+    """A fit without intervals and validation."""
 
     segments: tuple[Segment, ...]
     breaks_bytes: tuple[float, ...]
     candidates: tuple[Candidate, ...]
 
     def by_segments(self, wanted: Floats) -> Floats:
-        """Seconds, by the segment that each size falls in."""
-        piece = np.searchsorted(np.asarray(self.breaks_bytes), wanted, side="right")
+        """Seconds at the sizes ``wanted``, each from the segment that contains it."""
+        number = np.searchsorted(np.asarray(self.breaks_bytes), wanted, side="right")
         alpha = np.asarray([segment.alpha_seconds for segment in self.segments])
         beta = np.asarray([segment.beta_seconds_per_byte for segment in self.segments])
-        return np.asarray(alpha[piece] + beta[piece] * wanted)
+        return np.asarray(alpha[number] + beta[number] * wanted)
 
 
 def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
     count = len(sizes)
-    most = min(count // LEAST_IN_A_PIECE, 4 if count >= _SIZES_FOR_FOUR else 3)
+    most = min(count // LEAST_IN_A_SEGMENT, 4 if count >= _SIZES_FOR_FOUR else 3)
     candidates: list[Candidate] = []
     errors: list[Floats] = []
     cuts: list[Cuts] = []
-    for pieces in range(1, most + 1):
-        left_out = _left_out_errors(sizes, times, pieces)
-        found = best_cuts(sizes[None], times[None], pieces, LEAST_IN_A_PIECE)
+    for number in range(1, most + 1):
+        left_out = _left_out_errors(sizes, times, number)
+        found = best_cuts(sizes[None], times[None], number, LEAST_IN_A_SEGMENT)
         variance = max(float(found.residual[0]) / count, noise**2, _TINY)
-        bic = count * math.log(variance) + (3 * pieces - 1) * math.log(count)
+        bic = count * math.log(variance) + (3 * number - 1) * math.log(count)
         standard_error = float(left_out.std(ddof=1) / math.sqrt(count))
-        candidates.append(Candidate(pieces, float(left_out.mean()), standard_error, bic))
+        candidates.append(Candidate(number, float(left_out.mean()), standard_error, bic))
         errors.append(left_out)
         cuts.append(found)
     best = min(errors, key=lambda error: float(error.mean()))
@@ -233,11 +237,11 @@ def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
 
 
 def _as_good_as(best: Floats, errors: Sequence[Floats]) -> Iterator[int]:
-    """The positions of those ``errors`` whose mean is within one standard error of the ``best`` one's.
+    """The indices of ``errors`` whose mean is within one standard error of the mean of ``best``.
 
-    The standard error of the differences size by size: beside a jump every candidate errs alike, and counting that
-    as doubt hid the second of two planted jumps in 60 of 60 simulated curves of 24 sizes with 2 % noise, in 2 of 60
-    when paired (with 10 % noise in 60 and in 52). A straight line was cut by mistake in 2–3 and in 2–4 of 60.
+    The standard error is that of the paired differences by size, because next to a jump all candidates have similar
+    errors. Unpaired, it hid the second of two planted jumps in 60 of 60 simulated curves of 24 sizes with 2 % noise;
+    paired, in 2 of 60 (with 10 % noise: 60 and 52). A straight line was split by mistake in 2–3 and in 2–4 of 60.
     """
     for index, candidate in enumerate(errors):
         extra = candidate - best
@@ -246,19 +250,19 @@ def _as_good_as(best: Floats, errors: Sequence[Floats]) -> Iterator[int]:
 
 
 def _strongest(bics: Sequence[float], least: int) -> int:
-    """The number of segments with the lowest BIC if it is above ``least`` and the evidence for it strong.
+    """The index with the lowest BIC if it is above ``least`` and its evidence is strong; else ``least``.
 
-    A left-out size beside a jump is predicted from the wrong side of it however well the jump is known, so the errors
-    of left-out sizes speak against every jump: with 5 % noise they alone find both of two planted ones in 27 of 100
-    curves of 20 sizes, and this in 91 to 100; a straight line is cut by mistake in 4 of 100 with and without it, one of
-    12 sizes in 10 with it.
+    A left-out size next to a jump is predicted from the wrong side, however well the jump is known, so left-out errors
+    penalise every jump. With 5 % noise, they alone find both of two planted jumps in 27 of 100 curves of 20 sizes, and
+    with this rule in 91 to 100. A straight line is split by mistake in 4 of 100 with and without the rule; with 12
+    sizes, in 10 with it.
     """
     lowest = min(range(len(bics)), key=lambda index: bics[index])
     return lowest if lowest > least and bics[least] - bics[lowest] > _STRONG else least
 
 
 def _segment(sizes: Floats, times: Floats) -> Segment:
-    """The relative non-negative least squares line: rows divided by T, columns scaled to a maximum of 1."""
+    """The line of non-negative least squares of relative errors: rows divided by T, columns scaled to at most 1."""
     rows = np.stack([1 / times, sizes / times], axis=1)
     scale = rows.max(axis=0)
     coefficients, _ = nnls(rows / scale, np.ones(len(sizes)))
@@ -268,23 +272,23 @@ def _segment(sizes: Floats, times: Floats) -> Segment:
     return Segment(alpha, beta, int(sizes[0]), int(sizes[-1]), at_bound)
 
 
-def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
-    """|ln(T̂/T)| of every size, predicted by a fit of all the others. A fold lacks one size, so a piece may too."""
+def _left_out_errors(sizes: Floats, times: Floats, segments: int) -> Floats:
+    """|ln(T̂/T)| of every size, predicted by a fit to all others. A fold lacks one size, so a segment may too."""
     count = len(sizes)
     others = np.asarray([[other for other in range(count) if other != left] for left in range(count)])
-    folds = best_cuts(sizes[others], times[others], pieces, LEAST_IN_A_PIECE - 1)
+    folds = best_cuts(sizes[others], times[others], segments, LEAST_IN_A_SEGMENT - 1)
     predicted = np.maximum(folds.predict(sizes[others], sizes), _TINY)
     return np.asarray(np.abs(np.log(predicted / times)))
 
 
-def _intervals(sizes: Floats, launches: Floats, pieces: int) -> tuple[FitIntervals | None, str]:
-    """Percentiles over resamples of whole launches; the cuts are searched anew in every resample.
+def _intervals(sizes: Floats, launches: Floats, segments: int) -> tuple[FitIntervals | None, str]:
+    """Percentiles over resamples of whole launches; the breakpoints are searched again in every resample.
 
-    Plain percentiles held the truth in 91 to 96 % of simulated curves of 5 to 20 launches, these in 92 to 99 %
+    Plain percentiles covered the truth in 91 to 96 % of simulated curves of 5 to 20 launches, these in 92 to 99 %
     (`make bench-fit`).
     """
     count = len(launches)
-    cuts = resampled_cuts(sizes, launches, pieces)
+    cuts = resampled_cuts(sizes, launches, segments)
     if cuts is None:
         return None, interval_note(count)
     alpha = _bounds(cuts.alpha[:, 0], tail_of_medians(count))
@@ -294,22 +298,22 @@ def _intervals(sizes: Floats, launches: Floats, pieces: int) -> tuple[FitInterva
 
 
 def interval_note(launches: int) -> str:
-    """What an interval from so many is by, or why there is none."""
+    """The origin of an interval from ``launches`` launches, or why there is none."""
     if launches >= LAUNCHES_FOR_A_BOOTSTRAP:
         return f"95 % from resampling {launches} launches"
-    several = f"{launches} launches" if launches else "launches that differ from size to size"
-    return f"no interval: {'1 launch' if launches == 1 else several}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
+    several = f"{launches} launches" if launches else "launches differ between sizes"
+    return f"no interval: {'1 launch' if launches == 1 else several}; {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
 
 
-def resampled_cuts(sizes: Floats, launches: Floats, pieces: int) -> Cuts | None:
-    """The fits of resampled ``launches`` (seconds, launches × sizes), each with so many pieces, cut where it likes;
-    None for too few.
+def resampled_cuts(sizes: Floats, launches: Floats, segments: int) -> Cuts | None:
+    """The fits of resampled ``launches`` (seconds, launches × sizes), each with this number of segments and its own
+    breakpoints; None with too few launches.
     """
     if len(launches) < LAUNCHES_FOR_A_BOOTSTRAP:
         return None
     draws = np.random.default_rng(0).integers(0, len(launches), size=(_RESAMPLES, len(launches)))
     times = np.median(launches[draws], axis=1)
-    return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
+    return best_cuts(np.broadcast_to(sizes, times.shape), times, segments, LEAST_IN_A_SEGMENT)
 
 
 def _bounds(values: Floats, tail: float) -> Bounds:
@@ -317,33 +321,33 @@ def _bounds(values: Floats, tail: float) -> Bounds:
 
 
 def _held_out_sizes(sizes: Floats, times: Floats, noise: float) -> Validation:
-    """Fit every second size, predict the ones between by the pieces of that fit and by nothing else."""
+    """Fit every second size and predict the sizes between them."""
     count = len(sizes)
     tested = np.arange(1, count - 1, 2)
     kept = np.setdiff1d(np.arange(count), tested)
     errors = None
-    if len(kept) >= LEAST_IN_A_PIECE and len(tested) > 1:
+    if len(kept) >= LEAST_IN_A_SEGMENT and len(tested) > 1:
         core = _fit_core(sizes[kept], times[kept], noise)
         errors = np.abs(core.by_segments(sizes[tested]) / times[tested] - 1)
-    why_not = f"{count} sizes leave too few when every second one is held out"
+    why_not = f"{count} sizes are too few to hold out every second one"
     return validation("every second size", errors, VALID_SIZES, why_not=why_not)
 
 
-def _held_out_launches(sizes: Floats, launches: Floats, pieces: int) -> Validation:
-    """Fit all launches but one, with as many pieces as that of all of them, and predict that one, each in turn."""
+def _held_out_launches(sizes: Floats, launches: Floats, segments: int) -> Validation:
+    """Predict each launch from a fit of all others with the same number of segments."""
     count, errors = len(launches), None
     if count > 1:
         others = np.asarray([np.median(np.delete(launches, left, axis=0), axis=0) for left in range(count)])
         everywhere = np.broadcast_to(sizes, launches.shape)
-        cuts = best_cuts(everywhere, others, pieces, LEAST_IN_A_PIECE)
+        cuts = best_cuts(everywhere, others, segments, LEAST_IN_A_SEGMENT)
         predicted = np.stack([cuts.predict(everywhere, everywhere[:, place]) for place in range(len(sizes))], axis=1)
         errors = np.abs(predicted / launches - 1).ravel()
-    why_not = "there is one launch" if count else "no launch measured all sizes"
+    why_not = "there is only one launch" if count else "no launch measured all sizes"
     return validation("each launch in turn", errors, VALID_LAUNCHES, why_not=why_not)
 
 
 def _verdict(by_sizes: Validation, by_launches: Validation, mean_residual: float) -> tuple[bool | None, str]:
-    """Whether the fit is validated, and by what; or why it is not."""
+    """Whether the fit is validated, with the errors; or why it is not."""
     tried = [one for one in (by_sizes, by_launches) if one.passed is not None]
     off = [f"{one.held_out} is off by {one.median_error:.1%} (median)" for one in tried if not one.passed]
     if mean_residual > _VALID_IN_SAMPLE:

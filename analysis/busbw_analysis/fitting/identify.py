@@ -1,6 +1,6 @@
-"""Which parameters a design can separate, which it sees only together, and which further measurement would help.
+"""Identifiability: which parameters a design separates, which appear only in sums, and which measurements would help.
 
-Whether a fit is possible is decided before it: by the rank and the condition of its columns, not by what came out.
+This is decided before the fit, from the rank and condition number of the columns, not from the fitted values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from busbw.units import format_rate, format_time
 from busbw_analysis.fitting.design import PARAMETERS, Floats, Parameter, Wanted, longer_of, solve
 
 LARGEST_CONDITION: Final = 100.0
-"""Beyond it the weakest direction of the columns shows with less than 1 % of the strength of the best one, which the
-noise of any measured time drowns.
+"""Above it, the weakest direction of the columns has less than 1 % of the strength of the strongest one and is lost in
+measurement noise.
 """
 
 SYMBOLS: Final[Mapping[Parameter, str]] = {
@@ -32,7 +32,7 @@ SYMBOLS: Final[Mapping[Parameter, str]] = {
 INNER: Final[tuple[Parameter, ...]] = ("inner_alpha", "inner_beta")
 
 A_CALL: Final = frozenset({"alpha", "inner_alpha", "per_call"})
-"""Parameters that are seconds; the others are seconds for each byte."""
+"""Parameters in seconds; the others are in seconds per byte."""
 
 _AS_A_RATE: Final[Mapping[Parameter, str]] = {
     "beta": "1/β",
@@ -43,16 +43,16 @@ _AS_A_RATE: Final[Mapping[Parameter, str]] = {
 }
 
 _TURNS: Final = 10
-"""Enough for any branch to change; where they go around in a circle, the last fit is as good as any of them."""
+"""Enough for every branch to change; if the branches cycle, the last fit is as good as any."""
 
 _NOTHING = 1e-6
-"""A column that is so much smaller than another in scaled units takes no part in it."""
+"""A smaller contribution to another column, in scaled units, counts as 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Parameters of which the design knows one weighted sum and no more: 1 · beta + 0.5 · gamma. A single one with
-    ``weights`` () has nothing to say in any row.
+    """Parameters of which the design determines only one weighted sum, such as 1 · beta + 0.5 · gamma. A single
+    parameter with ``weights`` () does not appear in any row.
     """
 
     parameters: tuple[Parameter, ...]
@@ -60,7 +60,7 @@ class Mixed:
 
     @property
     def sum(self) -> str:
-        """The sum in symbols: β + 0.5 γ; the symbol alone where there is none."""
+        """The sum in symbols, such as β + 0.5 γ; the symbol alone if there is no sum."""
         if not self.weights:
             return SYMBOLS[self.parameters[0]]
         words = ""
@@ -72,22 +72,21 @@ class Mixed:
 
     @property
     def reason(self) -> str:
-        """What is wrong with these data, in words."""
+        """Why these data do not separate the parameters."""
         if not self.weights:
-            return f"nothing in these data has a part in {self.sum}"
+            return f"these data do not depend on {self.sum}"
         names = [SYMBOLS[parameter] for parameter in self.parameters]
-        told = f"{', '.join(names[:-1])} and {names[-1]}"
-        return f"{told} cannot be told apart by these data, which know {self.sum} alone"
+        return f"these data do not separate {', '.join(names[:-1])} and {names[-1]}, only their sum {self.sum} is known"
 
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """What a design can tell.
+    """What a design determines.
 
     ``kept``: columns that are independent enough to be fitted.
-    ``separable``: those of them that have taken nothing over from a column that was not kept.
-    ``mixed``: sums that the design knows alone, and parameters that have no part in it.
-    ``unknown``: the directions (in the order of PARAMETERS) that no row notices.
+    ``separable``: kept columns that do not include the effect of a dropped column.
+    ``mixed``: sums of which only the total is determined, and parameters that do not appear.
+    ``unknown``: directions (in the order of PARAMETERS) in which coefficients can change without effect on any row.
     """
 
     kept: tuple[Parameter, ...]
@@ -98,7 +97,7 @@ class Separation:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What could be added to a measurement, in words, with its rows (rows × PARAMETERS) and times (seconds)."""
+    """A possible additional measurement in words, with its rows (rows × PARAMETERS) and times (seconds)."""
 
     words: str
     rows: Floats
@@ -106,7 +105,7 @@ class Remedy:
 
 
 def written(parameter: Parameter, value: float) -> str:
-    """A parameter with its value (seconds, or seconds for each byte) as people know it: a time, or a rate."""
+    """A parameter with its value (seconds, or seconds per byte) written as a time or a rate."""
     if parameter in A_CALL:
         symbol = "α inside a host" if parameter == "inner_alpha" else SYMBOLS[parameter]
         return f"{symbol} {format_time(value * 1e9)}"
@@ -114,15 +113,16 @@ def written(parameter: Parameter, value: float) -> str:
 
 
 def columns_of(parameters: Wanted) -> list[int]:
-    """Where ``parameters`` stand in PARAMETERS."""
+    """The indices of ``parameters`` in PARAMETERS."""
     return [PARAMETERS.index(parameter) for parameter in parameters]
 
 
 def identify(rows: Floats, times: Floats, wanted: Wanted) -> Separation:
-    """What ``rows`` (observations × PARAMETERS) with ``times`` (seconds) can tell of ``wanted``, the most wanted first.
+    """What ``rows`` (observations × PARAMETERS) with ``times`` (seconds) determine of ``wanted``, the most important
+    first.
 
-    A column joins those that are kept while their condition stays below LARGEST_CONDITION; of two that are alike the
-    one that is wanted more is kept, and stands for both.
+    A column is kept while the condition number stays below LARGEST_CONDITION. Of two similar columns, the more
+    important one is kept and represents both.
     """
     places = columns_of(wanted)
     system = rows[:, places] / times[:, None]
@@ -154,8 +154,8 @@ def identify(rows: Floats, times: Floats, wanted: Wanted) -> Separation:
 
 
 def separated(rows: Floats, times: Floats, wanted: Wanted) -> Separation:
-    """As ``identify``. Where nothing has a part inside a host it is no news that nothing is known of it: only a
-    question that needs it has to be refused.
+    """Like ``identify``, but if no row has a part inside a host, that is not reported as a missing parameter: only
+    questions that need it are refused.
     """
     if rows[:, columns_of(INNER)].any():
         return identify(rows, times, wanted)
@@ -164,8 +164,9 @@ def separated(rows: Floats, times: Floats, wanted: Wanted) -> Separation:
 
 
 def settled(branched: Floats, times: Floats, wanted: Wanted) -> tuple[Floats, Floats]:
-    """The rows of a fit to ``branched`` (observations × two branches × PARAMETERS), and its coefficients: which branch
-    takes longer follows from the coefficients, and these from the branches, so both are found in turns.
+    """The rows and coefficients of a fit to ``branched`` (observations × two branches × PARAMETERS).
+
+    The longer branch depends on the coefficients and these on the branch, so both are found by iteration.
     """
 
     def fit(rows: Floats) -> Floats:
@@ -182,15 +183,12 @@ def settled(branched: Floats, times: Floats, wanted: Wanted) -> tuple[Floats, Fl
 
 
 def _condition(columns: Floats) -> float:
-    """Largest over smallest singular value; infinite for columns that depend on each other."""
-    if columns.shape[1] == 0 or columns.shape[0] < columns.shape[1]:
-        return np.inf
-    values = np.linalg.svd(columns, compute_uv=False)
-    return float(values[0] / values[-1]) if values[-1] > values[0] * 1e-12 else np.inf
+    """The condition number; infinite with fewer rows than columns."""
+    return float(np.linalg.cond(columns)) if columns.shape[0] >= columns.shape[1] else np.inf
 
 
 def _shares(scaled: Floats, scale: Floats, kept: Sequence[int], column: int) -> tuple[float, ...]:
-    """How much of every kept column is in ``column``: what its coefficient adds to theirs."""
+    """The share of every kept column in ``column``: how much its coefficient adds to theirs."""
     found = np.linalg.lstsq(scaled[:, kept], scaled[:, column], rcond=None)[0]
     found[np.abs(found) < max(1 / LARGEST_CONDITION * np.abs(found).max(), _NOTHING)] = 0.0
     return tuple(float(share) for share in found * scale[column] / scale[list(kept)])
@@ -201,20 +199,20 @@ def _direction(parts: Mapping[Parameter, float]) -> tuple[float, ...]:
 
 
 def directions_of(parameters: Wanted) -> tuple[tuple[float, ...], ...]:
-    """One direction (in the order of PARAMETERS) for each of ``parameters``, of which nothing is known."""
+    """One direction (in the order of PARAMETERS) for each of ``parameters``, which are undetermined."""
     return tuple(_direction({name: 1.0}) for name in parameters)
 
 
 def determined_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
-    """Whether ``row`` (PARAMETERS) stays where it is when coefficients move in the ``unknown`` directions, as every
-    observation does; else its time depends on what is not known.
+    """Whether the time of ``row`` (PARAMETERS) is unchanged when coefficients move in the ``unknown`` directions;
+    otherwise it depends on undetermined parameters.
     """
     changes = [row * np.asarray(direction) for direction in unknown]
     return not any(abs(one.sum()) > 2 / LARGEST_CONDITION * np.abs(one).max() for one in changes)
 
 
 def needs(rows: Floats, times: Floats, wanted: Wanted, one: Mixed, remedies: Sequence[Remedy]) -> str:
-    """Which of ``remedies`` would separate the parameters of ``one``, tried out one by one, in pairs and by threes."""
+    """Which of ``remedies`` would separate the parameters of ``one``: tried singly, in pairs and in threes."""
 
     def helps(parts: Sequence[Remedy]) -> bool:
         more = np.vstack([rows, *(part.rows for part in parts)])
@@ -227,4 +225,4 @@ def needs(rows: Floats, times: Floats, wanted: Wanted, one: Mixed, remedies: Seq
     for parts in chain(combinations(remedies, 2), combinations(remedies, 3)):
         if helps(parts):
             return f"add {', '.join(part.words for part in parts[:-1])} and {parts[-1].words}"
-    return "add ops whose rounds and bytes are in other proportions, and other numbers of ranks"
+    return "add ops with a different ratio of rounds to bytes, and other numbers of ranks"

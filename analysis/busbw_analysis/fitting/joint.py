@@ -1,9 +1,8 @@
-"""One set of parameters for many curves: c0, α, β (or 1/R) and γ over several ops and rank counts, and how far they
-hold.
+"""Joint fit: one set of parameters c0, α, β (or 1/R) and γ for many curves of several ops and rank counts.
 
-T = c0 + rounds · α + sent · β + added · γ, or with moved / R in place of sent · β where all ranks share one host; over
-hosts with several ranks each, with an α and a β inside a host for what an algorithm that knows hosts does there.
-Relative errors and non-negative coefficients, as in ``fit``; what the data cannot separate is not told apart.
+T = c0 + rounds · α + sent · β + added · γ. If all ranks share one host, moved / R may replace sent · β. Over hosts with
+several ranks each, hierarchical algorithms have an additional α and β inside a host. Errors are relative and
+coefficients non-negative, as in ``curve``. Parameters that the data do not separate are reported as a sum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,20 +21,20 @@ from busbw_analysis.fitting.checks import refuse_mixed, usable
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP, interval_note
 from busbw_analysis.fitting.design import PARAMETERS, Curve, Floats, Models, Observed, Parameter, Regime, Wanted
 from busbw_analysis.fitting.score import Validation
-from busbw_analysis.fitting.selection import Candidate, compete
+from busbw_analysis.fitting.selection import Candidate, select_algorithms
 from busbw_analysis.fitting.sharing import by_cards, link_sharing, through_one_card, unknown_by_card
 from busbw_analysis.fitting.validation import OfCurve, by_curve, validations
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel
 from busbw_analysis.models.select import candidates
 
 _NOTHING_INSIDE: Final = (
-    "nothing in these data has a part in α_i and β_i, those inside a host: add all_reduce by hierarchical or "
-    "all_to_all by two-level, over send/recv on several hosts with several ranks each"
+    "these data do not depend on α_i and β_i inside a host; add all_reduce with algorithm hierarchical or "
+    "all_to_all with two-level, on several hosts with several ranks each"
 )
 
 _UNKNOWN_MATTERS: Final = 0.20
-"""A time is not known that what is not known would change by more than this share: one card for a host, or what is
-inside of it.
+"""A time is unknown if an undetermined fact changes it by more than this fraction: whether the ranks of a host share a
+card, or the time inside a host.
 """
 
 _RESAMPLES: Final = 400
@@ -43,8 +42,8 @@ _RESAMPLES: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A parameter and both ends of its 95 % interval, which are None below 5 launches. ``at_bound``: the fit would have
-    liked it to be negative.
+    """A parameter and both ends of its 95 % interval, which are None below 5 launches. ``at_bound``: it is 0 because
+    negative values are not allowed.
     """
 
     value: float
@@ -55,9 +54,12 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class NotSeparated:
-    """Parameters that the data do not tell apart. ``weights`` says what of them is known, their weighted sum: alpha 1
-    and per_call 0.5 for α + 0.5 c0 (``sum``); ``estimate`` is its value, None where nothing is known. ``needs`` says
-    what to measure.
+    """Parameters that the data do not separate.
+
+    ``weights``: the weights of their known sum: alpha 1 and per_call 0.5 for α + 0.5 c0.
+    ``sum``: this sum in symbols.
+    ``estimate``: its value; None if nothing is known.
+    ``needs``: what to measure.
     """
 
     parameters: tuple[Parameter, ...]
@@ -70,7 +72,7 @@ class NotSeparated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """What follows from observations once it is known what is behind each curve; as of ``JointFit``."""
+    """The results for given models of all curves; fields as in ``JointFit``."""
 
     parameters: Mapping[Parameter, Estimate]
     not_separated: tuple[NotSeparated, ...]
@@ -81,22 +83,27 @@ class _Solved:
 
     @property
     def solved(self) -> dict[str, Any]:
-        """All of that by name."""
+        """These fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(_Solved)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointFit(_Solved):
-    """The outcome. ``parameters`` has only those that the data separate; the others are in ``not_separated``.
+    """The result of a joint fit.
 
-    ``algorithms`` says which algorithm explains each op of the library best, ``models`` the same as a CostModel,
-    ``ties`` which others explain it as well, ``candidates`` how all of them did; curves over send/recv have no choice
-    and are in ``curves`` alone, which has the CostModel of all. ``wanted`` are the parameters that were looked for.
-    ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
-    ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
-    whatever is computed from them, resampled by ``seed``; empty below 5 launches. ``unknown`` are the directions in
-    which coefficients may be changed and no observation would notice. ``cards`` are the coefficients of a fit with a
-    card for each rank and of one with one card for a host, where these data do not tell them apart; else empty.
+    ``parameters``: the parameters that the data separate; ``not_separated`` has the others.
+    ``coefficients``: the fitted values in the order of PARAMETERS, in seconds or seconds per byte.
+    ``draws``: the coefficients of every resample of launches; empty below 5 launches.
+    ``interval_note``: the origin of the intervals, or why there are none.
+    ``unknown``: directions in which coefficients can change without effect on any observation.
+    ``algorithms``, ``models``: by op, the algorithm that explains the library best, by name and as CostModel.
+    ``ties``, ``candidates``: by op, other algorithms that fit equally well, and the errors of all.
+    ``curves``: the CostModel of every curve, including explicit algorithms.
+    ``wanted``: the fitted parameters.
+    ``validations``: held-out errors of all observations together.
+    ``of_curves``: held-out errors of each op with each algorithm.
+    ``cards``: the coefficients of a fit with one card per rank and of a fit with one card per host, if the data do not
+    decide between them; else empty.
     """
 
     regime: Regime
@@ -113,43 +120,41 @@ class JointFit(_Solved):
     notes: tuple[str, ...]
     observations: tuple[design.Observation, ...]
     cards: tuple[tuple[float, ...], ...]
-    seed: int
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
-        """What one call should take by ``model``. Raises AnalysisError when that depends on parameters that the data
-        cannot separate, on whether the ranks of a host share a card where they do not tell that, or on what goes
-        through one card and is not known of ``model``.
+        """The time of one call with ``model``.
+
+        Raises AnalysisError if it depends on parameters that the data do not separate, on whether the ranks of a host
+        share a card and the data do not decide that, or on the bytes through one card and ``model`` does not give them.
         """
         if not design.known_in(model, self.wanted, ranks, hosts, size_bytes):
             raise AnalysisError(
-                f"{unknown_by_card(model)}, and these data say that they share one; ask for a ring or for two levels"
+                f"{unknown_by_card(model)}, and in these data the ranks share one; choose a ring or a two-level "
+                "algorithm"
             )
         branched = np.asarray(design.branches(model, ranks, hosts, size_bytes))
         row, inside = branched[0], branched[-1]
         if not identify.determined_by(row, self.unknown):
             inner = identify.INNER
             nothing = set(identify.directions_of(inner)) <= set(self.unknown) and any(row[identify.columns_of(inner)])
-            said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.not_separated]
-            reasons = "; ".join(said)
-            message = f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
-            raise AnalysisError(message)
+            reasons = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.not_separated]
+            raise AnalysisError(f"{_undetermined(model, ranks)}: {'; '.join(reasons)}")
         if self.cards and model.of_hosts_known(ranks, hosts, size_bytes):
             own, one_card = (float((branched @ np.asarray(coefficients)).max()) for coefficients in self.cards)
             if abs(one_card - own) > _UNKNOWN_MATTERS * max(one_card, own):
                 raise AnalysisError(
-                    f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data, which do not "
-                    f"say whether the ranks of a host share a card: {about_size(round(size_bytes))} would take "
-                    f"{format_time(own * 1e9)} with a card for each and {format_time(one_card * 1e9)} with one for all"
-                    "; add all_reduce by a ring and by multi-ring, over send/recv on several hosts with "
-                    f"{ranks // hosts} ranks each"
+                    f"{_undetermined(model, ranks)}: it is undecided whether the ranks of a host share a card, and "
+                    f"{about_size(round(size_bytes))} would take {format_time(own * 1e9)} with a card per rank or "
+                    f"{format_time(one_card * 1e9)} with one per host; add all_reduce with algorithms ring and "
+                    f"multi-ring, on several hosts with {ranks // hosts} ranks each"
                 )
         if not identify.determined_by(inside, self.unknown):
             self._refuse_more_inside(model, ranks, hosts, size_bytes)
         return float((branched @ np.asarray(self.coefficients)).max())
 
     def _refuse_more_inside(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> None:
-        """Raise AnalysisError where what is under way inside a host may take longer than between hosts, and nothing is
-        known of it but that it did not with as many ranks on a host as were measured.
+        """Raise AnalysisError if the unknown time inside a host may exceed the time between hosts. It is only known
+        not to do so with the measured number of ranks per host.
         """
         own = [curve for curve, one in self.curves.items() if (one.op, one.algorithm) == (model.op, model.algorithm)]
         seen = max((one.ranks / one.hosts for one in self.observations if one.curve in own), default=1.0)
@@ -159,13 +164,13 @@ class JointFit(_Solved):
         most = float(row @ np.asarray(self.coefficients))
         if most - least > _UNKNOWN_MATTERS * most:
             raise AnalysisError(
-                f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data: "
-                f"{about_size(round(size_bytes))} would take {format_time(least * 1e9)} if it waits for the cards, and "
-                f"up to {format_time(most * 1e9)} if for what is inside a host; {_NOTHING_INSIDE}"
+                f"{_undetermined(model, ranks)}: {about_size(round(size_bytes))} would take "
+                f"{format_time(least * 1e9)} if limited between hosts, and up to {format_time(most * 1e9)} if limited "
+                f"inside a host; {_NOTHING_INSIDE}"
             )
 
     def interval(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tuple[float, float] | None:
-        """Both ends of the 95 % interval of ``seconds``, from the resamples of launches; None without them."""
+        """Both ends of the 95 % interval of ``seconds``, from resampled launches; None without them."""
         if not self.draws:
             return None
         times = (np.asarray(self.draws) @ np.asarray(design.branches(model, ranks, hosts, size_bytes)).T).max(axis=1)
@@ -173,13 +178,13 @@ class JointFit(_Solved):
         return low, high
 
     def explained_by(self, model: CostModel) -> "JointFit":
-        """The same observations with ``model`` behind the library's own op of that name, and so with other parameters.
-        What was validated and chosen stays that of this one.
+        """The same observations refitted with ``model`` as the library's algorithm of its op. Validations and selection
+        stay those of this fit.
         """
         models = {**self.curves, (model.op, None): model}
-        found = _solved(self.observations, models, self.wanted, self.seed)
+        found = _solved(self.observations, models, self.wanted)
         before = _about(self.observations, self.curves, self.wanted)
-        others = [said for said in self.notes if said not in before]
+        others = [note for note in self.notes if note not in before]
         return replace(
             self,
             **found.solved,
@@ -189,10 +194,16 @@ class JointFit(_Solved):
         )
 
 
+def _undetermined(model: CostModel, ranks: int) -> str:
+    return f"these data do not determine the time of {model.op} by {model.algorithm} on {ranks} ranks"
+
+
 @dataclass(frozen=True, slots=True)
 class OneRegime:
-    """What became of the observations of one regime: ``joint``, or in ``refused`` why there is none. ``left_out`` are
-    curves that could not take part, and why.
+    """The joint fit of one regime.
+
+    ``joint``: the fit; None if there is none, and ``refused`` is the reason.
+    ``left_out``: curves that the fit could not use, and why.
     """
 
     regime: Regime
@@ -202,48 +213,47 @@ class OneRegime:
 
 
 def regimes(observations: Observed) -> dict[Regime, list[design.Observation]]:
-    """``observations`` apart by what no common parameters can be expected of."""
+    """``observations`` grouped by regime; different regimes need different parameters."""
     return grouped(observations, lambda one: one.regime)
 
 
-def fit_regimes(observations: Observed, *, seed: int = 0) -> tuple[OneRegime, ...]:
-    """A joint fit for each regime of ``observations``, of all curves that can take part in it; never raises."""
+def fit_regimes(observations: Observed) -> tuple[OneRegime, ...]:
+    """A joint fit for each regime of ``observations``, with all usable curves; never raises."""
     found: list[OneRegime] = []
     for regime, members in regimes(observations).items():
         kept, left_out = usable(members)
         if not kept:
             alone = len(left_out) == 1
-            why = left_out[0] if alone else "no curve can take part in it, each for its own reason"
+            why = left_out[0] if alone else "no curve is usable; each has its own reason"
             found.append(OneRegime(regime, None, why, () if alone else left_out))
             continue
         try:
-            found.append(OneRegime(regime, fit_jointly(kept, seed=seed), None, left_out))
+            found.append(OneRegime(regime, fit_jointly(kept), None, left_out))
         except AnalysisError as error:
             found.append(OneRegime(regime, None, str(error), left_out))
     return tuple(found)
 
 
-def fit_jointly(observations: Observed, *, seed: int = 0) -> JointFit:
-    """One set of parameters for all of ``observations``, which are ``usable`` and of one regime and one backend.
+def fit_jointly(observations: Observed) -> JointFit:
+    """One set of parameters for all ``observations``, which are ``usable`` and of one regime and one backend.
 
-    Algorithms of the library's ops are chosen by ``selection.compete``; where all ranks share a host, it is tried
-    whether the bytes of each rank or those of all together explain the times better. ``seed`` seeds the resampling of
-    launches. Raises AnalysisError for data that cannot carry a fit, with what is needed.
+    The algorithms of the library's ops come from ``selection.select_algorithms``, the model of shared links from
+    ``sharing.link_sharing``. Raises AnalysisError, with what to measure, for data that cannot be fitted.
     """
-    return _fitted(tuple(observations), seed)
+    return _fitted(tuple(observations))
 
 
 @lru_cache(maxsize=16)
-def _fitted(observations: tuple[design.Observation, ...], seed: int) -> JointFit:
-    """A fit takes seconds, and a table and a drawing of the same runs ask for the same ones."""
+def _fitted(observations: tuple[design.Observation, ...]) -> JointFit:
+    """Cached because a fit takes seconds, and the table and the plot of the same runs need the same fit."""
     refuse_mixed(observations)
     carried = link_sharing(observations)
     wanted, notes = carried.wanted, list(carried.notes)
     if "card" in wanted:
         observations, left_out = through_one_card(observations)
         notes += left_out
-    outcome = compete(observations, wanted, seed)
-    found = _solved(observations, outcome.models, wanted, seed)
+    outcome = select_algorithms(observations, wanted)
+    found = _solved(observations, outcome.models, wanted)
     notes += [*outcome.notes, *design.unknown_choices(observations), *_about(observations, outcome.models, wanted)]
     chosen = {op: model for (op, name), model in outcome.models.items() if name is None}
     return JointFit(
@@ -261,18 +271,17 @@ def _fitted(observations: tuple[design.Observation, ...], seed: int) -> JointFit
         of_curves=by_curve(observations, outcome.models, wanted),
         notes=tuple(notes),
         observations=observations,
-        cards=() if carried.cards_told or observations[0].hosts == 1 else by_cards(observations, outcome.models),
-        seed=seed,
+        cards=() if carried.cards_known or observations[0].hosts == 1 else by_cards(observations, outcome.models),
     )
 
 
-def _solved(observations: Observed, models: Models, wanted: Wanted, seed: int) -> _Solved:
+def _solved(observations: Observed, models: Models, wanted: Wanted) -> _Solved:
     times = design.times_of(observations)
     rows, _ = identify.settled(design.branches_of(observations, models), times, wanted)
     separation = identify.separated(rows, times, wanted)
     kept = identify.columns_of(separation.kept)
     coefficients = design.solve(rows, times, kept)
-    draws, interval_note = _draws(observations, rows, kept, seed)
+    draws, interval_note = _draws(observations, rows, kept)
     remedies = _remedies(observations, models, coefficients)
     apart: list[NotSeparated] = []
     for one in separation.mixed:
@@ -290,7 +299,7 @@ def _solved(observations: Observed, models: Models, wanted: Wanted, seed: int) -
 
 
 def _about(observations: Observed, models: Models, wanted: Wanted) -> tuple[str, ...]:
-    """What is to be said of the algorithms that are taken to be behind the curves."""
+    """Notes on the algorithms assumed for the curves."""
     tables = dict.fromkeys(model.by_table for model in models.values() if model.by_table is not None)
     if "card" in wanted:
         return tuple(tables)
@@ -299,7 +308,7 @@ def _about(observations: Observed, models: Models, wanted: Wanted) -> tuple[str,
         for one in observations
         if not models[one.curve].of_hosts_known(*one.where)
     )
-    return (*tables, *([f"of {', '.join(mixed)} {INSIDE_AS_BETWEEN}"] if mixed else []))
+    return (*tables, *([f"{', '.join(mixed)}: {INSIDE_AS_BETWEEN}"] if mixed else []))
 
 
 def _estimate(name: Parameter, coefficients: Floats, draws: Floats) -> Estimate:
@@ -309,17 +318,17 @@ def _estimate(name: Parameter, coefficients: Floats, draws: Floats) -> Estimate:
     return Estimate(value, low, high, at_bound=value == 0)
 
 
-def _draws(observations: Observed, rows: Floats, kept: Sequence[int], seed: int) -> tuple[Floats, str]:
-    """Coefficients of every resample of launches, and what is to be said of the intervals."""
+def _draws(observations: Observed, rows: Floats, kept: Sequence[int]) -> tuple[Floats, str]:
+    """Coefficients of every resample of launches, and the note on the intervals."""
     fewest = min(len(one.launches) for one in observations)
     if fewest < LAUNCHES_FOR_A_BOOTSTRAP:
         return np.empty((0, len(PARAMETERS))), interval_note(fewest)
-    times = design.resampled_times(observations, _RESAMPLES, seed)
+    times = design.resampled_times(observations, _RESAMPLES)
     return np.asarray([design.solve(rows, drawn, kept) for drawn in times]), interval_note(fewest)
 
 
 def _remedies(observations: Observed, models: Models, coefficients: Floats) -> tuple[identify.Remedy, ...]:
-    """What could be measured besides: other ops on the same ranks, and the same ops on other ranks."""
+    """Possible additional measurements: other ops on the same ranks, and the same ops on other ranks."""
     first = observations[0]
     sizes = sorted({one.size_bytes for one in observations if one.size_bytes})
     where = sorted({(one.ranks, one.hosts) for one in observations})
@@ -335,14 +344,14 @@ def _remedies(observations: Observed, models: Models, coefficients: Floats) -> t
     if several and any(model.two_levels for model in models.values()):
         each = largest // hosts
         there = [
-            (f"another number of hosts, such as {2 * hosts} with {each} ranks on each", (2 * largest, 2 * hosts)),
-            (f"another number of ranks on each host, such as {2 * each} on {hosts} hosts", (2 * largest, hosts)),
+            (f"another number of hosts, such as {2 * hosts} with {each} ranks each", (2 * largest, 2 * hosts)),
+            (f"another number of ranks per host, such as {2 * each} on {hosts} hosts", (2 * largest, hosts)),
         ]
         if ("all_reduce", "ring") not in models:
             (ring,) = candidates("all_reduce", first.cost_models, "ring")
-            found.append(("all_reduce by a ring over send/recv", rows(ring, where)))
+            found.append(("all_reduce with algorithm ring", rows(ring, where)))
     for op in ("all_gather", "all_reduce", "ping_pong"):
-        # Two ranks of two hosts are another regime than several ranks on each.
+        # Two ranks on two hosts are a different regime from several ranks on each.
         if op not in {measured for measured, _ in models} and not (op == "ping_pong" and several):
             model = next(iter(candidates(op, first.cost_models)))
             places = [(2, min(hosts, 2))] if op == "ping_pong" else where
@@ -352,6 +361,6 @@ def _remedies(observations: Observed, models: Models, coefficients: Floats) -> t
         again = [design.amounts(model, *shape, size) for model, size in again_there if model.possible(*shape, size)]
         found.append((words, again))
     usual = np.median(design.times_of(observations))
-    # Where nothing but a barrier was timed there is no size to measure anything else at.
+    # If only a barrier was timed, there is no size for another measurement.
     made = [(words, np.asarray(extra), np.asarray(extra) @ coefficients) for words, extra in found if extra]
     return tuple(identify.Remedy(words, extra, np.where(times > 0, times, usual)) for words, extra, times in made)

@@ -1,4 +1,4 @@
-"""How wrong a fit or a prediction is on data that were kept from it, and whether that is little enough."""
+"""The error of a fit or prediction on held-out data, and whether it is small enough."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,18 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 VALID_SIZES, VALID_RANKS, VALID_LAUNCHES = 0.10, 0.20, 0.10
-"""Median relative errors of held-out data up to which a fit, or a prediction, counts as validated."""
+"""Largest median relative error on held-out data with which a fit or prediction counts as validated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Relative errors on data that were kept from a fit or a prediction.
+    """Relative errors on held-out data.
 
-    held_out: which data; where there are no errors of a prediction, why there are none.
-    median_error, worst_error, count: None and 0 where nothing could be held out.
-    passed: whether the errors are small enough; None where there are none.
+    held_out: the held-out data; or, for a prediction without errors, why there are none.
+    median_error, worst_error, count: None and 0 if nothing could be held out.
+    passed: whether the errors are small enough; None if there are none.
     note: why nothing was held out, or what the numbers mean.
-    no_test_of: what was asked for and these data say nothing of: then it has not passed, however small the errors.
+    no_test_of: parts of the question that the held-out data do not cover; then ``passed`` is false.
     """
 
     held_out: str
@@ -31,16 +31,16 @@ class Validation:
 
     @property
     def words(self) -> str:
-        """The whole as a line."""
+        """The result as one line."""
         verdict = "validated" if self.passed else "not validated"
         if self.median_error is None or self.worst_error is None:
             return f"{verdict}: {self.held_out}"
         errors = f"were off by {self.median_error:.1%} (median) and {self.worst_error:.1%} (worst)"
-        beyond = f"; that is no test of {', nor of '.join(self.no_test_of)}" if self.no_test_of else ""
+        beyond = f"; this does not test {' or '.join(self.no_test_of)}" if self.no_test_of else ""
         return f"{verdict}: {self.held_out} {errors}{beyond}"
 
     def asked_for(self, *beyond: str) -> "Validation":
-        """The same for a question that goes ``beyond`` what was tested."""
+        """The same result for a question that goes ``beyond`` the held-out data."""
         return replace(self, no_test_of=(*self.no_test_of, *beyond), passed=self.passed and not beyond)
 
 
@@ -51,8 +51,8 @@ def validation(
     note: str = "",
     why_not: str = "",
 ) -> Validation:
-    """What ``errors`` on held-out data amount to, of which the median may be ``limit``; ``why_not`` is said where there
-    are none.
+    """The validation from ``errors`` on held-out data, passed if their median is at most ``limit``; ``why_not`` is the
+    reason if there are none.
     """
     if errors is None or not len(errors):
         return Validation(held_out, None, None, 0, None, f"not validated: {why_not}")

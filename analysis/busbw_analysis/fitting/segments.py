@@ -1,7 +1,7 @@
-"""The search behind a fit: the best cuts of many curves at once into pieces of the form T = α + β·S.
+"""Optimal breakpoints of many curves together, with segments T = α + β·S.
 
 Curves are rows of an array (folds of a cross-validation, resamples of a bootstrap), so that a few matrix products
-do what would be ten thousands of small least-squares problems. Errors are relative, coefficients not negative.
+replace tens of thousands of small least-squares problems. Errors are relative and coefficients non-negative.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,11 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The best division of each of R curves into k pieces. ``starts`` (R × k): index of the first size of each piece.
+    """The best division of each of R curves into k segments.
 
-    ``alpha`` (seconds) and ``beta`` (seconds per byte) are R × k, ``residual`` (R) the sum of squared relative errors.
+    ``starts`` (R × k): index of the first size of each segment.
+    ``alpha``, ``beta`` (R × k): in seconds and seconds per byte.
+    ``residual`` (R): sum of squared relative errors.
     """
 
     starts: Integers
@@ -28,21 +30,22 @@ class Cuts:
     def predict(self, sizes: Floats, wanted: Floats) -> Floats:
         """Seconds at ``wanted`` (R): one size for each curve, whose measured sizes are ``sizes`` (R × N).
 
-        A cut lies at the geometric middle of its two neighbours.
+        A breakpoint lies at the geometric mean of the two sizes next to it.
         """
         rows = np.arange(len(sizes))
-        piece = np.zeros(len(sizes), dtype=np.int64)
+        segment = np.zeros(len(sizes), dtype=np.int64)
         for column in range(1, self.starts.shape[1]):
             start = self.starts[:, column]
-            piece += wanted >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
-        return np.asarray(self.alpha[rows, piece] + self.beta[rows, piece] * wanted)
+            segment += wanted >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
+        return np.asarray(self.alpha[rows, segment] + self.beta[rows, segment] * wanted)
 
 
-def best_cuts(sizes: Floats, times: Floats, pieces: int, least: int) -> Cuts:
-    """The cuts of every curve into ``pieces`` pieces of at least ``least`` sizes with the least squared relative error.
+def best_cuts(sizes: Floats, times: Floats, segments: int, least: int) -> Cuts:
+    """Divide each curve into ``segments`` segments of at least ``least`` sizes with the least squared relative
+    error.
 
     ``sizes`` (bytes) and ``times`` (seconds) are R × N, sizes ascending. The error of a division is the sum over its
-    pieces, so the exhaustive search over all divisions can be done piece by piece (Bellman 1961) and stays exact.
+    segments, so dynamic programming (Bellman 1961) gives the exact optimum.
     """
     curves, count = times.shape
     intervals = [(low, high) for low in range(count) for high in range(low + least, count + 1)]
@@ -50,33 +53,33 @@ def best_cuts(sizes: Floats, times: Floats, pieces: int, least: int) -> Cuts:
     column[tuple(zip(*intervals, strict=True))] = np.arange(len(intervals))
     alpha, beta, cost = _every_interval(sizes, times, intervals)
     rows = np.arange(curves)
-    best = np.full((pieces + 1, count + 1, curves), np.inf)
-    cut = np.zeros((pieces + 1, count + 1, curves), dtype=np.int64)
+    best = np.full((segments + 1, count + 1, curves), np.inf)
+    cut = np.zeros((segments + 1, count + 1, curves), dtype=np.int64)
     best[0, 0] = 0.0
-    for used in range(1, pieces + 1):
+    for used in range(1, segments + 1):
         for high in range(used * least, count + 1):
             lows = np.arange((used - 1) * least, high - least + 1)
             options = best[used - 1, lows] + cost[:, column[lows, high]].T
             choice = np.argmin(options, axis=0)
             best[used, high] = options[choice, rows]
             cut[used, high] = lows[choice]
-    starts = np.zeros((curves, pieces), dtype=np.int64)
-    number = np.zeros((curves, pieces), dtype=np.int64)
+    starts = np.zeros((curves, segments), dtype=np.int64)
+    number = np.zeros((curves, segments), dtype=np.int64)
     end = np.full(curves, count)
-    for used in range(pieces, 0, -1):
+    for used in range(segments, 0, -1):
         start = cut[used, end, rows]
         starts[:, used - 1] = start
         number[:, used - 1] = column[start, end]
         end = start
-    return Cuts(starts, alpha[rows[:, None], number], beta[rows[:, None], number], best[pieces, count])
+    return Cuts(starts, alpha[rows[:, None], number], beta[rows[:, None], number], best[segments, count])
 
 
 def _every_interval(sizes: Floats, times: Floats, intervals: list[tuple[int, int]]) -> tuple[Floats, Floats, Floats]:
     """Coefficients and squared relative error (R × intervals) of the best non-negative line over each interval.
 
-    With two columns the non-negative least squares have a closed form: the free solution where it is not negative,
-    else the better one of the two solutions with a single column. Sums are taken by a product with a 0/1 matrix and
-    not by differences of running sums, which would cancel over eight decades of size.
+    With two columns, non-negative least squares have a closed form: the unconstrained solution if it is non-negative,
+    else the better of the two single-column solutions. Sums are products with a 0/1 matrix, because differences of
+    running sums would cancel over eight decades of size.
     """
     inside = np.zeros((len(intervals), times.shape[1]))
     for number, (low, high) in enumerate(intervals):

@@ -1,7 +1,7 @@
-"""Which algorithm is behind an op of the library: candidates compete on a number of ranks that the fit has not seen.
+"""Algorithm selection: which algorithm a library runs for an op, by the error on a held-out number of ranks.
 
-At one number of ranks every algorithm is a straight line in S, and any line can be fitted; only how rounds and bytes
-grow with n tells them apart. So all are fitted on fewer ranks and held against the most.
+At one number of ranks, every algorithm is a straight line in S and fits any line. Only the growth of rounds and bytes
+with n distinguishes them, so candidates are fitted on fewer ranks and compared on the largest number of ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ from busbw_analysis.fitting.identify import settled
 from busbw_analysis.models.costs import CostModel
 
 LEAST_RANK_COUNTS: Final = 3
-"""Two to fit how a cost grows with n, and one to see whether it goes on like that."""
+"""Two numbers of ranks to fit the growth with n, and one to test it."""
 
 _TOO_CLOSE: Final = 0.10
-"""With too few launches to tell how sure a score is, differences below this are taken for noise."""
+"""With too few launches for a bootstrap, smaller differences count as noise."""
 
 _UNEXPLAINED: Final = 0.20
-"""A mean error above which the best candidate explains nothing either."""
+"""A mean error above which not even the best candidate explains the data."""
 
 _KNOWN: Final = 0
-"""Where the algorithm that a backend is known to run stands among the options, if there is one."""
+"""Index of the backend's known algorithm among the options, if there is one."""
 
 _RESAMPLES: Final = 100
 _SWEEPS: Final = 5
@@ -37,8 +37,10 @@ _SWEEPS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One algorithm that could be behind an op, fitted to all but the largest number of ranks: its mean relative error
-    there, of which the fit knew nothing (``held_out``), and on the fewer ranks that it was fitted to (``seen``).
+    """One algorithm that may be behind an op, fitted to all but the largest number of ranks.
+
+    ``held_out``: its mean relative error on the largest number of ranks.
+    ``seen``: its mean relative error on the ranks it was fitted to.
     """
 
     algorithm: str
@@ -47,14 +49,18 @@ class Candidate:
 
     @property
     def error(self) -> float:
-        """What candidates are ordered by. Both count: one that misses the ranks it was fitted to has no claim."""
+        """The score of a candidate, from both errors: it must also match the ranks it was fitted to."""
         return (self.held_out + self.seen) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a competition came to: ``models`` of all curves, by op who competed how well, the best first, which others
-    are as good as it, and in words what could not be decided.
+    """The result of a selection.
+
+    ``models``: the selected model of every curve.
+    ``candidates``: by op, all candidates, the best first.
+    ``ties``: by op, other algorithms that fit equally well.
+    ``notes``: what could not be decided.
     """
 
     models: Models
@@ -65,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """Algorithms that cost the same in every observation of their curve, and what they cost, as of ``branches_of``."""
+    """Algorithms with equal costs in every observation of their curve, and these costs (``branches_of``)."""
 
     models: tuple[CostModel, ...]
     branched: Floats
@@ -73,7 +79,7 @@ class _Option:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """All that competes: times, where each curve stands in them, and its options."""
+    """The data of a selection: times, the indices of each curve in them, and the options of each curve."""
 
     times: Floats
     ranks: npt.NDArray[np.int64]
@@ -82,17 +88,17 @@ class _Field:
     wanted: tuple[Parameter, ...]
 
     def rank_counts(self, curve: Curve) -> int:
-        """On how many numbers of ranks a curve was measured."""
+        """The number of different rank counts of a curve."""
         return len(set(self.ranks[self.places[curve]].tolist()))
 
     def contested(self) -> list[Curve]:
-        """Curves with a choice and with rank counts enough to make it."""
+        """Curves with several options and enough rank counts to choose."""
         several = (curve for curve, options in self.options.items() if len(options) > 1)
         return [curve for curve in several if self.rank_counts(curve) >= LEAST_RANK_COUNTS]
 
     def fitted(self, choice: Mapping[Curve, int], times: Floats, largest: int) -> tuple[Floats, Floats]:
-        """Rows of all observations by ``choice``, and the coefficients of a fit to fewer than ``largest`` ranks."""
-        branched = np.zeros((len(times), 2, len(PARAMETERS)))  # and 0 for curves that have no part in it
+        """Rows of all observations with ``choice``, and the coefficients of a fit to fewer than ``largest`` ranks."""
+        branched = np.zeros((len(times), 2, len(PARAMETERS)))  # stays 0 for curves outside ``choice``
         for curve, option in choice.items():
             branched[self.places[curve]] = self.options[curve][option].branched
         known = np.zeros(len(times), dtype=bool)
@@ -102,8 +108,10 @@ class _Field:
         return design.longer_of(branched, coefficients), coefficients
 
     def errors(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> tuple[Floats, ...]:
-        """Relative errors when the curves of ``choice`` are fitted to fewer ranks than the largest n of ``curve``: of
-        ``curve`` at that n and at its others, then of each other curve at the ranks that were fitted.
+        """Relative errors when the curves of ``choice`` are fitted to fewer ranks than the largest n of ``curve``.
+
+        The first array is for ``curve`` at that n, the second for ``curve`` at its other n, and the rest for each other
+        curve at the fitted n.
         """
         places = self.places[curve]
         largest = int(self.ranks[places].max())
@@ -115,11 +123,11 @@ class _Field:
         return own[held_out], own[~held_out], *others
 
     def score(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> float:
-        """What options of ``curve`` are compared by: as ``Candidate.error``, and what they do to the other curves."""
+        """The score of an option of ``curve``: ``Candidate.error`` plus the errors it causes on other curves."""
         return _weighed([float(part.mean()) for part in self.errors(curve, choice, times)])
 
     def total(self, choice: Mapping[Curve, int]) -> float:
-        """The scores of all contested curves and the errors of all others, of which no n is held out."""
+        """The sum of the scores of contested curves and the errors of all others, for which no n is held out."""
         contested = self.contested()
         total = 0.0
         for largest in {int(self.ranks[self.places[curve]].max()) for curve in contested}:
@@ -134,12 +142,12 @@ class _Field:
         return total
 
 
-def compete(observations: Observed, wanted: Wanted, seed: int = 0) -> Outcome:
-    """The algorithm behind every curve of ``observations``, chosen with ``wanted`` as the parameters.
+def select_algorithms(observations: Observed, wanted: Wanted) -> Outcome:
+    """The algorithm behind every curve of ``observations``, selected with ``wanted`` as the parameters.
 
-    Every contested op is first fitted alone, then all together, two changing at a time, until nothing gets better. An
-    op with fewer than LEAST_RANK_COUNTS rank counts is taken for what its backend is known to run, else for the first
-    of the textbook, and everything else is a tie. Raises AnalysisError where no known algorithm is possible.
+    Each contested op is first fitted alone. Then all are fitted together, changing two at a time, until the error stops
+    falling. An op with fewer than LEAST_RANK_COUNTS rank counts gets the known algorithm of its backend, else the first
+    of the textbook, and all others are ties. Raises AnalysisError if no known algorithm is possible.
     """
     field = _field(observations, wanted)
     choice = _choose(field)
@@ -149,20 +157,20 @@ def compete(observations: Observed, wanted: Wanted, seed: int = 0) -> Outcome:
     undecided: dict[int, list[str]] = {}
     contested = field.contested()
     for curve, options in field.options.items():
-        op, by_hand = curve
-        if by_hand is not None:
+        op, explicit = curve
+        if explicit is not None:
             continue
         equals = [option for option in range(len(options)) if option != choice[curve]]
         if curve in contested:
-            candidates[op], equals = _ranked(field, curve, choice, observations, seed)
+            candidates[op], equals = _ranked(field, curve, choice, observations)
             if max(candidates[op][0].held_out, candidates[op][0].seen) > _UNEXPLAINED:
                 best = candidates[op][0]
                 notes.append(
-                    f"no known algorithm explains {op}: the best of them, {best.algorithm}, is off by "
-                    f"{best.held_out:.0%} at the largest number of ranks and by {best.seen:.0%} on fewer"
+                    f"no known algorithm explains {op}: the best, {best.algorithm}, is off by "
+                    f"{best.held_out:.0%} on the largest number of ranks and by {best.seen:.0%} on fewer"
                 )
             if _KNOWN in equals and options[_KNOWN].models[0].family == observations[0].cost_models:
-                # Of algorithms that do as well as each other, the one that the library is known to run.
+                # Among equally good algorithms, prefer the one that the library is known to run.
                 equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
         elif len(options) > 1:
             undecided.setdefault(field.rank_counts(curve), []).append(f"{op} ({options[_KNOWN].models[0].algorithm})")
@@ -175,18 +183,18 @@ def compete(observations: Observed, wanted: Wanted, seed: int = 0) -> Outcome:
 
 
 def chosen_models(observations: Observed, wanted: Wanted) -> Models:
-    """The choice of ``compete`` alone, without scores and ties."""
+    """The models of ``select_algorithms``, without scores and ties."""
     field = _field(observations, wanted)
     return {curve: field.options[curve][option].models[0] for curve, option in _choose(field).items()}
 
 
 def _undecided(counts: int, ops: Sequence[str]) -> str:
-    why = "on one number of ranks ring and tree and all others fit alike"
+    why = "on one number of ranks all algorithms fit equally well"
     if counts > 1:
-        why = "two numbers of ranks are needed to fit a cost, and another one to hold it against"
+        why = "two numbers of ranks are needed to fit a cost, and a third to test it"
     return (
-        f"which algorithm is behind {', '.join(ops)} cannot be told, so that in brackets is taken: {why}. Measure on "
-        f"at least {LEAST_RANK_COUNTS} numbers of ranks under like conditions"
+        f"the algorithm of {', '.join(ops)} is undecided, and the one in brackets is assumed: {why}. Measure on "
+        f"at least {LEAST_RANK_COUNTS} numbers of ranks under the same conditions"
     )
 
 
@@ -217,19 +225,19 @@ def _options(curve: Curve, observations: Observed, wanted: Wanted) -> tuple[_Opt
             found[found.index(same)] = _Option((*same.models, model), branched)
     if not found:
         where = sorted({(one.ranks, one.hosts) for one in observations})
-        told = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in where)
-        raise AnalysisError(f"no known algorithm of {curve[0]} is possible on {told}")
+        shapes = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in where)
+        raise AnalysisError(f"no known algorithm of {curve[0]} is possible on {shapes}")
     return tuple(found)
 
 
 def _choose(field: _Field) -> dict[Curve, int]:
-    """Which option of each curve is best on its largest n."""
+    """The option of each curve with the lowest error on its largest n."""
     choice = dict.fromkeys(field.options, _KNOWN)
     contested = field.contested()
     for curve in contested:
         scores = [field.score(curve, {curve: option}, field.times) for option in range(len(field.options[curve]))]
         choice[curve] = int(np.argmin(scores))
-    # Two ops at a time: twice the rounds in both is half the α, so that neither could be changed for the better alone.
+    # Change two ops at a time: twice the rounds of both with half the α may fit, although changing only one does not.
     together: list[tuple[Curve, ...]] = [*combinations(contested, 2)]
     together = together or [(curve,) for curve in contested]
     lowest = field.total(choice)
@@ -247,14 +255,14 @@ def _choose(field: _Field) -> dict[Curve, int]:
 
 
 def _ranked(
-    field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Observed, seed: int
+    field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Observed
 ) -> tuple[tuple[Candidate, ...], list[int]]:
-    """All options of ``curve``, the best first, and which of them are as good as the chosen one."""
+    """All options of ``curve``, the best first, and those that tie with the chosen one."""
     options = field.options[curve]
     errors = [field.errors(curve, {**choice, curve: option}, field.times) for option in range(len(options))]
     chosen = errors[choice[curve]]
     enough = min(len(one.launches) for one in observations) >= LAUNCHES_FOR_A_BOOTSTRAP
-    draws = design.resampled_times(observations, _RESAMPLES, seed) if enough else None
+    draws = design.resampled_times(observations, _RESAMPLES) if enough else None
     best = [field.score(curve, choice, times) for times in draws] if draws is not None else []
     tied: list[int] = []
     for option in range(len(options)):
@@ -262,7 +270,7 @@ def _ranked(
             continue
         worse = [one - two for one, two in zip(errors[option], chosen, strict=True)]
         behind = _weighed([float(part.mean()) for part in worse])
-        # The standard error of ``behind``, from those of its parts.
+        # The standard error of ``behind``, from the standard errors of its parts.
         held_out, seen, *others = (float(part.std() / np.sqrt(len(part))) for part in worse)
         unsure = float(np.hypot.reduce([held_out / 2, seen / 2, *others]))
         if draws is None:
@@ -281,6 +289,6 @@ def _ranked(
 
 
 def _weighed(parts: Sequence[float]) -> float:
-    """The parts of ``_Field.errors`` as one number: a curve counts once, its largest n as much as all of its others."""
+    """The parts of ``_Field.errors`` as one number: each curve counts once, its largest n as much as all others."""
     held_out, seen, *others = parts
     return (held_out + seen) / 2 + sum(others)

@@ -1,5 +1,5 @@
-"""Whose bytes a joint fit counts: those of each rank through a link of its own, those of all on one host, or those that
-the ranks of a host send to others through one card; and what is known of an algorithm by each.
+"""How ranks share links in a joint fit: each rank has its own link, all ranks of a host share one path, or all share
+one card to other hosts.
 """
 
 from dataclasses import dataclass
@@ -17,33 +17,36 @@ _LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
 _SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")
 _OWN_CARDS: Final[tuple[Parameter, ...]] = ("alpha", "beta", *INNER, "per_call", "gamma")
 _ONE_CARD: Final[tuple[Parameter, ...]] = ("alpha", "card", *INNER, "per_call", "gamma")
-"""What is fitted, the most wanted first: bytes that go through each rank's own link, or all through one host; between
-hosts with several ranks each through a card of each rank, or all of a host through one.
+"""The parameters of each sharing model, the most important first: own links or one shared path on one host; own cards
+or one shared card between hosts with several ranks each.
 """
 
 _Errors = dict[tuple[Parameter, ...], float]
 
 _ALIKE: Final = 0.8
-"""A smaller error than this share of the other is worth something."""
+"""A sharing model is preferred if its error is below this fraction of the other's error."""
 
 _NEGLIGIBLE: Final = 0.001
-"""Errors below it are not compared."""
+"""Smaller errors count as this."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSharing:
-    """The parameters that are ``wanted``, and in ``notes`` what has to be said of that. ``cards_told``: whether the
-    data say that each rank has a card of its own, or that those of a host share one.
+    """The selected sharing model.
+
+    ``wanted``: the parameters to fit.
+    ``notes``: how it was selected.
+    ``cards_known``: whether the data determine if the ranks of a host share a card.
     """
 
     wanted: tuple[Parameter, ...]
     notes: tuple[str, ...] = ()
-    cards_told: bool = False
+    cards_known: bool = False
 
 
 def link_sharing(observations: Observed) -> LinkSharing:
-    """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n. Where no
-    byte was sent there is nothing to say of that.
+    """The sharing model with the lower error. On one host, the fit leaves out the largest number of ranks. Without any
+    bytes sent, each rank has its own link.
     """
     placement = observations[0].regime.placement
     sent = any(one.size_bytes for one in observations)
@@ -60,25 +63,25 @@ def link_sharing(observations: Observed) -> LinkSharing:
         errors[wanted] = max(_NEGLIGIBLE, float(fitted(known, observations, models, wanted).mean()))
     return _decided(
         errors,
-        "with the bytes of each rank and by {:.1%} with those of all",
-        "whether ranks share one path cannot be told, so each is taken to have its own",
-        "each rank has a path of its own",
-        "the ranks share one path, whose rate is R",
+        "with a path per rank and {:.1%} with a shared path",
+        "undecided whether ranks share one path; each is assumed to have its own",
+        "each rank has its own path",
+        "the ranks share one path with rate R",
     )
 
 
-def _decided(errors: _Errors, way: str, alike: str, own: str, shared: str) -> LinkSharing:
-    """What is wanted by the ``errors`` of both, that with a way for each rank first, and what is said in each case."""
+def _decided(errors: _Errors, comparison: str, alike: str, own: str, shared: str) -> LinkSharing:
+    """The sharing model with the lower of two ``errors`` (own links first), with the words for each case."""
     (apart, of_own), (together, of_shared) = errors.items()
-    told = f"times are off by {of_own:.1%} on average {way.format(of_shared)}"
+    why = f"the mean error is {of_own:.1%} {comparison.format(of_shared)}"
     if min(of_own, of_shared) > _ALIKE * max(of_own, of_shared):
-        return LinkSharing(apart, (f"{alike}: {told}",))
-    wanted, said = (together, shared) if of_shared < of_own else (apart, own)
-    return LinkSharing(wanted, (f"{said}: {told}",), cards_told=True)
+        return LinkSharing(apart, (f"{alike}: {why}",))
+    wanted, decision = (together, shared) if of_shared < of_own else (apart, own)
+    return LinkSharing(wanted, (f"{decision}: {why}",), cards_known=True)
 
 
 def _cards(observations: Observed) -> LinkSharing:
-    """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
+    """Whether the ranks of a host share a card, by the error of a fit to all data."""
     known, _ = through_one_card([one for one in observations if one.algorithm is not None])
     models = {one.curve: candidates(one.op, one.cost_models, one.algorithm)[0] for one in known}
     if not any(model.two_levels for model in models.values()):
@@ -89,23 +92,21 @@ def _cards(observations: Observed) -> LinkSharing:
     }
     return _decided(
         errors,
-        "with a card for each rank and by {:.1%} with one for a host",
-        "whether ranks of a host share a card cannot be told, so each has its own here",
-        "each rank has a way of its own to other hosts",
-        "the ranks of a host share one way to the others, whose rate is C",
+        "with a card per rank and {:.1%} with one per host",
+        "undecided whether the ranks of a host share a card; each is assumed to have its own",
+        "each rank has its own card to other hosts",
+        "the ranks of a host share one card with rate C to other hosts",
     )
 
 
 def unknown_by_card(model: CostModel) -> str:
-    """Why ``model`` has no part in a fit with one card for a host, and no answer from it."""
-    return (
-        f"{model.op} by {model.algorithm}: what the ranks of a host send through one card is not known of this formula"
-    )
+    """Why a fit with one card per host cannot use ``model``."""
+    return f"{model.op} by {model.algorithm}: its formula does not give the bytes of a host through one shared card"
 
 
 def through_one_card(observations: Observed) -> tuple[tuple[Observation, ...], list[str]]:
-    """Those of ``observations`` that can take part in a fit with one card for a host, and why the others cannot: of
-    what a library runs, that which it is known or first taken to run has to.
+    """The ``observations`` that a fit with one card per host can use, and why it cannot use the others. For a library's
+    own op, its known or first candidate algorithm decides.
     """
     out: dict[Curve, str] = {}
     for curve in dict.fromkeys(one.curve for one in observations):
@@ -117,11 +118,12 @@ def through_one_card(observations: Observed) -> tuple[tuple[Observation, ...], l
 
 
 def by_cards(observations: Observed, models: Models) -> tuple[tuple[float, ...], ...]:
-    """The coefficients (in the order of PARAMETERS) of a fit with a card for each rank and of one with one card for a
-    host. Both are to the same: that of which it is known what goes through one card, or all where that sends nothing.
+    """The coefficients (in the order of PARAMETERS) of a fit with one card per rank and of a fit with one per host.
+
+    Both use the observations whose bytes through one card are known; or all observations if those send nothing.
     """
-    told = [one for one in observations if design.known_in(models[one.curve], _ONE_CARD, *one.where)]
-    branched, times = design.branches_of(told, models), design.times_of(told)
+    known = [one for one in observations if design.known_in(models[one.curve], _ONE_CARD, *one.where)]
+    branched, times = design.branches_of(known, models), design.times_of(known)
     if not branched[:, 0, columns_of(("card",))].any():
         branched, times = design.branches_of(observations, models), design.times_of(observations)
     return tuple(tuple(settled(branched, times, wanted)[1].tolist()) for wanted in (_OWN_CARDS, _ONE_CARD))

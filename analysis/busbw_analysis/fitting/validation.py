@@ -1,4 +1,4 @@
-"""How wrong a joint fit is on what was kept from it: sizes, the largest number of ranks, launches."""
+"""Held-out errors of a joint fit: sizes, the largest number of ranks, launches."""
 
 from dataclasses import dataclass, replace
 
@@ -15,9 +15,12 @@ from busbw_analysis.models.costs import CostModel
 
 @dataclass(frozen=True, slots=True)
 class OfCurve:
-    """One op by one algorithm on the largest number of ranks that it was measured on: relative ``errors`` of ``tested``
-    where everything was fitted to fewer ranks. ``seen`` is what those had of the same curve. Without errors, ``note``
-    says why; else what is to be known of them.
+    """The error of one op with one algorithm on its largest number of ranks, when the fit uses only fewer ranks.
+
+    ``tested``: the observations on the largest number of ranks.
+    ``seen``: the observations of the same curve on fewer ranks.
+    ``errors``: the relative error of each of ``tested``; empty if it cannot be predicted.
+    ``note``: why there are no errors; else a remark on them.
     """
 
     tested: tuple[Observation, ...]
@@ -27,7 +30,7 @@ class OfCurve:
 
 
 def by_curve(observations: Observed, models: Models, wanted: Wanted) -> dict[Curve, OfCurve]:
-    """Every curve held out by itself: what one op is off by says nothing of another."""
+    """Each curve validated separately, because the error of one op says nothing about another."""
     found: dict[Curve, OfCurve] = {}
     below: dict[int, Models] = {}
     for curve in models:
@@ -42,20 +45,20 @@ def by_curve(observations: Observed, models: Models, wanted: Wanted) -> dict[Cur
                 below[largest] = _chosen_below(largest, observations, models, wanted)
             known = below[largest]
         elif curve[1] is None and counts == LEAST_RANK_COUNTS:
-            note = "which also chose the algorithm"
+            note = "which were also used to select the algorithm"
         fewer = [one for one in observations if one.ranks < largest]
         errors = _errors(fewer, tested, known, wanted) if seen else None
         if errors is None:
-            told = f"and what fewer ranks tell does not say what {largest} take" if seen else "so none can be held out"
-            note = f"{curve[0]} is on {counts} number{'s' * (counts > 1)} of ranks, {told}"
+            why = f"and fewer ranks do not determine {largest}" if seen else "so none can be held out"
+            note = f"{curve[0]} was measured on {counts} number{'s' * (counts > 1)} of ranks, {why}"
         values = () if errors is None else tuple(errors.tolist())
         found[curve] = OfCurve(tuple(tested), tuple(seen), values, note)
     return found
 
 
 def _chosen_below(largest: int, observations: Observed, models: Models, wanted: Wanted) -> dict[Curve, CostModel]:
-    """``models`` as they would be without ``largest``: by that the algorithms were chosen, and where there are more
-    numbers of ranks it can be kept from the choice as well.
+    """``models`` as selected without the observations on ``largest`` ranks, so that these are held out of the selection
+    as well.
     """
     if all(name is not None for _, name in models):
         return dict(models)
@@ -66,7 +69,7 @@ def _chosen_below(largest: int, observations: Observed, models: Models, wanted: 
 
 
 def _held_out_ranks(observations: Observed, models: Models, wanted: Wanted) -> Floats | None:
-    """Errors on the largest n of a fit to all others; None where those do not say what happens there."""
+    """Errors on the largest n of a fit to all others; None if the others do not determine it."""
     largest = max(one.ranks for one in observations)
     seen = [one for one in observations if one.ranks < largest]
     tested = [one for one in observations if one.ranks == largest]
@@ -76,7 +79,7 @@ def _held_out_ranks(observations: Observed, models: Models, wanted: Wanted) -> F
 
 
 def _held_out_sizes(observations: Observed, models: Models, wanted: Wanted) -> Floats | None:
-    """Errors on every second size of each curve, never its first or last, of a fit to the others."""
+    """Errors on every second size of each curve, except its first and last, of a fit to the others."""
     tested: list[Observation] = []
     for members in grouped(observations, lambda one: (one.curve, one.ranks, one.hosts)).values():
         tested += sorted(members, key=lambda one: one.size_bytes)[1:-1:2]
@@ -84,7 +87,7 @@ def _held_out_sizes(observations: Observed, models: Models, wanted: Wanted) -> F
 
 
 def _errors(seen: Observed, tested: Observed, models: Models, wanted: Wanted) -> Floats | None:
-    """As ``fitted``; None where ``seen`` does not say what the times of ``tested`` should be."""
+    """Like ``fitted``; None if ``seen`` does not determine the times of ``tested``."""
     rows, coefficients = settled(design.branches_of(seen, models), design.times_of(seen), wanted)
     unknown = identify(rows, design.times_of(seen), wanted).unknown
     asked = design.longer_of(design.branches_of(tested, models), coefficients)
@@ -101,8 +104,8 @@ def fitted(seen: Observed, tested: Observed, models: Models, wanted: Wanted) -> 
 
 
 def _left_out_launches(observations: Observed, models: Models, wanted: Wanted) -> Floats | None:
-    """Errors on each launch of a fit to the others; None where there is but one. Runs have launches of their own: the
-    first of each are left out together, then the second.
+    """Errors on each launch of a fit to the others; None with a single launch. Of several runs, the first launch of
+    each is left out together, then the second, and so on.
     """
     sets = design.launch_sets(observations)
     found: list[Floats] = []
@@ -116,7 +119,7 @@ def _left_out_launches(observations: Observed, models: Models, wanted: Wanted) -
 
 
 def _without_launch(one: Observation, left: object) -> tuple[Observation | None, Observation | None]:
-    """The observation by all launches but ``left``, and by that alone; None where it has no such."""
+    """The observation without the launch ``left``, and with only that launch; None if no launches remain."""
     apart: tuple[list[float], list[float]] = [], []
     for key, time in zip(design.launch_keys_of(one), one.launches, strict=True):
         apart[left is not None and key == left].append(time)
@@ -125,7 +128,7 @@ def _without_launch(one: Observation, left: object) -> tuple[Observation | None,
 
 
 def validations(observations: Observed, models: Models, wanted: Wanted) -> tuple[Validation, ...]:
-    """All that a fit to ``observations`` is scored on."""
+    """All validations of a fit to ``observations``."""
     largest = max(one.ranks for one in observations)
     counts = len({one.ranks for one in observations})
     note = f"{largest} ranks, from fewer"
@@ -133,14 +136,14 @@ def validations(observations: Observed, models: Models, wanted: Wanted) -> tuple
     if counts > LEAST_RANK_COUNTS:
         known = _chosen_below(largest, observations, models, wanted)
     elif counts == LEAST_RANK_COUNTS:
-        note += ", which also chose the algorithms"
+        note += ", which were also used to select the algorithms"
     sizes = _held_out_sizes(observations, models, wanted)
-    no_size = "no size lies between two others that tell of it"
+    no_size = "no size lies between two others that determine it"
     ranks = _held_out_ranks(observations, known, wanted)
-    few = f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take"
+    few = f"{counts} number{'s' * (counts > 1)} of ranks, and fewer ranks do not determine {largest}"
     launches = _left_out_launches(observations, models, wanted)
     return (
         validation("every second size", sizes, VALID_SIZES, why_not=no_size),
         validation("the largest number of ranks", ranks, VALID_RANKS, note, few),
-        validation("each launch in turn", launches, VALID_LAUNCHES, why_not="there is one launch"),
+        validation("each launch in turn", launches, VALID_LAUNCHES, why_not="there is only one launch"),
     )

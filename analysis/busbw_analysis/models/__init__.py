@@ -1,1 +1,1 @@
-"""Models: what algorithms, links and networks cost, in closed form and simulated."""
+"""Models: the cost of algorithms, links and networks, in closed form and simulated."""

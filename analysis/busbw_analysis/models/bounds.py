@@ -1,7 +1,7 @@
-"""Where the time of a curve goes: the part of messages, of bytes, of sums, what no part explains, and the least that
-any algorithm could need.
+"""Where the time of a curve goes: latency, bandwidth, reduction and the unexplained rest; and the lower bound of any
+algorithm.
 
-A bound has the form of every other cost here, T ≥ rounds · α + max(sent · S β, moved · S / R) + added · S γ.
+A lower bound has the same form as a cost, T ≥ rounds · α + max(sent · S β, moved · S / R) + added · S γ.
 """
 
 import math
@@ -19,7 +19,7 @@ from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import alternatives, models_of
 
 _SUM: Final = "stream_add"
-"""The local op that γ is taken from: c = a + b over arrays of S bytes, of which every byte is summed once."""
+"""The local op that gives γ: c = a + b over arrays of S bytes, where every byte is added once."""
 
 
 def least_seconds(
@@ -31,7 +31,7 @@ def least_seconds(
     ports: int = 1,
     gamma: float | None = None,
 ) -> float:
-    """The least time of one call; ``gamma`` in seconds for each byte that is added up, left out where unknown."""
+    """The lower bound of one call in seconds; ``gamma`` in seconds per reduced byte, None if unknown."""
     sent, moved, added = (count(ranks) * size_bytes for count in (bound.sent, bound.moved, bound.added))
     fed = replace(parameters, gamma_seconds_per_byte=gamma or 0.0)
     return fed.seconds_of(bound.rounds(ranks, ports), sent, moved, added)
@@ -39,9 +39,12 @@ def least_seconds(
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Where the time of one measured call goes, in ns: waiting for ``messages_ns`` (α), ``bytes_ns`` under way (β, or R
-    where that is slower) and copied (M), ``sums_ns`` (γ; None where it is not known) and what is left of the measured
-    time. That is negative where the model is too slow. ``bound_ns`` is the least that any algorithm needs.
+    """The parts of the time of one measured call, in ns.
+
+    ``messages_ns``: latency (α).
+    ``bytes_ns``: bandwidth (β, or R if slower) and copies (M).
+    ``sums_ns``: reduction (γ); None if unknown.
+    ``bound_ns``: the lower bound of any algorithm; None if there is none.
     """
 
     size_bytes: int
@@ -53,12 +56,12 @@ class Spent:
 
     @property
     def predicted_ns(self) -> float:
-        """What the parts come to."""
+        """The sum of the parts."""
         return self.messages_ns + self.bytes_ns + (self.sums_ns or 0.0)
 
     @property
     def unexplained_ns(self) -> float:
-        """Measured − predicted."""
+        """Measured − predicted; negative if the model is too slow."""
         return self.measured_ns - self.predicted_ns
 
     @property
@@ -69,8 +72,11 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """What a textbook algorithm would take at each of the curve's sizes, in ns, and how many messages its busiest rank
-    sends at the cost of one: where they are several, what another one costs a processor is left out.
+    """The time of a textbook algorithm.
+
+    ``times_ns``: at each size of the curve.
+    ``at_once``: concurrent messages of its busiest rank, which count as one; with several, the processor overhead per
+    message is ignored.
     """
 
     algorithm: str
@@ -80,8 +86,8 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The textbook algorithm with the least predicted time from ``from_bytes`` on, to where the next one begins;
-    several that cost the same are a tie.
+    """The textbook algorithm with the least predicted time from ``from_bytes`` on, up to the next one; several with
+    equal cost are a tie.
     """
 
     algorithms: tuple[str, ...]
@@ -90,12 +96,14 @@ class Fastest:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What theory has to say of one curve beside the prediction. ``spent[i]`` is for point i of the curve.
+    """The analysis of one curve by its cost model.
 
-    ``bound`` is the formula of the lower bound, "" where there is none; ``sums`` says where γ is from or why it is not
-    there, "" for an op that adds nothing up. ``fastest`` has one row more than there are cross-overs S* of the
-    textbook's algorithms among the measured sizes; only those that send one message at a time are compared, for the
-    others could win by nothing but what their formulas leave out.
+    ``spent``: the parts of the time of each point.
+    ``bound``: the formula of the lower bound; "" if there is none.
+    ``sums``: the origin of γ or why it is unknown; "" for an op without reduction.
+    ``others``: the times of the textbook algorithms.
+    ``fastest``: the fastest textbook algorithms, with a new entry at each crossover S* within the measured sizes. Only
+    algorithms with one message at a time are compared: the formulas of the others ignore their overhead per message.
     """
 
     spent: tuple[Spent, ...]
@@ -111,9 +119,10 @@ def explain(
     parameters: Parameters | Unavailable,
     library: Library | Unavailable | None = None,
 ) -> Explanation | Unavailable:
-    """Where the time of every point of ``series`` goes by the model of its algorithm, or why that cannot be said.
+    """Where the time of every point of ``series`` goes by the model of its algorithm, or why that is unknown.
 
-    ``everything`` are all curves of the run, one of which may tell γ; ``library`` is as in ``predict``.
+    ``everything``: all curves of the run, one of which may give γ.
+    ``library``: as in ``predict``.
     """
     key, ranks = series.key, len(series.key.ranks)
     sizes = [point.size_bytes for point in series.points]
@@ -163,8 +172,8 @@ def explain(
 
 
 def _ports(models: Sequence[CostModel], bound: LowerBound | None, key: SeriesKey) -> int:
-    """How many messages at once the bound allows: one, as in the papers, and all of them to an algorithm with fewer
-    rounds than are possible so. Its bound must not be above its own model.
+    """The number of concurrent messages that the bound allows: 1, as in the papers; but n−1 for an algorithm with fewer
+    rounds than the bound for 1, because a bound must not exceed the algorithm's own model.
     """
     ranks = len(key.ranks)
     several = bound is not None and any(model.rounds(ranks, key.hosts, 0) < bound.rounds(ranks) for model in models)
@@ -172,7 +181,7 @@ def _ports(models: Sequence[CostModel], bound: LowerBound | None, key: SeriesKey
 
 
 def gamma_of(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None, str]:
-    """Seconds for each byte that is added up, from sums of arrays in the same run, and what to say of it."""
+    """γ in seconds per reduced byte, from array sums in the same run, and a note on its origin."""
     found = [
         other
         for other in everything
@@ -184,14 +193,15 @@ def gamma_of(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None
             gamma = (last.time_ns - first.time_ns) / (last.size_bytes - first.size_bytes) / 1e9
             what = f"{_SUM} of this run{'' if other.key.dtype == key.dtype else f' in {other.key.dtype}'}"
             return gamma, f"1/γ {format_rate(1 / gamma)} up to {format_size(last.size_bytes)}, from {what}"
-    return None, f"γ is not known, so sums are part of what is unexplained; add {_SUM} to the plan to have it"
+    return None, f"γ is unknown, so reduction is part of the unexplained time; add {_SUM} to the plan to measure it"
 
 
 def fastest(
     rows: Sequence[CostModel], ranks: int, hosts: int, first_bytes: float, last_bytes: float, parameters: Parameters
 ) -> tuple[Fastest, ...]:
-    """Which of ``rows`` is the fastest at which sizes, from ``first_bytes`` to ``last_bytes``: where one ends and the
-    next begins is the cross-over S* of the two. Costs must be straight lines over S, as those of the textbook are.
+    """The fastest of ``rows`` at all sizes from ``first_bytes`` to ``last_bytes``; each change is a crossover S*.
+
+    Costs must be linear in S, as those of the textbook are.
     """
     names: dict[tuple[float, float], list[str]] = {}
     for row in rows:
@@ -203,7 +213,7 @@ def fastest(
     here = min(names, key=lambda line: (line[0] + line[1] * first_bytes, line[1]))
     found = [Fastest(tuple(names[here]), first_bytes)]
     while True:
-        # Only a flatter line can cross from above; of those that cross first, the flattest.
+        # Only a line with a smaller slope can cross; of those that cross first, take the one with the smallest slope.
         crossings = [((line[0] - here[0]) / (here[1] - line[1]), line[1], line) for line in names if line[1] < here[1]]
         crossing, _, here = min(crossings, default=(math.inf, 0.0, here))
         if crossing > last_bytes:

@@ -1,9 +1,9 @@
-"""Which algorithm an MPI library runs by default: the decision tables of Open MPI and MPICH by ranks and size.
+"""MPI algorithm selection: the default decision tables of Open MPI and MPICH by ranks and size.
 
-The tables are facts about one version, read in its source, and they are only defaults: variables of control and files
-of rules override them, Open MPI's ``han`` and MPICH's compositions replace them on several hosts, and collectives in
-shared memory send no messages at all. Where any of that is so, nothing is predicted and the reason is given. They are
-of commutative reductions that the library knows, with the names of the library.
+The tables are from the source of one version, for predefined commutative reductions, with the names of the library.
+They are only defaults: control variables and rule files override them, Open MPI's ``han`` and MPICH's compositions
+replace them on several hosts, and shared-memory collectives send no messages. In these cases nothing is predicted, and
+the reason is given.
 """
 
 import re
@@ -36,15 +36,15 @@ _TABLE: Final = Path(__file__).with_name("open_mpi.toml")
 
 
 def _of_open_mpi(op: str, ranks: int, size_bytes: int, elements: int) -> str:
-    """What ``tuned`` of Open MPI takes by its fixed rules. What cannot be cut into one piece a rank goes another way,
-    whatever the rule says.
+    """The algorithm that ``tuned`` of Open MPI selects by its fixed rules. With fewer elements than the algorithm has
+    blocks, it falls back to another one.
     """
     size = size_bytes / ranks if op in BY_BLOCK else size_bytes
     words = next(line for below, line in OPEN_MPI[op].items() if below == "more" or ranks < int(below)).split()
     bounds = zip(words[::2], words[1::2], strict=False)
     name = next((name for name, bound in bounds if size < _bytes(bound)), words[-1])
-    pieces = ranks if "ring" in name else core(ranks)
-    return _TOO_FEW_ELEMENTS.get((op, name), name) if elements < pieces else name
+    blocks = ranks if "ring" in name else core(ranks)
+    return _TOO_FEW_ELEMENTS.get((op, name), name) if elements < blocks else name
 
 
 _TOO_FEW_ELEMENTS: Final = {
@@ -53,7 +53,9 @@ _TOO_FEW_ELEMENTS: Final = {
     ("all_reduce", "rabenseifner"): "basic_linear",
     ("reduce", "rabenseifner"): "linear",
 }
-"""ompi/mca/coll/base: a ring needs an element for each rank, halving one for each of its core (a power of two)."""
+"""The fallback. A ring needs one element per rank, halving one per rank of its core, the largest power of two
+(ompi/mca/coll/base).
+"""
 
 
 def _bytes(text: str) -> int:
@@ -61,12 +63,12 @@ def _bytes(text: str) -> int:
 
 
 BY_BLOCK: Final = frozenset(name for name, op in OPS.items() if op.in_blocks and not op.uneven)
-"""Ops for which Open MPI goes by the bytes of one rank's block, S/n; for the others by S."""
+"""Ops for which Open MPI uses the bytes of one rank's block, S/n; for the others it uses S."""
 
 
 OPEN_MPI: Final[dict[str, dict[str, str]]] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-"""Op → below so many ranks → an algorithm, the bytes below which it is taken, the next, and so on; the last one takes
-the rest.
+"""Op → upper limit of ranks → an algorithm, the bytes below which it is used, the next one, and so on; the last one is
+used for all larger sizes.
 """
 
 
@@ -106,7 +108,7 @@ def _all_to_all(ranks: int, size: int, _elements: int) -> str:
 
 
 _Rules = dict[str, Callable[[int, int, int], str]]
-"""Op → what n, S and the elements of S decide."""
+"""Op → the algorithm as a function of n, S and the number of elements of S."""
 
 MPICH: Final[_Rules] = {
     "all_reduce": _all_reduce,
@@ -131,9 +133,11 @@ _RULES: Final[dict[str, _Rules]] = {_OPEN_MPI: {op: partial(_of_open_mpi, op) fo
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """An MPI library as a run recorded it. ``shared``: whether its calls may use collectives in shared memory, which
-    MPICH does unless threads may call it at the same time; ``by_messages`` are ops that a variable keeps from it.
-    ``overrides`` are other variables of the run that change choices.
+    """An MPI library as recorded by a run.
+
+    ``shared``: whether calls may use shared-memory collectives; MPICH does, except with the thread level "multiple".
+    ``by_messages``: ops for which a variable disables these.
+    ``overrides``: other variables of the run that change the selection.
     """
 
     name: Literal["Open MPI", "MPICH"]
@@ -150,13 +154,13 @@ class Library:
 
     @property
     def source(self) -> str:
-        """Where its choices are from."""
+        """The source of its selection tables."""
         return f"default choice of {self.called}: {OPEN_MPI_SOURCE if self.name == _OPEN_MPI else MPICH_SOURCE}"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a library decides by: the op, its ranks, on how many hosts, S and the type of the elements."""
+    """The arguments of a selection: op, ranks, hosts, S, data type and mode."""
 
     op: str
     ranks: int
@@ -167,14 +171,17 @@ class Call:
 
     @property
     def elements(self) -> int:
-        """Those of S."""
+        """Number of elements of S."""
         return self.size_bytes // CASE_DTYPE_BYTES[self.dtype or "uint8"]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The algorithm that a library runs for a call: its own ``name`` for it, the ``row`` of what it costs, and that as
-    a ``model`` with the library's names.
+    """The algorithm that a library selects for a call.
+
+    ``name``: the library's name for it.
+    ``row``: its cost model.
+    ``model``: the same cost model with the names of the library.
     """
 
     name: str
@@ -184,21 +191,21 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """How an MPI library was called: which it was, with elements of what type and in which mode."""
+    """How an MPI library was called: the library, the data type and the mode."""
 
     library: Library | Unavailable
     dtype: str | None = None
     mode: str = "isolated"
 
     def choice(self, op: str, ranks: int, hosts: int, size_bytes: float) -> Choice | Unavailable:
-        """What the library runs for one of them, or why that is not known."""
+        """The algorithm of the library for one call, or why it is unknown."""
         if isinstance(self.library, Unavailable):
             return self.library
         return choose(self.library, Call(op, ranks, hosts, int(size_bytes), self.dtype, self.mode))
 
 
 def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]] | None:
-    """Name and version in what a library calls itself (``Open MPI v5.0.8``, ``MPICH Version: 5.0.2``)."""
+    """Name and version from the version string of a library (``Open MPI v5.0.8``, ``MPICH Version: 5.0.2``)."""
     found = re.match(r"(Open MPI) v(\d+(?:\.\d+)+)|(MPICH) Version:?\s*(\d+(?:\.\d+)+)", text)
     if found is None:
         return None
@@ -208,7 +215,7 @@ def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]
 
 @once
 def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
-    """The MPI library of the first run (pooled runs used the same); None where no case ran over MPI."""
+    """The MPI library of the first run (pooled runs used the same); None if the backend is not MPI."""
     run = dataset.runs[0].run
     if dataset.backend.cost_models != MPI:
         return None
@@ -217,48 +224,48 @@ def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
 
 
 def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailable:
-    """The library of a run from its facts (``mpi`` of an environment) and the variables that were recorded."""
+    """The library of a run from its facts (``mpi`` of an environment) and its recorded environment variables."""
     text = fact(facts, "library")
     if text is None:
         return Unavailable(
-            "library-not-told", "the run does not say which MPI library it used, and each chooses by tables of its own"
+            "library-not-told", "the run did not record its MPI library, and each library has its own selection tables"
         )
     known = library_in(text)
     if known is None:
-        return Unavailable("library-not-known", f"no table is known of {text!r}; known are those of Open MPI and MPICH")
-    by_messages = {op for op, told in _IN_SHARED_MEMORY.items() if variables.get(_KEPT_FROM_IT.format(told)) == "mpir"}
-    meant = {_KEPT_FROM_IT.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
+        return Unavailable("library-not-known", f"{text!r} is an unknown library; tables exist for Open MPI and MPICH")
+    by_messages = {op for op, name in _IN_SHARED_MEMORY.items() if variables.get(_INTRA_NODE.format(name)) == "mpir"}
+    harmless = {_INTRA_NODE.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
     return Library(
         *known,
         fact(facts, "device"),
         fact(facts, "threads") != "multiple",
         frozenset(by_messages),
-        tuple(sorted(one for one in variables if _OVERRIDE.match(one) and one not in meant)),
+        tuple(sorted(name for name in variables if _OVERRIDE.match(name) and name not in harmless)),
     )
 
 
-_KEPT_FROM_IT: Final = "MPIR_CVAR_{}_POSIX_INTRA_ALGORITHM"
+_INTRA_NODE: Final = "MPIR_CVAR_{}_POSIX_INTRA_ALGORITHM"
 _OVERRIDE: Final = re.compile(
     r"OMPI_MCA_coll(_|$)|(MPIR_CVAR|MPIR_PARAM|MPICH)_\w*(ALGORITHM|COLL|COMPOSITION|SELECTION)"
 )
 
 
-@lru_cache(maxsize=1 << 14)  # a fit asks for the same few hundred calls again and again
+@lru_cache(maxsize=1 << 14)  # a fit asks for the same few hundred calls repeatedly
 def choose(library: Library, call: Call) -> Choice | Unavailable:
-    """The algorithm that ``library`` runs by default for ``call``, or why that is not known."""
+    """The algorithm that ``library`` runs by default for ``call``, or why it is unknown."""
     refused = next(_refusals(library, call), None)
     if refused is not None:
         return Unavailable(*refused)
     rule = _RULES[library.name].get(call.op)
     if rule is None:
-        return Unavailable("op-not-in-table", f"no table of {library.called} is known for {call.op}")
+        return Unavailable("op-not-in-table", f"the table of {library.called} for {call.op} is unknown")
     name = rule(call.ranks, call.size_bytes, call.elements)
     row = _cost(library, call, name)
     if row is None:
         return Unavailable(
             "formula-not-known",
-            f"{library.called} chooses {name} for {call.op} of {call.size_bytes} B on {call.ranks} ranks, of which no "
-            "formula is known",
+            f"{library.called} selects {name} for {call.op} of {call.size_bytes} B on {call.ranks} ranks, which has no "
+            "known formula",
         )
     named = f"{row.algorithm} ({name} of {library.called})"
     return Choice(name, row, replace(row, algorithm=named, source=f"{library.source}; {row.source}"))
@@ -278,44 +285,44 @@ _TWO_CALLS: Final = {
     (_OPEN_MPI, "all_reduce", "nonoverlapping"): ("reduce", "broadcast"),
     (_OPEN_MPI, "reduce_scatter", "basic_linear"): ("reduce", "scatter"),
 }
-"""Algorithms that are two collectives one after the other, each chosen for itself."""
+"""Algorithms that consist of two successive collectives, each selected separately."""
 
 
 def _refusals(library: Library, call: Call) -> Iterator[tuple[str, str]]:
-    """Code and reason of all that keeps a choice from being known."""
+    """Code and text of every reason why the selection is unknown."""
     called, two_levels = library.called, 1 < call.hosts < call.ranks
     if call.mode == "persistent":
         yield (
             "persistent-not-known",
-            f"{called} chooses for persistent collectives by another table, which is not known here",
+            f"{called} uses another table for persistent collectives, which is unknown here",
         )
     if library.overrides:
-        yield "table-overridden", f"the default table does not hold: {', '.join(library.overrides)} was set in this run"
+        yield "table-overridden", f"this run set {', '.join(library.overrides)}, so the default table does not apply"
     if library.name == _OPEN_MPI:
         if not (4, 1) <= library.version[:2] <= (5, 0):
-            yield "version-not-known", f"the table of {called} is not known; known are those of Open MPI 4.1 to 5.0"
-        if two_levels and library.version >= (5,):  # where han comes first
+            yield "version-not-known", f"the table of {called} is unknown; those of Open MPI 4.1 to 5.0 are known"
+        if two_levels and library.version >= (5,):  # han has the higher priority
             yield (
                 "two-levels-not-known",
-                f"on several hosts {called} runs collectives in two levels (han), whose cost is not known",
+                f"on several hosts {called} runs collectives in two levels (han), whose cost is unknown",
             )
         return
     device = library.device or "device unknown"
     if library.version[0] != 5 or not device.startswith("ch4"):
-        yield "version-not-known", f"the table of {called} ({device}) is not known; known is that of MPICH 5 on ch4"
+        yield "version-not-known", f"the table of {called} ({device}) is unknown; that of MPICH 5 on ch4 is known"
     if call.op not in _IN_SHARED_MEMORY or call.hosts == call.ranks:
         return
     if two_levels:
-        yield "two-levels-not-known", f"on several hosts {called} does {call.op} in two levels, whose cost is not known"
-    # A long broadcast to 8 ranks or more goes through the general table even within a host.
+        yield "two-levels-not-known", f"on several hosts {called} runs {call.op} in two levels, whose cost is unknown"
+    # A long broadcast to 8 ranks or more uses the general table even within a host.
     long = LONG if is_power(call.ranks) else SHORT_BROADCAST
     past = call.op == "broadcast" and call.ranks >= MANY and call.size_bytes >= long
     if library.shared and call.op not in library.by_messages and not past:
         yield (
             "shared-memory",
             (
-                f"{called} does {call.op} within a host in shared memory (release and gather) and sends no messages; "
-                f"MPIR_CVAR_{_IN_SHARED_MEMORY[call.op]}_POSIX_INTRA_ALGORITHM=mpir makes it send them"
+                f"{called} runs {call.op} within a host in shared memory (release and gather), without messages; "
+                f"set {_INTRA_NODE.format(_IN_SHARED_MEMORY[call.op])}=mpir to use messages"
             ),
         )
 
@@ -326,5 +333,4 @@ _IN_SHARED_MEMORY: Final = {
     "broadcast": "BCAST",
     "barrier": "BARRIER",
 }
-"""Ops that MPICH does in memory that the ranks of a host share, once five of them have been called, and their names in
-its variables."""
+"""Ops that MPICH runs in shared memory of a host, once five of them have been called; their names in its variables."""

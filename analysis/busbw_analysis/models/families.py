@@ -1,10 +1,10 @@
-"""The families of cost models that the algorithms of a backend may follow (``BackendTraits.cost_models``)."""
+"""The families of cost models of backends (``BackendTraits.cost_models``)."""
 
 from typing import Final
 
 GLOO: Final = "gloo"
-"""One algorithm an op, as Gloo's sources have it."""
+"""One algorithm per op, as in the sources of Gloo."""
 MPI: Final = "mpi"
-"""What the MPI library chooses by its tables."""
+"""The algorithm that the MPI library selects from its tables."""
 NCCL: Final = "nccl"
-"""What NCCL's tuner chooses; switches may add up."""
+"""The algorithm that NCCL's tuner selects, possibly with reduction in switches."""

@@ -1,8 +1,8 @@
-"""What Gloo runs: its cost models, those of messages between two ranks over any backend, and the ops that have none.
+"""The cost models of Gloo, those of messages between two ranks on any backend, and the ops without a model.
 
-α (seconds a message) and β (seconds a byte) come from point-to-point times of the same run, so that a row is a
-prediction and not a fit; R is the rate at which the host copies memory, which all ranks on it share (infinite over a
-network). Which algorithm a curve runs is said in ``select``.
+α (seconds per message) and β (seconds per byte) come from point-to-point times of the same run, so a row is a
+prediction, not a fit. R is the memory copy rate that all ranks of a host share (infinite over a network). ``select``
+maps a curve to its algorithm.
 """
 
 import math
@@ -28,7 +28,7 @@ _MIB = 1 << 20
 
 
 def gloo_segments(ranks: int, size_bytes: float) -> int:
-    """Into how many segments Gloo's ring cuts a buffer: at most 1 MiB each, at least two for every rank's chunk.
+    """The number of segments of a buffer in Gloo's ring: at most 1 MiB each, at least two per chunk of a rank.
 
     Source: gloo/allreduce.cc (``numSegments``), pytorch/gloo commit 70dc360.
     """
@@ -36,31 +36,31 @@ def gloo_segments(ranks: int, size_bytes: float) -> int:
 
 
 def _gloo_ring_rounds(ranks: int, _hosts: int, size_bytes: float) -> float:
-    """Both halves of the ring, of which all segments but the own chunk's pass, two in flight; each step two delays."""
+    """Both phases of the ring: all segments except those of the own chunk pass, two in flight; two delays per step."""
     segments = gloo_segments(ranks, size_bytes)
     return 4 * math.ceil((segments - segments // ranks) / 2)
 
 
 def _gloo_reduce_waits(ranks: int, _hosts: int, size_bytes: float) -> float:
-    """The ring, in which all segments but two are passed on, and the way to the root."""
+    """The ring, which forwards all segments but two, and the gather to the root."""
     return 2 * math.ceil((gloo_segments(ranks, size_bytes) - 2) / 2) + 2 if ranks > 1 else 0
 
 
 def _ring_reduce_sent(ranks: int, _hosts: int, size_bytes: float) -> float:
-    """Gloo's reduce sends all segments but two, more than the (n−1)/n of them that are needed."""
+    """Gloo's reduce sends all segments but two, more than the required fraction (n−1)/n."""
     segments = gloo_segments(ranks, size_bytes)
     return (segments - 2) / segments if ranks > 1 else 0
 
 
 _EXECUTED: Final = "executed call by call (tests/shared/gloo_programs.py)"
 _TWO_DELAYS: Final = (
-    f"{_EXECUTED}, and counted as the slope of small-message time over the delay of emulated links: each step waits "
-    "for the receiver's ready note (gloo/transport/tcp/pair.cc), so it costs two delays"
+    f"{_EXECUTED}, and measured as the slope of small-message time over the delay of emulated links: each step waits "
+    "for the receiver's ready notification (gloo/transport/tcp/pair.cc), so it costs two delays"
 )
 _BROADCAST: Final = (
-    f"{_EXECUTED}: all notes are sent at once, so they cost one delay, and then a message is passed on ⌊lg n⌋ times; "
-    "after a barrier of Gloo's own, from 4 ranks on, who hears last begins a delay later and sees one less, as was "
-    "measured: 2 for 2, 3 and 4 ranks; messages of a rank share its link, as was measured: 1, 2 and 3 S β for these"
+    f"{_EXECUTED}: all notifications are sent concurrently and cost one delay, then a message is forwarded ⌊lg n⌋ "
+    "times; after Gloo's own barrier, from 4 ranks on, the last receiver starts one delay later and sees one delay "
+    "less; measured: 2 delays on 2, 3 and 4 ranks; messages of a rank share its link, measured: 1, 2 and 3 S β on these"
 )
 
 _gloo = partial(CostModel, family=GLOO)
@@ -74,7 +74,7 @@ _ring = partial(
 )
 _message = partial(CostModel, sent=one, moved=one, in_a_ring=True)
 _ring_of_messages = partial(_message, "send_recv", "ring of single messages", moved=lambda n, *_: n)
-_both_ways = partial(_message, "pair_bidir", "two messages that pass each other", moved=two)
+_both_ways = partial(_message, "pair_bidir", "two opposite messages", moved=two)
 
 MODELS: tuple[CostModel, ...] = (
     _ring(
@@ -95,7 +95,7 @@ MODELS: tuple[CostModel, ...] = (
         "ring",
         twice_the_others,
         "2(n−1) α + max((n−1)/n S β, (n−1) S / R) + n S / M",
-        f"gloo/allgather.cc, blocks in two halves in flight; ProcessGroupGloo copies all blocks out of a flat buffer; "
+        "gloo/allgather.cc, each block as two halves in flight; ProcessGroupGloo copies all blocks from a flat buffer; "
         f"{_TWO_DELAYS}: 2(n−1)",
         sent=share,
         moved=others,
@@ -104,7 +104,7 @@ MODELS: tuple[CostModel, ...] = (
     ),
     _gloo(
         "all_to_all",
-        "spread, all sends and receives posted at once",
+        "spread, all sends and receives posted together",
         two,
         "2 α + max((n−1)/n S β, (n−1) S / R)",
         f"gloo/alltoall.cc; {_TWO_DELAYS}: 2 at any n",
@@ -141,7 +141,7 @@ MODELS: tuple[CostModel, ...] = (
             moved=share,
             copied=one if flat else none,
         )
-        for op, flat in (("gather", "ProcessGroupGloo copies all blocks out of a flat buffer; "), ("scatter", ""))
+        for op, flat in (("gather", "ProcessGroupGloo copies all blocks from a flat buffer; "), ("scatter", ""))
     ),
     _gloo(
         "barrier",
@@ -151,13 +151,13 @@ MODELS: tuple[CostModel, ...] = (
         f"gloo/barrier.cc; {_TWO_DELAYS}: 2 at n = 2, 4 at n = 4",
     ),
     _ring_of_messages(two, "2 α + max(S β, n S / R)", f"Hockney 1994; {_TWO_DELAYS}: 2 at n = 2, 3 and 4", family=GLOO),
-    _ring_of_messages(one, "α + max(S β, n S / R)", "Hockney 1994; no message waits to be asked for", family=MPI),
+    _ring_of_messages(one, "α + max(S β, n S / R)", "Hockney 1994; no message waits for a notification", family=MPI),
     _message(
         "ping_pong",
         "single message",
         one,
         "α + max(S β, S / R)",
-        "Hockney 1994; it was asked for while the other one was under way, and so costs one delay",
+        "Hockney 1994; its notification overlaps the previous message, so it costs one delay",
         family=GLOO,
     ),
     *(
@@ -180,27 +180,27 @@ MODELS: tuple[CostModel, ...] = (
     _both_ways(
         one,
         "α + max(S β, 2 S / R)",
-        "Hockney 1994, both directions of a full-duplex link; no message waits to be asked for",
+        "Hockney 1994, both directions of a full-duplex link; no message waits for a notification",
         family=MPI,
     ),
 )
-"""Every algorithm that a backend is known to run by default."""
+"""Every algorithm that a backend is known to run by default, as far as it does not depend on a table."""
 
 _BY_FAMILY: Final = {
-    "memory": "it stays in memory; no message is sent",
-    "storage": "its time is that of storage, of which no model is known",
-    "copies of GPUs": "it is a copy of a GPU's own; no message is sent",
-    "computation": "it computes; no message is sent",
-    "training": "it is several collectives beside computation; busbw training has their formulas",
+    "memory": "it stays in memory and sends no message",
+    "storage": "its time depends on the storage, for which there is no model",
+    "copies of GPUs": "it is a GPU copy and sends no message",
+    "computation": "it computes and sends no message",
+    "training": "it runs several collectives during computation; busbw training has their formulas",
 }
 
 _REASONS: Final = {
     **{op.name: why for family, why in _BY_FAMILY.items() for op in FAMILIES[family]},
-    **dict.fromkeys(ON_SOCKETS, "it is a measured peak; no library is at work"),
-    "memory_copy": "it is a measured peak; no message is sent",
-    "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
+    **dict.fromkeys(ON_SOCKETS, "it is a measured peak rate without a library"),
+    "memory_copy": "it is a measured peak rate and sends no message",
+    "all_to_all_v": "its time depends on the whole traffic matrix, but a run stores only the sum",
 }
 _MODELLED: Final = frozenset(model.op for model in MODELS)
 
-UNMODELLED: dict[str, str] = {op: _REASONS.get(op, "no cost model of it is known") for op in OPS if op not in _MODELLED}
-"""Ops without a row, and why."""
+UNMODELLED: dict[str, str] = {op: _REASONS.get(op, "it has no known cost model") for op in OPS if op not in _MODELLED}
+"""Ops without a cost model, and why."""

@@ -1,8 +1,8 @@
-"""The algorithms of MPI libraries under the libraries' own names: each a row of the textbook, or of those that cannot
-be measured over send/recv here, which are counted like those of the textbook.
+"""The algorithms of MPI libraries by the libraries' own names.
 
-A test builds the schedule of every row marked as counted, executes it for 2 to 64 ranks and holds the row against it.
-Where there is no row of what a library runs on n ranks, there is no cost.
+Each is a row of the textbook, or an additional row for an algorithm that is not available over send/recv here. A test
+builds the schedule of every row marked as counted, executes it for 2 to 64 ranks and compares the counts. An algorithm
+without a row has no known cost.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,13 @@ from busbw_analysis.models.textbook import (
 )
 
 _TOPOLOGY: Final = "counted; ompi/mca/coll/base/coll_base_topo.c"
-_AT_ONCE: Final = (
-    f"{_TOPOLOGY}; coll_base_bcast.c: a rank sends to all of its children at once, and they share its link"
-)
+_AT_ONCE: Final = f"{_TOPOLOGY}; coll_base_bcast.c: a rank sends to all its children concurrently over its link"
 _RADIX: Final = 4
-"""Of the k-nomial tree: coll_tuned_bcast_algorithm_knomial_radix, as by default."""
+"""Radix of the k-nomial tree: the default of coll_tuned_bcast_algorithm_knomial_radix."""
 
 
 def one_after_another(op: str, first: CostModel, second: CostModel, algorithm: str) -> CostModel:
-    """The cost of ``second`` after ``first``; S of both is that of ``op``."""
+    """The cost of ``first`` followed by ``second``, both with the S of ``op``."""
 
     def both(one_count: Count, other: Count) -> Count:
         return lambda *where: one_count(*where) + other(*where)
@@ -59,16 +57,16 @@ def one_after_another(op: str, first: CostModel, second: CostModel, algorithm: s
 
 
 def _in_a_row(ranks: int, *_: float) -> float:
-    """Messages in a row through a binary tree that is filled level by level: two a level, one in the last
-    where all first children come before any second one and there are no more than those.
+    """Sequential messages down a binary tree that is filled level by level: two per level, but one in the last level if
+    it has only first children, which precede all second children.
     """
     deepest = down(ranks)
     return 2 * deepest - (1 if 2 * (ranks - (1 << deepest) + 1) <= 1 << deepest else 0)
 
 
 def _down_the_k_nomial_tree(ranks: int) -> list[int]:
-    """How many messages each rank sends at once that stands on the way from the root to who hears last: from each to
-    its child with most ranks below.
+    """The number of concurrent messages of each rank on the longest path from the root: from each rank to its child
+    with the most ranks below.
     """
     on_the_way = []
     while ranks > 1:
@@ -83,12 +81,12 @@ def _down_the_k_nomial_tree(ranks: int) -> list[int]:
 
 
 def _mirrored(ranks: int) -> int:
-    """Ranks of the core whose number is another one with its bits in mirrored order."""
+    """Number of ranks in the core whose bit-reversed number is different."""
     return core(ranks) - (1 << -(-down(ranks) // 2))
 
 
 def _with_sums(broadcast: CostModel, formula: str) -> CostModel:
-    """The same the other way round, adding up all that comes."""
+    """The reverse of ``broadcast``, which reduces all received bytes."""
     return replace(broadcast, op="reduce", added=broadcast.sent, formula=formula)
 
 
@@ -97,7 +95,7 @@ def _if_folded(power: Count, folded: Callable[[int], float]) -> Count:
 
 
 _broadcast = partial(CostModel, "broadcast", moved=others)
-_LINEAR = _broadcast("linear", one, "α + (n−1) S β", "counted: all messages at once", sent=others, messages=others)
+_LINEAR = _broadcast("linear", one, "α + (n−1) S β", "counted: concurrent messages", sent=others, messages=others)
 _CHAIN = _broadcast("unsegmented-chain", others, "(n−1)(α + S β)", "counted", sent=others)
 _BINARY_TREE = _broadcast(
     "unsegmented-binary-tree",
@@ -111,7 +109,7 @@ _HALVING = ROWS["reduce_scatter", "recursive-halving"]
 _in_halves = partial(
     CostModel,
     algorithm="rabenseifner-in-halves",
-    source="counted; ompi/mca/coll/base: of two ranks of which one is beyond the power of two each adds up one half",
+    source="counted; ompi/mca/coll/base: each rank beyond the power of two reduces one half with its partner",
     added=lambda n, *_: share(core(n)) + folds(n, 0, 0.5),
 )
 
@@ -119,8 +117,8 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
     _in_halves(
         "all_reduce",
         rounds=lambda n, *_: folds(n, 2 * up(n), 2 * down(n) + 3),
-        formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 3 α + 2 S β + "
-        "S/2 γ more",
+        formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ instead of n, plus 3 α + 2 S β + "
+        "S/2 γ",
         sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 2),
         moved=lambda n, *_: 2 * (core(n) - 1) + 2.5 * (n - core(n)),
     ),
@@ -138,7 +136,7 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
     _broadcast(
         "4-nomial-tree-at-once",
         lambda n, *_: len(_down_the_k_nomial_tree(n)),
-        "d α + Σ S β, d ranks that send on the longest way, Σ their children; 3 d(d+1)/2 for n = 4^d",
+        "d α + Σ S β, d senders on the longest path, Σ = number of their children; 3 d(d+1)/2 for n = 4^d",
         _AT_ONCE,
         sent=lambda n, *_: sum(_down_the_k_nomial_tree(n)),
         messages=lambda n, *_: sum(_down_the_k_nomial_tree(n)),
@@ -155,8 +153,7 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
     _in_halves(
         "reduce",
         rounds=lambda n, *_: folds(n, 2 * up(n), 2 * down(n) + 2),
-        formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 2 α + S β + S/2 γ "
-        "more",
+        formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ instead of n, plus 2 α + S β + S/2 γ",
         sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 1),
         moved=lambda n, *_: core(n) - 1 + below(core(n)) + 1.5 * (n - core(n)),
     ),
@@ -165,7 +162,7 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
         "recursive-doubling",
         up,
         "lg n α + (lg n − (n−1)/n)(S β + S γ), n a power of 2",
-        f"{THAKUR}; counted: what is already at home is sent no more",
+        f"{THAKUR}; counted: blocks that have arrived at their rank are not sent again",
         sent=lambda n, *_: up(n) - share(n),
         added=lambda n, *_: up(n) - share(n),
         moved=lambda n, *_: n * (up(n) - share(n)),
@@ -175,9 +172,9 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
         "reduce_scatter",
         "butterfly",
         _if_folded(_HALVING.rounds, lambda n: down(n) + 2 + (1 if _mirrored(n) else 0)),
-        "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n as recursive halving, and α + S/n β more from "
+        "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n like recursive halving, plus α + S/n β from "
         "5 ranks on",
-        "Träff 2005; counted: blocks come home by the mirrored bits of the ranks",
+        "Träff 2005; counted: blocks arrive at bit-reversed ranks",
         sent=_if_folded(_HALVING.sent, lambda n: 1 + (in_pairs(n) + 1 + (1 if _mirrored(n) else 0)) / n),
         added=_HALVING.added,
         moved=_if_folded(_HALVING.moved, lambda n: n - 1 + (n - core(n) + _mirrored(n)) / n),
@@ -187,7 +184,7 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
         "linear-in-turns",
         twice_the_others,
         "2(n−1) α + (n−1)/n S β",
-        "counted; ompi_coll_base_gather_intra_linear_sync: the root asks one rank after the other",
+        "counted; ompi_coll_base_gather_intra_linear_sync: the root requests the blocks one after the other",
         sent=share,
         moved=share,
     ),
@@ -196,11 +193,11 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
         "linear-at-once",
         two,
         "2 α",
-        "counted: all to rank 0 at once, and back",
+        "counted: all send to rank 0 concurrently, and it answers all",
         messages=twice_the_others,
     ),
 )
-"""Each has another name than the rows of the textbook for the same op."""
+"""Their names differ from those of the textbook rows for the same op."""
 
 
 _ROWS: Final = ROWS | {(row.op, row.algorithm): row for row in OF_LIBRARIES}
@@ -216,24 +213,24 @@ _OPEN_MPI: Final = "Open MPI"
 
 
 def formula_of(library: str, op: str, name: str, ranks: int) -> CostModel | None:
-    """What ``op`` costs on ``ranks`` ranks by what ``library`` calls ``name``; None where no formula is known."""
+    """The cost model of the algorithm ``name`` of ``library`` on ``ranks`` ranks; None if no formula is known."""
     found = _BY_NAME.get((library, op), {}).get(name, name.replace("_", "-"))
     row = library_row(op, found if isinstance(found, str) else found(ranks))
     return row if row is not None and row.possible(ranks, 1, 0) else None
 
 
 def _doubling_gather(ranks: int) -> str:
-    """Open MPI's own recursive doubling turns to Bruck's way where n is no power of two."""
+    """Open MPI's recursive doubling switches to Bruck if n is not a power of two."""
     return "recursive-doubling" if is_power(ranks) else "bruck"
 
 
 def _neighbours(ranks: int) -> str:
-    """Open MPI's own neighbour exchange turns to the ring where n is odd."""
+    """Open MPI's neighbour exchange switches to the ring if n is odd."""
     return "ring" if ranks % 2 else "neighbour-exchange"
 
 
 def _halved(ranks: int) -> str:
-    """Where n is no power of two, each two ranks of which one is beyond it share the work of both."""
+    """If n is not a power of two, each rank beyond it shares the reduction with a partner."""
     return "rabenseifner" if is_power(ranks) else "rabenseifner-in-halves"
 
 
@@ -241,7 +238,7 @@ _Named = str | Callable[[int], str]
 
 _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
     (_OPEN_MPI, "all_reduce"): {
-        "segmented_ring": "ring",  # without a segment size, as by default, it is the ring
+        "segmented_ring": "ring",  # without a segment size (default) it is the ring
         "rabenseifner": _halved,
     },
     (_OPEN_MPI, "all_gather"): {
@@ -257,7 +254,7 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
     },
     (_OPEN_MPI, "broadcast"): {
         "basic_linear": "linear",
-        "chain": "unsegmented-chain",  # a fan-out of 0, as by default, makes one chain
+        "chain": "unsegmented-chain",  # a fan-out of 0 (default) makes one chain
         "pipeline": "unsegmented-chain",
         "binary_tree": "unsegmented-binary-tree",
         "binomial": "binomial-tree-at-once",
@@ -292,6 +289,6 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
     (_MPICH, "scatter"): {"binomial": "binomial-tree"},
     (_MPICH, "barrier"): {"k_dissemination": "dissemination"},
 }
-"""Library and op → its own name of an algorithm → that of the textbook, or what makes the row from n. Names that are
-not here are the same but for hyphens; those that no row has are of algorithms whose cost is not known.
+"""Library and op → the library's name of an algorithm → the name of our row, or a function of n that gives it. Names
+that are not listed differ only in hyphens; names without a row are algorithms with unknown cost.
 """

@@ -1,12 +1,12 @@
-"""NCCL's own tuning model: what it expects of every algorithm by every protocol, and which it would therefore take.
+"""NCCL's tuning model: its estimate for every algorithm and protocol, and the one it therefore selects.
 
-time = latency + S / bandwidth, with latencies, efficiencies and limits from tables. These are NCCL's expectations and
-not laws: it only has to order its choices rightly. Of its tables there is here what it goes by on one host whose GPUs
-are connected by NVSwitches: of more hosts a run does not record which channels go through which network card. Rates are
-B/s and times seconds; the tables keep NCCL's units (µs, GB/s) as they stand in its source.
+time = latency + S / bandwidth, with latencies, efficiencies and limits from tables. These are NCCL's estimates; they
+only need to rank its options correctly. This module has the tables for one host with NVSwitches; for several hosts, a
+run does not record the channels per network card. Rates are in B/s and times in seconds; the tables keep NCCL's units
+(µs, GB/s).
 
-Source: NCCL 2.30.7 (5067397), src/graph/tuning.cc for all but what a link carries, which is in src/graph/topo.h, and
-what the search tries and allows, which is in src/graph/search.cc.
+Source: NCCL 2.30.7 (5067397): src/graph/tuning.cc, except link rates (src/graph/topo.h) and the speeds of the topology
+search (src/graph/search.cc).
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ Architecture = Literal["Volta", "Ampere", "Hopper", "Blackwell"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What NCCL's tables have of an architecture, GB/s.
+    """The entries of NCCL's tables for an architecture, GB/s.
 
-    ``link``: what one NVLink carries in one direction in practice.
-    ``ll``: busbw of all channels by LL.
+    ``link``: practical rate of one NVLink in one direction.
+    ``ll``: busbw of all channels with LL.
     ``ll128_ring``, ``ll128_tree``, ``tree``: busbw of one channel.
-    ``nvls``: the share of the rates of NVLS that is left, no rate.
-    ``searched``: what the search tries for each channel of a ring or of NVLS, the fastest first.
+    ``nvls``: efficiency of NVLS, a fraction (0: no NVLS).
+    ``searched``: rates per channel of a ring or of NVLS that the search tries, the fastest first.
     """
 
     link: float
@@ -53,16 +53,16 @@ LATENCY: Final[dict[Algorithm, dict[Protocol, tuple[float, float]]]] = {
     "Ring": {"LL": (6.6, 0.6), "LL128": (14.0, 1.9), "Simple": (8.4, 3.4)},
     "NVLS": {"Simple": (0, 25)},
 }
-"""What there is once, and what one step over NVLinks adds."""
+"""Base latency and latency per step over NVLinks, µs."""
 
 NVLS_MOST_HEADS: Final = 32
-"""GPUs of a host that have a channel of NVLS each, which they are the head of; no more do."""
+"""Most GPUs of a host that are head of an NVLS channel."""
 
 NVLS_FEWEST_RANKS: Final = 3
-"""For two, NCCL has long had no NVLS, and where it has, expects less than a third of a ring of it."""
+"""For two ranks, older NCCL has no NVLS, and newer NCCL expects less than a third of a ring's rate from it."""
 
 SLOWEST_SEARCHED: Final = 0.49
-"""Of what was found: the search for more channels of a ring tries no slower ones."""
+"""Lowest channel rate that the search for more ring channels tries, as a fraction of the rate found."""
 
 TREE_CORRECTION: Final[dict[Protocol, tuple[float, ...]]] = {
     "LL": (
@@ -78,7 +78,7 @@ TREE_CORRECTION: Final[dict[Protocol, tuple[float, ...]]] = {
         *(0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
     ),
 }
-"""What is left of a tree's rate at 64 B, 128 B, … 512 MiB, of which NCCL leaves out the last."""
+"""Correction factors of a tree's rate at 64 B, 128 B, … 512 MiB; NCCL does not use the last one."""
 _SMALLEST_CORRECTED: Final = 64
 
 
@@ -91,15 +91,17 @@ ALGORITHMS: Final[dict[Op, tuple[Algorithm, ...]]] = {
     "broadcast": ("Ring",),
     "reduce": ("Ring",),
 }
-"""Those that NCCL chooses among; its other ops are groups of plain sends and receives."""
+"""The algorithms that NCCL selects from; its other ops are groups of sends and receives."""
 
 SOURCE: Final = "NCCL's tuning model, src/graph/tuning.cc of 2.30.7 (5067397)"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What NCCL's model is fed with: two GPUs of one host or more. ``bus_rate`` is what all channels of a GPU carry
-    together, B/s in one direction. ``channels`` are those of rings and trees; NVLS has others.
+    """The input of NCCL's model: two or more GPUs of one host.
+
+    ``bus_rate``: total rate of all channels of a GPU, B/s in one direction.
+    ``channels``: number of ring and tree channels; NVLS has its own.
     """
 
     architecture: Architecture
@@ -110,7 +112,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What NCCL expects of one algorithm by one protocol for an op: a latency and a rate in bytes of S a second."""
+    """NCCL's estimate for an op with one algorithm and protocol: latency, and rate in bytes of S per second."""
 
     op: Op
     algorithm: Algorithm
@@ -121,7 +123,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The fastest of all expectations at one size, and its time."""
+    """The fastest estimate at one size, and its time."""
 
     expectation: Expectation
     size_bytes: int
@@ -129,12 +131,12 @@ class Chosen:
 
 
 def ring_peak(architecture: Architecture, links: int) -> float:
-    """What NCCL takes ``links`` NVLinks to carry in practice, B/s: no ring has more."""
+    """The practical rate of ``links`` NVLinks according to NCCL, B/s: the upper limit of a ring."""
     return links * LIMITS[architecture].link * 1e9
 
 
 def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
-    """Everything that NCCL would consider for ``op`` on ``machine``."""
+    """All options that NCCL considers for ``op`` on ``machine``."""
     ranks, rates = machine.ranks, _busbws(op, machine)
     chain = op in {"broadcast", "reduce"}
     steps = ranks if chain else (2 if op == "all_reduce" else 1) * (ranks - 1)
@@ -146,7 +148,7 @@ def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
                 rate *= 0.5
             elif algorithm == "Ring" or op == "all_reduce":
                 rate = rate * ranks / steps
-            # All channels go through the GPUs in the same order, and NCCL then counts one step of a chain.
+            # All channels visit the GPUs in the same order, in which case NCCL counts one step of a chain.
             latency = base + (1 if chain or algorithm == "NVLS" else steps) * step
             if rate > 0:
                 found.append(Expectation(op, algorithm, protocol, latency / 1e6, rate))
@@ -154,7 +156,7 @@ def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
 
 
 def seconds(expectation: Expectation, size_bytes: int) -> float:
-    """Time of one call of S = ``size_bytes`` as NCCL expects it."""
+    """NCCL's estimate of the time of one call with S = ``size_bytes``."""
     rate = expectation.algbw
     if expectation.algorithm == "Tree" and size_bytes >= _SMALLEST_CORRECTED:
         row = TREE_CORRECTION[expectation.protocol][:-1]
@@ -164,13 +166,13 @@ def seconds(expectation: Expectation, size_bytes: int) -> float:
 
 
 def choose(op: Op, size_bytes: int, machine: Machine) -> Chosen:
-    """What NCCL takes for S = ``size_bytes``, 1 B or more: the smallest expected time."""
+    """NCCL's selection for S = ``size_bytes``, 1 B or more: the smallest estimated time."""
     best = min(expectations(op, machine), key=lambda one: seconds(one, size_bytes))
     return Chosen(best, size_bytes, seconds(best, size_bytes))
 
 
 def _busbws(op: Op, machine: Machine) -> dict[tuple[Algorithm, Protocol], float]:
-    """B/s; 0 where NCCL would not consider it."""
+    """busbw in B/s; 0 for options that NCCL does not consider."""
     limits = LIMITS[machine.architecture]
     ring = _of_whole_channels(machine)
     tree = min(ring * 0.92, machine.channels * limits.tree * 1e9)
@@ -186,7 +188,7 @@ def _busbws(op: Op, machine: Machine) -> dict[tuple[Algorithm, Protocol], float]
 
 
 def _of_whole_channels(machine: Machine) -> float:
-    """What the search finds for rings: as many channels as fit, of the fastest rate that carries most."""
+    """The rate that the search finds for rings: the channel rate with the highest total, with as many as fit."""
     found, speed_found = 0.0, 0.0
     for speed in (one * 1e9 for one in LIMITS[machine.architecture].searched):
         if speed <= SLOWEST_SEARCHED * speed_found:
@@ -194,16 +196,16 @@ def _of_whole_channels(machine: Machine) -> float:
         together = machine.bus_rate // speed * speed
         if together > found:
             found, speed_found = together, speed
-    return found or machine.bus_rate  # slower than all that are tried: no channel of NVLinks
+    return found or machine.bus_rate  # slower than all tried rates, so no NVLink channel fits
 
 
 def _nvls_busbw(op: Op, machine: Machine) -> float:
-    """Twice what all heads have together in an all-reduce, where the switch adds up and hands out at the same time, but
-    no more than what the search found for them as if they went on to other hosts.
+    """The busbw of NVLS: for all_reduce twice the total rate of the heads, because the switch reduces and multicasts
+    concurrently, but at most the rate that the search finds beyond the host.
 
-    A link carries the channel of its own head twice and every other one once, so each has room for 1/(n+1) of the link:
-    it is the fastest of a list of rates that fits (0 where none does). Beyond the host, where nothing is sent, the
-    search goes up the list to twice that or its end.
+    A link carries the channel of its own head twice and every other channel once, so each gets 1/(n+1) of the link,
+    rounded down to a rate in the list (0 if none fits). Beyond the host, where nothing is sent, the search goes up the
+    list to twice that rate or to the end.
     """
     limits, ranks = LIMITS[machine.architecture], machine.ranks
     if ranks < NVLS_FEWEST_RANKS:

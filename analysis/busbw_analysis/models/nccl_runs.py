@@ -1,4 +1,4 @@
-"""What NCCL's own model expects of a curve that was measured over NCCL, from what the run recorded of its GPUs."""
+"""NCCL's tuning model for a curve that was measured over NCCL, from the GPU facts of the run."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +20,7 @@ _BY_LINK: Final[dict[str, Architecture]] = {
     "NVLink 4": "Hopper",
     "NVLink 5": "Blackwell",
 }
-"""What a GPU's links tell of its architecture: those that NCCL's tables have."""
+"""The architecture in NCCL's tables by the NVLink generation of a GPU."""
 
 _OVERRIDES: Final = frozenset(
     f"NCCL_{name}"
@@ -30,30 +30,30 @@ _OVERRIDES: Final = frozenset(
     )
 )
 _CHANNELS: Final = 16
-"""The search for rings and trees settles on about so many where NVSwitches connect the GPUs; the model of these hardly
-depends on it. NVLS has one for each GPU.
+"""Typical number of ring and tree channels that NCCL's search finds with NVSwitches; their model hardly depends on it.
+NVLS has one channel per GPU.
 """
 
 
 _ON_SWITCHES: Final = 8
-"""So many GPUs with NVLink 3 or newer on one host are on one board, which connects them by NVSwitches (HGX)."""
+"""This many GPUs with NVLink 3 or newer on one host are on one HGX board with NVSwitches."""
 _ONE_ELEMENT_BYTES: Final = 4
-"""PyTorch has its barrier over NCCL as an all_reduce of one float (ProcessGroupNCCL.cpp)."""
+"""PyTorch implements its NCCL barrier as an all_reduce of one float (ProcessGroupNCCL.cpp)."""
 
 
 def choices_of(
     dataset: Dataset, key: SeriesKey, sizes_bytes: Sequence[int], rows: Catalogue
 ) -> tuple[Machine, tuple[Chosen, ...]] | Unavailable:
-    """What NCCL would choose and expect at each of ``sizes_bytes`` by its own model, or what is missing for that; of a
-    barrier, what it would for one element.
+    """The algorithm and time from NCCL's own model for each of ``sizes_bytes``, or what is missing for that. A barrier
+    counts as an all_reduce of one element.
     """
     op = next((one for one in ALGORITHMS if one == ("all_reduce" if key.op == "barrier" else key.op)), None)
     if op is None:
         return Unavailable(
-            "op-not-in-table", f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row"
+            "op-not-in-table", f"NCCL runs {key.op} as sends and receives, which its tuning model does not include"
         )
     if key.algorithm is not None:
-        return Unavailable("explicit-algorithm", "it was run over send/recv, which is not NCCL's choice")
+        return Unavailable("explicit-algorithm", "it ran an explicit algorithm over send/recv, not NCCL's own")
     machine = machine_of(dataset, key, rows)
     if isinstance(machine, Unavailable):
         return machine
@@ -61,16 +61,16 @@ def choices_of(
 
 
 def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | Unavailable:
-    """What NCCL's model is fed with, as far as the run tells it; or why it does not."""
+    """The input of NCCL's model from the facts of the run, or why it is incomplete."""
     variables = variables_of(dataset.environment(dataset.hosts_of(key.ranks)[0]))
     set_here = sorted(name for name in variables if name.split()[0] in _OVERRIDES)
     refused = first_reason(
         (len(key.ranks) < 2, "one rank sends nothing"),
         (
             key.hosts > 1,
-            "between hosts it needs how many channels go through which network card, which is not recorded",
+            "between hosts it needs the number of channels per network card, which is not recorded",
         ),
-        (set_here, f"NCCL's own choice does not hold: {', '.join(set_here)} was set in this run"),
+        (set_here, f"this run set {', '.join(set_here)}, so NCCL's own selection does not apply"),
     )
     if refused is not None:
         return Unavailable("nccl-not-asked", refused)
@@ -80,24 +80,24 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
     architecture = _BY_LINK.get(row.link or "")
     if architecture is None:
         return Unavailable(
-            "gpu-not-in-table", f"NCCL's tables have no row for {row.name}, or it is not connected by NVLink"
+            "gpu-not-in-table", f"NCCL's tables do not include {row.name}, or it is not connected by NVLink"
         )
     up, switched = _links(dataset, key.ranks, row)
     if up is None:
         return Unavailable(
             "nvlinks-not-recorded",
-            f"how many NVLinks of each {row.name} are up was not recorded, so NCCL's bandwidth is not known",
+            f"the number of active NVLinks per {row.name} was not recorded, so NCCL's bandwidth is unknown",
         )
     if not switched:
         return Unavailable(
             "no-nvswitch",
-            "the GPUs are not connected by NVSwitches: what NCCL's search makes of their links is not known",
+            "the GPUs are not connected by NVSwitches, so the result of NCCL's topology search is unknown",
         )
     return Machine(architecture, len(key.ranks), ring_peak(architecture, up), channels=max(_CHANNELS, up // 2))
 
 
 def _links(dataset: Dataset, ranks: Sequence[int], row: Gpu) -> tuple[int | None, bool]:
-    """The fewest links up of any of the ranks' GPUs, and whether all of them end at switches."""
+    """The fewest active links of any of the ranks' GPUs (None if unknown), and whether all of them end at switches."""
     numbers = {dataset.placements[rank].gpu for rank in ranks}
     gpus = gpus_of(dataset.environment(dataset.hosts_of(ranks)[0]))
     if len(numbers) == _ON_SWITCHES and all(map(from_log, gpus)):

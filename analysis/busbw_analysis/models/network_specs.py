@@ -1,4 +1,4 @@
-"""Networks as users write and read them: ``rail:nic=50GB/s,inner=450GB/s,delay=2us``, and links that are changed."""
+"""Network specifications as text, such as ``rail:nic=50GB/s,inner=450GB/s,delay=2us``, and changed links."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
@@ -17,19 +17,19 @@ NETWORKS: Final[dict[str, type[Flat | SharedHost | TwoLevel | Rails | FatTree]]]
     "rail": Rails,
     "fat-tree": FatTree,
 }
-"""What a specification begins with; its keys are the fields of the class."""
+"""The kind at the start of a specification → its class, whose fields are the keys."""
 
 
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no number") from error
+        raise UsageError(f"{text!r} is not a number") from error
 
 
 def _whole(text: str) -> int:
     if not (text.isdecimal() and text.isascii() and len(text) < 10):
-        raise UsageError(f"{text!r} is no whole number of at most 9 digits")
+        raise UsageError(f"{text!r} is not an integer of at most 9 digits")
     return int(text)
 
 
@@ -40,16 +40,15 @@ _KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
     **dict.fromkeys(("leaf", "spines", "seed"), (_whole, str)),
     "routing": (str, str),
 }
-"""How a key is read, and printed."""
+"""The parser and the formatter of each key."""
 
 
 def read_network(text: str, placement: Placement) -> Network:
-    """The network that ``text`` describes. Raises UsageError for a kind, key or value that there is not, or lacks."""
+    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
     kind, _, rest = text.strip().partition(":")
     network = NETWORKS.get(kind)
     if network is None:
-        message = f"network {kind!r} is unknown; want one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s"
-        raise UsageError(message)
+        raise UsageError(f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s")
     allowed = {field.name: field for field in fields(network) if field.name != "placement"}
     takes = ", ".join(f"{key}=…" if one.default is MISSING else f"[{key}=…]" for key, one in allowed.items())
     values: dict[str, Any] = {}
@@ -57,7 +56,7 @@ def read_network(text: str, placement: Placement) -> Network:
         key, equals, value = part.strip().partition("=")
         key = key.replace("-", "_")
         if not equals or key not in allowed or key in values:
-            why = "stands there twice" if key in values else "is none of its keys with a value"
+            why = "is given twice" if key in values else "is not a known key with a value"
             raise UsageError(f"network {text!r}: {part.strip()!r} {why}; {kind} takes {takes}")
         try:
             values[key] = _KEYS[key][0](value.strip())
@@ -73,7 +72,7 @@ def read_network(text: str, placement: Placement) -> Network:
 
 
 def in_words(network: Network) -> str:
-    """``two-level: nic 12.5 GB/s, delay 5 µs; 8 ranks on 2 hosts (block)``, with what was changed behind it."""
+    """``two-level: nic 12.5 GB/s, delay 5 µs; 8 ranks on 2 hosts (block)``, followed by any changed links."""
     if isinstance(network, Changed):
         named = [f"{link.name} at {format_rate(link.bytes_per_second)}" for link in network.changed]
         more = f" and {len(named) - _NAMED} more links" if len(named) > _NAMED else ""
@@ -85,58 +84,59 @@ def in_words(network: Network) -> str:
         if field.name in _KEYS and (value := getattr(network, field.name)) is not None
     ]
     place = network.placement
-    spread = f"{place.hosts} hosts ({place.order})" if place.per_host > 1 else "a host each"
-    where = "one host" if kind == "shared" or place.hosts == 1 else spread
-    return f"{kind}: {', '.join(given)}; {place.ranks} ranks on {where}"
+    spread = f" on {place.hosts} hosts ({place.order})" if place.per_host > 1 else ", one per host"
+    where = " on one host" if kind == "shared" or place.hosts == 1 else spread
+    return f"{kind}: {', '.join(given)}; {place.ranks} ranks{where}"
 
 
 _NAMED: Final = 4
+"""Number of changed links that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """``whole`` with other rates on some of its links: a cable that is slow, a port that negotiated too little."""
+    """``whole`` with other rates on some links, for example a slow cable or a port at a lower negotiated rate."""
 
     whole: Network
     changed: tuple[Link, ...]
 
     @property
     def placement(self) -> Placement:
-        """Which rank is where."""
+        """The placement of the ranks."""
         return self.whole.placement
 
     def links(self) -> tuple[Link, ...]:
-        """All links, those that were changed with their new rate."""
+        """All links, changed ones with their new rate."""
         new = {link.name: link for link in self.changed}
         return tuple(new.get(link.name, link) for link in self.whole.links())
 
     def routes(self, sources: _Whole, targets: _Whole) -> Routes:
-        """As before: no message knows that a link is slow."""
+        """The routes of ``whole``: routing does not avoid slow links."""
         return self.whole.routes(sources, targets)
 
 
 def change_links(network: Network, changes: tuple[str, ...]) -> Network:
-    """``network`` with changes such as ``host 3 out=10%`` or ``host 3 *=1GB/s`` (``*`` for anything), the last one
-    wins. Raises UsageError for a link that there is not, and for what is no rate or share.
+    """``network`` with changes such as ``host 3 out=10%`` or ``host 3 *=1GB/s`` (``*`` matches anything). The last
+    change of a link wins. Raises UsageError for an unknown link or an invalid rate or percentage.
     """
     new: dict[str, Link] = {}
     for text in changes:
         pattern, equals, value = (part.strip() for part in text.rpartition("="))
         if not equals:
             raise UsageError(
-                f"link {text!r} lacks =SHARE, what it is changed to: want {text.strip()}=10% or {text.strip()}=1GB/s"
+                f"link {text!r} lacks =SHARE, the new rate: write {text.strip()}=10% or {text.strip()}=1GB/s"
             )
         found = [link for link in network.links() if fnmatchcase(link.name, pattern)]
         if not found:
             kinds = dict.fromkeys(kind_of(link.name) for link in network.links())
-            message = f"link {text!r}: no link is called {pattern!r}; want NAME=SHARE with one of {', '.join(kinds)}"
+            message = f"link {text!r}: no link matches {pattern!r}; use NAME=SHARE with a name of {', '.join(kinds)}"
             raise UsageError(message)
         new |= {link.name: Link(link.name, _new_rate(text, value, link)) for link in found}
     return Changed(network, tuple(new.values())) if new else network
 
 
 def kind_of(name: str) -> str:
-    """``host 3 out`` → ``host # out``: what links of one kind are called together."""
+    """``host 3 out`` → ``host # out``: the common name of links of one kind."""
     return " ".join("#" if part.isdecimal() else part for part in name.split())
 
 
@@ -145,10 +145,12 @@ def _new_rate(text: str, value: str, link: Link) -> float:
         try:
             return parse_rate(value)
         except UsageError as error:
-            raise UsageError(f"link {text!r}: {error}; or want a share such as 10%") from error
+            raise UsageError(f"link {text!r}: {error}; a percentage such as 10% is allowed too") from error
     share = _number(value.removesuffix("%")) / 100
     if not 0 < share < _MOST_SHARE:
-        message = f"link {text!r}: want a share above 0% and below {_MOST_SHARE * 100:.0f}%, or a rate such as 1GB/s"
+        message = (
+            f"link {text!r}: use a percentage above 0% and below {_MOST_SHARE * 100:.0f}%, or a rate such as 1GB/s"
+        )
         raise UsageError(message)
     return share * link.bytes_per_second
 

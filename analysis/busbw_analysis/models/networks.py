@@ -1,7 +1,7 @@
-"""The networks that a schedule is simulated on: links with a rate each, and the links and delay of every message.
+"""Networks for simulation: links with a rate each, and the links and delay of every message.
 
-Rates are in bytes per second and one direction, delays in seconds. A message takes all links of its route at once, as a
-stream that is cut through does; its delay is paid once, before its bytes flow.
+Rates are in bytes per second and per direction, delays in seconds. A message occupies all links of its route
+concurrently (cut-through); its delay occurs once, before its bytes flow.
 """
 
 import math
@@ -17,30 +17,30 @@ from busbw.errors import UsageError
 Whole: TypeAlias = npt.NDArray[np.int64]
 Real: TypeAlias = npt.NDArray[np.float64]
 NOWHERE: Final = -1
-"""In the place of a link that a route does not have, where others have one."""
+"""Marks an unused link of a route that is shorter than others."""
 
 Order = Literal["block", "cyclic"]
 Routing = Literal["hash", "destination"]
 
 
 SLOWEST, FASTEST, LONGEST = 1e-6, 1e30, 1e9
-"""Rates (B/s) and times (s) beyond which no network is, and numbers end."""
+"""Limits of rates (B/s) and times (s), to avoid numerical overflow."""
 
 
 def _check_rate(name: str, rate: float) -> None:
     if not SLOWEST <= rate <= FASTEST:
-        raise UsageError(f"{name} at {rate} B/s: want a rate of {SLOWEST:g} to {FASTEST:g} B/s")
+        raise UsageError(f"{name} at {rate} B/s: must be {SLOWEST:g} to {FASTEST:g} B/s")
 
 
 def check_delay(name: str, delay: float) -> None:
-    """Raise UsageError for what is no time."""
+    """Raise UsageError unless ``delay`` is a valid time in seconds."""
     if not 0 <= delay <= LONGEST:
-        raise UsageError(f"{name} of {delay} s: want a time of 0 to {LONGEST:g} s")
+        raise UsageError(f"{name} of {delay} s: must be 0 to {LONGEST:g} s")
 
 
 def _check_ratio(name: str, ratio: float) -> None:
     if not (math.isfinite(ratio) and ratio > 0):
-        raise UsageError(f"{name} {ratio}: want a finite ratio above 0; 1 is as much as the cards together")
+        raise UsageError(f"{name} {ratio}: must be a finite ratio above 0; 1 matches the total rate of the cards")
 
 
 _CHECKS: Final[dict[str, Callable[[str, float], None]]] = {
@@ -71,7 +71,10 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which rank is on which host, as many on each: ``block`` puts neighbours together, ``cyclic`` deals ranks out."""
+    """The host of every rank, with ``per_host`` ranks on each.
+
+    ``order``: ``block`` puts neighbouring ranks on one host, ``cyclic`` distributes them round-robin.
+    """
 
     ranks: int
     per_host: int = 1
@@ -79,46 +82,46 @@ class Placement:
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
-            raise UsageError(f"{self.ranks} rank(s): a collective of fewer than 2 moves nothing; want 2 or more")
+            raise UsageError(f"{self.ranks} rank(s): fewer than 2 ranks send nothing; give 2 or more")
         if self.per_host < 1 or self.ranks % self.per_host:
-            message = f"{self.ranks} ranks with {self.per_host} on a host: want a number on each that divides the ranks"
+            message = f"{self.ranks} ranks with {self.per_host} per host: give ranks per host that divide the ranks"
             raise UsageError(message)
         _one_of("order", self.order, get_args(Order))
 
     @property
     def hosts(self) -> int:
-        """How many there are."""
+        """Number of hosts."""
         return self.ranks // self.per_host
 
     def host_of(self, ranks: Whole) -> Whole:
         """The host of each rank."""
         return ranks // self.per_host if self.order == "block" else ranks % self.hosts
 
-    def seat_of(self, ranks: Whole) -> Whole:
-        """The number of each rank among those of its host."""
+    def local_rank_of(self, ranks: Whole) -> Whole:
+        """The local number of each rank on its host."""
         return ranks % self.per_host if self.order == "block" else ranks // self.hosts
 
-    def rank_at(self, hosts: Whole, seats: Whole) -> Whole:
-        """The ranks that sit there."""
-        return hosts * self.per_host + seats if self.order == "block" else seats * self.hosts + hosts
+    def rank_at(self, hosts: Whole, local_ranks: Whole) -> Whole:
+        """The rank with each local number on each host."""
+        return hosts * self.per_host + local_ranks if self.order == "block" else local_ranks * self.hosts + hosts
 
 
 class Network(Protocol):
-    """What can be simulated on."""
+    """A network for simulation."""
 
     @property
     def placement(self) -> Placement:
-        """Which rank is where."""
+        """The host of every rank."""
 
     def links(self) -> tuple[Link, ...]:
         """All links, by number."""
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
-        """What a message from ``sources[m]`` to ``targets[m]`` takes."""
+        """The route of each message from ``sources[m]`` to ``targets[m]``."""
 
 
 class _Checked:
-    """A network whose numbers are checked by their names when it is made."""
+    """A network that checks its numbers, by field name, when it is created."""
 
     __slots__ = ()
     placement: Placement
@@ -126,7 +129,7 @@ class _Checked:
     def __post_init__(self) -> None:
         per_host = self.placement.per_host
         if per_host > 1 and getattr(self, "inner", 0.0) is None:
-            raise UsageError(f"inner is missing: with {per_host} ranks on a host, want the rate between them")
+            raise UsageError(f"inner is missing: with {per_host} ranks per host, give the rate between them")
         for name, check in _CHECKS.items():
             if (value := getattr(self, name, None)) is not None:
                 check(name, value)
@@ -134,7 +137,7 @@ class _Checked:
 
 @dataclass(frozen=True, slots=True)
 class Flat(_Checked):
-    """Full bisection: every rank has a link of its own in each direction, and nothing else is ever full."""
+    """Full bisection: every rank has its own link in each direction, and nothing else limits."""
 
     placement: Placement
     rate: float
@@ -145,13 +148,13 @@ class Flat(_Checked):
         return _ports("rank", self.placement.ranks, self.rate)
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
-        """Out of one rank and into the other."""
+        """Out of the source and into the target."""
         return _routes([sources, self.placement.ranks + targets], np.full(len(sources), self.delay))
 
 
 @dataclass(frozen=True, slots=True)
 class SharedHost(_Checked):
-    """One host: all messages go through its memory, which carries ``memory`` in all."""
+    """One host: all messages share its memory, with a total rate of ``memory``."""
 
     placement: Placement
     rate: float
@@ -163,15 +166,15 @@ class SharedHost(_Checked):
         return (*_ports("rank", self.placement.ranks, self.rate), Link("memory", self.memory))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
-        """Out of one rank, through the memory, into the other."""
+        """Out of the source, through the memory, into the target."""
         ranks = self.placement.ranks
         return _routes([sources, np.full_like(sources, 2 * ranks), ranks + targets], np.full(len(sources), self.delay))
 
 
 @dataclass(frozen=True, slots=True)
 class TwoLevel(_Checked):
-    """Hosts with one network card each, which their ranks share; ``inner`` is what a rank has for itself in its host
-    (only with one rank on each it may be left out).
+    """Hosts with one network card each, which their ranks share. ``inner`` is the rate of each rank inside its host; it
+    may be omitted with one rank per host.
     """
 
     placement: Placement
@@ -186,7 +189,7 @@ class TwoLevel(_Checked):
         return (*_ports("rank", self.placement.ranks, inner), *_ports("host", self.placement.hosts, self.nic))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
-        """Through both cards where the hosts differ."""
+        """Through both cards if the hosts differ."""
         ranks, hosts = self.placement.ranks, self.placement.hosts
         here, there = self.placement.host_of(sources), self.placement.host_of(targets)
         far = here != there
@@ -196,10 +199,10 @@ class TwoLevel(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class Rails(_Checked):
-    """Every rank has a network card of its own, and rail r connects rank r of every host at full rate.
+    """Every rank has its own network card, and rail r connects local rank r of all hosts at full rate.
 
-    A message to another rail goes through the host's inner network to the rank whose rail it is, or over a spine
-    between the rails where there is one: ``spine`` is how many times less it carries than the cards of a rail together.
+    A message to another rail first goes inside the host to the rank on that rail, or over a spine between the rails if
+    there is one. ``spine``: total rate of the cards of a rail over the rate of its uplink to the spine.
     """
 
     placement: Placement
@@ -210,14 +213,14 @@ class Rails(_Checked):
     spine: float | None = None
 
     def links(self) -> tuple[Link, ...]:
-        """The ports of the ranks in their hosts, their cards, and the way of each rail to the spine and back."""
+        """The ports of the ranks inside their hosts, their cards, and the links of each rail to and from the spine."""
         placement = self.placement
         ranks = np.arange(placement.ranks)
-        hosts, seats = placement.host_of(ranks), placement.seat_of(ranks)
+        hosts, rails = placement.host_of(ranks), placement.local_rank_of(ranks)
         cards = [
-            Link(f"host {host} rail {seat} {way}", self.nic)
+            Link(f"host {host} rail {rail} {way}", self.nic)
             for way in ("out", "in")
-            for host, seat in zip(hosts, seats, strict=True)
+            for host, rail in zip(hosts, rails, strict=True)
         ]
         ports = _ports("rank", placement.ranks, self.inner)
         if self.spine is None:
@@ -230,7 +233,7 @@ class Rails(_Checked):
         """Inside a host, along a rail, or from one rail to another."""
         placement, ranks = self.placement, self.placement.ranks
         here, there = placement.host_of(sources), placement.host_of(targets)
-        rail, wanted = placement.seat_of(sources), placement.seat_of(targets)
+        rail, wanted = placement.local_rank_of(sources), placement.local_rank_of(targets)
         far, across = here != there, (here != there) & (rail != wanted)
         into = np.where(far, 3 * ranks + targets, ranks + targets)
         if self.spine is not None:
@@ -244,7 +247,7 @@ class Rails(_Checked):
             [
                 _only(~far | across, sources),
                 _only(across, ranks + relay),
-                _only(far, 2 * ranks + relay),  # on the own rail the relay is the sender
+                _only(far, 2 * ranks + relay),  # on the sender's own rail, the relay is the sender
                 into,
             ],
             np.where(far, self.delay, self.inner_delay) + np.where(across, self.inner_delay, 0.0),
@@ -253,11 +256,11 @@ class Rails(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class FatTree(_Checked):
-    """Hosts with a card each, ``leaf`` of them below a leaf switch, and the leaves below ``spines`` spine switches.
+    """Hosts with one card each, ``leaf`` hosts per leaf switch, and all leaves connected to ``spines`` spine switches.
 
-    A leaf's way up carries 1/``oversubscription`` of its hosts' cards, in equal parts to every spine. A message takes
-    one spine: by a hash of its two ranks and ``seed``, as ECMP does, so that some are taken twice and some not at all,
-    or by the number of the host that it goes to. One spine is the ideal of bytes that are spread evenly.
+    The uplinks of a leaf carry 1/``oversubscription`` of the cards of its hosts, in equal parts to every spine. A
+    message uses one spine, chosen by a hash of its two ranks and ``seed``, as in ECMP, so that some uplinks are used
+    twice and others not at all; or by the number of the target host. One spine models ideally balanced load.
     """
 
     placement: Placement
@@ -275,19 +278,18 @@ class FatTree(_Checked):
         _Checked.__post_init__(self)
         _one_of("routing", self.routing, get_args(Routing))
         if self.leaf < 1 or self.placement.hosts % self.leaf:
-            message = f"leaf {self.leaf}: want a number of hosts below each leaf that divides {self.placement.hosts}"
-            raise UsageError(message)
+            raise UsageError(f"leaf {self.leaf}: give a number of hosts per leaf that divides {self.placement.hosts}")
         if not 1 <= self.spines <= _MOST_SPINES or self.spines * self.leaves > _MOST_WAYS:
-            message = f"spines {self.spines}: want 1 to {_MOST_SPINES} of them, and spines × leaves up to {_MOST_WAYS}"
+            message = f"spines {self.spines}: must be 1 to {_MOST_SPINES}, and spines × leaves at most {_MOST_WAYS}"
             raise UsageError(message)
 
     @property
     def leaves(self) -> int:
-        """How many there are."""
+        """Number of leaf switches."""
         return self.placement.hosts // self.leaf
 
     def links(self) -> tuple[Link, ...]:
-        """The ports of the ranks and of the hosts, then every leaf's way up to each spine and down from it."""
+        """The ports of the ranks and of the hosts, then the links of every leaf to and from each spine."""
         inner = self.nic if self.inner is None else self.inner
         up = self.leaf * self.nic / (self.spines * self.oversubscription)
         pairs = [(leaf, spine) for leaf in range(self.leaves) for spine in range(self.spines)]
@@ -322,11 +324,11 @@ class FatTree(_Checked):
 
 _MOST_SPINES: Final = 4096
 _MOST_WAYS: Final = 1 << 16
-"""Links up from all leaves; as many lead down."""
+"""Limit on the uplinks of all leaves; there are as many downlinks."""
 
 
 def _hashed(sources: Whole, targets: Whole, seed: int) -> Whole:
-    """A whole number for each pair that looks random and is always the same (the finaliser of splitmix64)."""
+    """A reproducible pseudo-random integer for each pair (the finaliser of splitmix64)."""
     mixed = (sources.astype(np.uint64) << np.uint64(32)) ^ targets.astype(np.uint64)
     mixed += np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -348,4 +350,4 @@ def _routes(links: list[Whole], delays: Real) -> Routes:
 
 def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
-        raise UsageError(f"{name} {given!r} is unknown; want {' or '.join(allowed)}")
+        raise UsageError(f"{name} {given!r} is unknown; use {' or '.join(allowed)}")

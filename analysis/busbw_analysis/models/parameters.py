@@ -1,4 +1,4 @@
-"""From the messages of a run to the α, β and R that its cost models are fed with."""
+"""The parameters α, β and R of cost models, from the messages of a run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,16 +17,15 @@ from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import host_copies
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
-"""Point-to-point ops that α and β are taken from, the best first: message times in one call."""
+"""Point-to-point ops that give α and β, the best first → message times per call."""
 
-_SMALLEST_HOST_RATE_MESSAGE = 1 << 20
 _LARGEST_LATENCY_MESSAGE = 1024
 _SMALLEST_RATE_MESSAGE = 1 << 20
 
 
 def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable:
-    """α and β from messages of this run that took the same kind of path (inside a host, or between hosts), and of one
-    host R and M.
+    """α and β from messages of this run on the same kind of path (inside a host or between hosts); on one host also R
+    and M.
     """
     found = _of_messages(dataset, series)
     if isinstance(found, Unavailable) or series.key.hosts > 1:
@@ -51,9 +50,7 @@ def _of_messages(dataset: Dataset, series: Series) -> Parameters | Unavailable:
             continue
         best = min(found, key=lambda other: _unlikeness(other, series))
         if best.key == series.key:
-            return Unavailable(
-                "same-curve", "α and β are taken from this very curve, so a comparison would go round in a circle"
-            )
+            return Unavailable("same-curve", "α and β come from this curve itself, so a comparison would be circular")
         points = [(point.size_bytes, point.time_ns) for point in best.points]
         how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
         return parameters_from(points, messages, f"{op} of this run{how}")
@@ -61,13 +58,12 @@ def _of_messages(dataset: Dataset, series: Series) -> Parameters | Unavailable:
     if len(points) > 1:
         return parameters_from(points, 2, "the pair matrix of this run (median pair)")
     return Unavailable(
-        "no-messages",
-        "no message between two ranks was measured in this run; add ping_pong to the plan to have a model",
+        "no-messages", "this run has no message between two ranks; add ping_pong to the plan for a model"
     )
 
 
 def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
-    """What of the way in which two curves were measured differs, the most important first."""
+    """Which settings of two curves differ, the most important first."""
     one, two = other.key, series.key
     return (
         one.mode != two.mode,
@@ -78,21 +74,23 @@ def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
 
 
 def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: str) -> Parameters | Unavailable:
-    """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
-    in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
-    which measurement the points are.
+    """α and β from point-to-point times: α is the time of the smallest message, β the slope to the largest.
+
+    ``points``: (bytes, ns per call), ascending.
+    ``messages``: message times per call.
+    ``origin``: a description of the measurement.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
         return Unavailable(
             "sizes-too-narrow",
-            f"{origin} has {format_size(small)} to {format_size(large)}; α and β need a message of at most "
+            f"{origin} has sizes {format_size(small)} to {format_size(large)}; α and β need one of at most "
             f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}",
         )
     beta = (large_ns - small_ns) / (large - small) / 1e9
     if beta <= 0:
         return Unavailable(
-            "no-slope", f"in {origin} the largest message is no slower than the smallest, so there is no β"
+            "no-slope", f"in {origin} the largest message is not slower than the smallest, so β is unknown"
         )
     alpha = small_ns / messages / 1e9
     words = (
@@ -102,10 +100,9 @@ def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: 
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:
-    """``parameters`` for one of several groups that run at the same time and together move ``sharing`` times its bytes.
+    """``parameters`` for one of several concurrent groups that together move ``sharing`` times its bytes.
 
-    They have one R between them. Where it is not known (``far``: what the network carries in all never is), a
-    prediction would be that of a group that runs alone.
+    The groups share one R. If R is unknown, the result is Unavailable; between hosts (``far``) it is always unknown.
     """
     if isinstance(parameters, Unavailable) or sharing <= 1:
         return parameters
@@ -113,14 +110,14 @@ def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -
         what = "network between the hosts" if far else "host"
         return Unavailable(
             "groups-at-once",
-            f"other groups run at the same time, and what the {what} carries for all of them is not known",
+            f"other groups run at the same time, and the total rate of the {what} is unknown",
         )
     copies = parameters.copy_bytes_per_second
     return replace(
         parameters,
         host_bytes_per_second=parameters.host_bytes_per_second / sharing,
         copy_bytes_per_second=None if copies is None else copies / sharing,
-        origin=f"{parameters.origin}, 1/{sharing:.3g} of it for this one of the groups that run at the same time",
+        origin=f"{parameters.origin}, of which this one of the concurrent groups gets 1/{sharing:.3g}",
     )
 
 
@@ -136,24 +133,24 @@ def _matrix_points(dataset: Dataset, *, far: bool) -> list[tuple[int, float]]:
 
 
 def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float | None, str]:
-    """B/s that all ranks of one host together send through the backend, and that they copy; where both are from.
+    """B/s that all ranks of one host together send through the backend, B/s that they copy, and their origin.
 
-    The first is what messages that ran at the same time reached in all; the copy rate, which is more than any backend
-    that copies twice can reach, only where there were none.
+    The first is the total rate of concurrent messages. Without these it is the copy rate, an upper limit that a backend
+    with two copies cannot reach.
     """
     rates: list[tuple[float, str]] = []
     for other in series_of(dataset):
         last = other.points[-1]
-        if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
+        if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
             rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring"))
     for summary in summarise(dataset):
         case = summary.case
         if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
             within = ~between_hosts(dataset, summary.groups)
             at_once = len(np.unique(pairs_of(summary.groups)[within])) // 2
-            if at_once > 1 and case.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
+            if at_once > 1 and case.size_bytes >= _SMALLEST_RATE_MESSAGE:
                 time_ns = float(np.median(times_of(summary.groups)[within]))
-                rates.append((at_once * case.size_bytes / time_ns * 1e9, "the pairs of the matrix that ran together"))
+                rates.append((at_once * case.size_bytes / time_ns * 1e9, "concurrent pairs of the pair matrix"))
     host = dataset.hosts_of(series.key.ranks)
     copied = host_copies(dataset).get(host[0]) if host else None
     copies = None if copied is None else copied.bytes_per_second

@@ -1,5 +1,5 @@
-"""Which cost model stands behind a curve: the algorithm that a backend or an MPI library runs by default, or the one
-that was run over send/recv; which others may; and what they say of each size.
+"""The cost model of a curve: the default algorithm of a backend or MPI library, or the explicit algorithm over
+send/recv; the other candidates; and their predictions for each size.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from busbw_analysis.models.textbook import LIMITS, rows_of, textbook
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a cost model says for one size: ns per call and B/s, by which algorithm, with parameters from where."""
+    """The prediction of a cost model for one size, with its algorithm and the origin of its parameters."""
 
     size_bytes: int
     time_ns: float
@@ -40,21 +40,21 @@ def model_for(op: str, family: str) -> CostModel | Unavailable:
     if own is not None:
         return own
     if family == MPI and op in MESSAGES:
-        return rows[0]  # one way, as over any backend
+        return rows[0]  # the same on any backend
     if family == MPI:
         return Unavailable(
-            "library-not-told", f"which algorithm MPI runs for {op} depends on the library, the ranks and the size"
+            "library-not-told", f"the algorithm of MPI for {op} depends on the library, the ranks and the size"
         )
-    return Unavailable("backend-not-modelled", f"no cost model is known for {op} on {family}")
+    return Unavailable("backend-not-modelled", f"there is no cost model for {op} on {family}")
 
 
 def model_of(key: SeriesKey, size_bytes: int, library: Library | Unavailable | None) -> CostModel | Unavailable:
-    """The algorithm behind a curve: the one that was run over send/recv, otherwise the backend's default. That of an
-    MPI library depends on the size and on the ``library``.
+    """The algorithm behind a curve: the explicit one over send/recv, otherwise the backend's default, which for MPI
+    depends on the size and the ``library``.
     """
     if key.algorithm is not None:
         row = textbook(key.op, key.algorithm)
-        return row or Unavailable("algorithm-not-known", f"{key.algorithm} is unknown to this version")
+        return row or Unavailable("algorithm-not-known", f"this version does not know {key.algorithm}")
     by_table = key.cost_models == MPI and key.op not in MESSAGES and key.op not in UNMODELLED
     if by_table and library is not None:
         found = Calls(library, key.dtype, key.mode).choice(key.op, len(key.ranks), key.hosts, size_bytes)
@@ -65,7 +65,7 @@ def model_of(key: SeriesKey, size_bytes: int, library: Library | Unavailable | N
 def models_of(
     key: SeriesKey, sizes_bytes: Sequence[int], library: Library | Unavailable | None
 ) -> tuple[CostModel, ...] | Unavailable:
-    """The algorithm behind each size of a curve between ranks, or why one is not known; as of ``model_of``."""
+    """The algorithm behind each size of a curve (``model_of``), or why one is unknown."""
     models: list[CostModel] = []
     for size in sizes_bytes:
         model = model_of(key, size, library)
@@ -76,27 +76,27 @@ def models_of(
 
 
 def alternatives(op: str, ranks: int, hosts: int = 1, family: str = "textbook") -> tuple[CostModel, ...]:
-    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``family``."""
+    """The textbook algorithms for ``op`` that exist for these ranks, hosts and ``family``."""
     rows = (*rows_of(op, family), *(row for row in LIMITS if row.op == op))
     return tuple(row for row in rows if row.possible(ranks, hosts, 0))
 
 
 def candidates(op: str, family: str, algorithm: str | None = None, calls: Calls | None = None) -> tuple[CostModel, ...]:
-    """The algorithms that may be behind a time of ``op``: the one named ``algorithm`` where it was measured over
-    send/recv; else what backends of ``family`` are known to run (``ring (gloo)``; over MPI what the library of
-    ``calls`` chooses by its table), first, and then all of the textbook, over MPI also those of its libraries alone.
+    """The algorithms that may be behind a time of ``op``.
 
-    A message between two ranks has one. Raises AnalysisError for an op or an algorithm of which no cost is known.
+    With ``algorithm``, only that explicit algorithm. Otherwise first the known algorithm of ``family`` (``ring
+    (gloo)``; for MPI, the choice of the library of ``calls`` by its table), then all of the textbook, and for MPI those
+    of its libraries. A message between two ranks has one candidate. Raises AnalysisError if no cost is known.
     """
     if algorithm is not None:
         named = tuple(row for row in _known(op, family) if row.algorithm == algorithm)
         if not named:
             known = ", ".join(algorithms(op, family)) or "none"
-            raise AnalysisError(f"no cost is known of {op} by {algorithm!r}; known for {op}: {known}")
+            raise AnalysisError(f"the cost of {op} by {algorithm!r} is unknown; known for {op}: {known}")
         return named
     own = [row for row in MODELS if row.op == op and row.family == family]
     if op in MESSAGES:
-        # A message is a message on every backend, so what is known of it for one serves for all.
+        # A message has the same cost model on every backend.
         own = own or [row for row in [model_for(op, MPI)] if isinstance(row, CostModel)]
     else:
         own = [replace(row, algorithm=f"{row.algorithm} ({family})") for row in own]
@@ -104,28 +104,28 @@ def candidates(op: str, family: str, algorithm: str | None = None, calls: Calls 
             own.append(_by_table(op, family, calls, calls.library))
     found = (*own, *_rows(op, family), *(row for row in LIMITS if row.op == op))
     if not found:
-        message = f"no cost is known of {op} on {family}, neither of its own algorithm nor of one of the textbook"
+        message = f"{op} on {family} has no known cost, neither for its own algorithm nor for one of the textbook"
         raise AnalysisError(message)
     return found
 
 
 def _rows(op: str, family: str) -> tuple[CostModel, ...]:
-    """What may be behind ``op``: over NCCL also what a switch adds up, over MPI what its libraries alone have."""
+    """The rows that may be behind ``op``: for NCCL also in-network algorithms, for MPI also those of its libraries."""
     return (*rows_of(op, family), *(row for row in OF_LIBRARIES if row.op == op and family == MPI))
 
 
 def _known(op: str, family: str) -> tuple[CostModel, ...]:
-    """What can be asked for by name: over any backend, what a switch would make of it."""
+    """The rows that can be requested by name: on any backend also in-network algorithms."""
     return tuple(dict.fromkeys((*_rows(op, family), *rows_of(op))))
 
 
 def algorithms(op: str, family: str) -> tuple[str, ...]:
-    """The names of those of which a cost is known, whoever runs them."""
+    """The names of all algorithms with a known cost."""
     return tuple(row.algorithm for row in _known(op, family))
 
 
 def _by_table(op: str, family: str, calls: Calls, library: Library) -> CostModel:
-    """Whatever ``library`` takes by its table for each number of ranks and each size."""
+    """The cost of the algorithm that ``library`` selects by its table for each call."""
 
     def of_call(ranks: int, hosts: int, size_bytes: float) -> CostModel:
         found = calls.choice(op, ranks, hosts, size_bytes)
@@ -137,7 +137,7 @@ def _by_table(op: str, family: str, calls: Calls, library: Library) -> CostModel
         op,
         f"choice of {library.called}",
         lambda *where: of_call(*where).rounds(*where),
-        "that of the algorithm in its table for so many ranks and bytes",
+        "that of the algorithm in its table for these ranks and bytes",
         library.source,
         family=family,
         sent=lambda *where: of_call(*where).sent(*where),
@@ -155,8 +155,8 @@ def predict(
     parameters: Parameters | Unavailable,
     library: Library | Unavailable | None = None,
 ) -> tuple[Prediction, ...] | Unavailable:
-    """What the default algorithm of the key's backend should take at each of ``sizes_bytes``: over MPI the one that
-    ``library`` chooses for that size.
+    """The predictions of the backend's default algorithm for each of ``sizes_bytes``; for MPI, of the algorithm that
+    ``library`` selects for that size.
     """
     models = models_of(key, sizes_bytes, library)
     if isinstance(models, Unavailable):
@@ -171,7 +171,7 @@ def predict(
 def predict_alternatives(
     key: SeriesKey, bus_factor: float | None, size_bytes: int, parameters: Parameters | Unavailable
 ) -> tuple[Prediction, ...]:
-    """What the textbook algorithms would take at ``size_bytes`` with the same α, β and R; empty without them."""
+    """The predictions of the textbook algorithms at ``size_bytes`` with the same α, β and R; empty without these."""
     ranks = len(key.ranks)
     if isinstance(parameters, Unavailable) or ranks < 2:
         return ()
@@ -187,7 +187,7 @@ def _prediction(
     where = (len(key.ranks), key.hosts, size)
     seconds, copies = parameters.seconds(model, *where), parameters.copy_bytes_per_second
     copying = "" if copies is None or not model.copied(*where) else f"; M {format_rate(copies)}, from memory_copy"
-    left_out = f"; sums left out{', inside hosts as between them' if model.two_levels else ''}"
+    left_out = f"; reduction ignored{', inside hosts as between them' if model.two_levels else ''}"
     return Prediction(
         size_bytes=size,
         time_ns=seconds * 1e9,

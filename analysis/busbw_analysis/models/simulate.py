@@ -1,8 +1,8 @@
-"""A schedule on a network, message by message: what a formula cannot say is which link they all wait for.
+"""Simulate a schedule on a network, message by message, to find the limiting link, which a formula cannot give.
 
-Messages that flow at the same time share every link max-min fairly: none can have more without taking it from one that
-has less (progressive filling: Bertsekas and Gallager, Data Networks, 1992, §6.5.2). Between two events, a message that
-begins or one that ends, all rates are constant.
+Concurrent messages share every link max-min fairly: none can get more without taking from one that has less
+(progressive filling: Bertsekas and Gallager, Data Networks, 1992, §6.5.2). Rates are constant between events; an event
+is the start or the end of a message.
 """
 
 import heapq
@@ -20,12 +20,12 @@ from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delay
 
 _SAME: Final = 1e-12
-"""Times that differ by less than this share of the whole are one: rounding, and no physics."""
+"""Times that differ by less than this fraction are equal; the difference is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a message and a sum cost beside what the network does: seconds a message, seconds a byte that is added."""
+    """Costs in addition to the network: ``overhead`` in seconds per message, ``gamma`` in seconds per reduced byte."""
 
     overhead: float = 0.0
     gamma: float = 0.0
@@ -33,19 +33,19 @@ class Costs:
     def __post_init__(self) -> None:
         check_delay("overhead", self.overhead)
         if not 0 <= self.gamma <= 1 / SLOWEST:
-            raise UsageError(f"{self.gamma} s for a byte that is added up: want 0 to {1 / SLOWEST:g} s")
+            raise UsageError(f"{self.gamma} s per reduced byte: must be 0 to {1 / SLOWEST:g} s")
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """How long a schedule took and the bytes that went through every link of the network."""
+    """The time of a schedule and the bytes through every link of the network."""
 
     seconds: float
     links: tuple[Link, ...]
     carried: Real
 
     def utilisation(self) -> Real:
-        """Of every link: the share of what it could have carried in this time."""
+        """The utilisation of every link over this time, 0 to 1."""
         rates = np.array([link.bytes_per_second for link in self.links])
         return self.carried / (rates * self.seconds) if self.seconds else np.zeros(len(rates))
 
@@ -53,8 +53,9 @@ class Simulation:
 def fair_rates(links: Whole, capacities: Real) -> Real:
     """Bytes per second of every flow; ``links[f]`` are the numbers of its links (``NOWHERE``: none), at least one.
 
-    A link is settled when none of its flows is held up more elsewhere: all of them get an equal part of it. Nobody has
-    less for it, since what they leave on their other links is as much as was theirs, or more. Then the next ones.
+    A link is settled when none of its flows has a smaller share on another link: then all get an equal share of it.
+    This does not reduce the rate of any other flow, because the settled flows leave at least a fair share on their
+    other links. The remaining links follow in the same way.
     """
     flows, columns = np.nonzero(links != NOWHERE)
     on = links[flows, columns]
@@ -76,9 +77,7 @@ def fair_rates(links: Whole, capacities: Real) -> Real:
 
 
 def _messages(one: Round) -> Whole:
-    """A round as rows, a column for each message: the number of the round, the two ranks, how many blocks, how many of
-    these are added.
-    """
+    """A round as an array with one column per message. Rows: round number, source, target, blocks, reduced blocks."""
     sources, targets = [message.source for message in one], [message.to for message in one]
     blocks = [len(message.sent) for message in one]
     sums = [len(message.sent) if message.adds else 0 for message in one]
@@ -87,8 +86,11 @@ def _messages(one: Round) -> Whole:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What an algorithm of ``ranks`` ranks sends: its rounds that differ in who sends how much to whom, most have few,
-    and which of them comes when. Made once for any number of sizes.
+    """The messages of an algorithm on ``ranks`` ranks; made once for all sizes.
+
+    ``blocks``: number of blocks of S.
+    ``different``: the distinct rounds (usually few), as made by ``_messages``.
+    ``order``: for each round, the index of its distinct round.
     """
 
     ranks: int
@@ -98,7 +100,7 @@ class Traffic:
 
     @staticmethod
     def of(schedule: Schedule) -> "Traffic":
-        """What ``schedule`` sends."""
+        """The messages of ``schedule``."""
         seen: dict[bytes, tuple[int, Whole]] = {}
         order: list[int] = []
         for one in schedule.rounds:
@@ -108,12 +110,12 @@ class Traffic:
         return Traffic(schedule.ranks, schedule.blocks, tuple(messages for _, messages in seen.values()), tuple(order))
 
     def messages(self, *, free_running: bool) -> int:
-        """How many ``simulate`` goes through: of rounds that are alike those of one, but where ranks run freely."""
+        """Number of messages that ``simulate`` processes; identical rounds count once unless ``free_running``."""
         numbers = self.order if free_running else range(len(self.different))
         return sum(self.different[number].shape[1] for number in numbers)
 
     def pairs(self) -> tuple[Whole, Whole]:
-        """Who sends to whom, each pair once."""
+        """Sources and targets of all messages, each pair once."""
         every = np.unique(np.concatenate([source * self.ranks + to for _, source, to, *_ in self.different]))
         return every // self.ranks, every % self.ranks
 
@@ -123,9 +125,10 @@ def simulate(
 ) -> Simulation:
     """One call of the schedule with S = ``size_bytes``.
 
-    A round ends when its last message is there and added up, as the closed forms count; ``free_running``: every rank
-    goes on as soon as its own messages of a round are through and added up, and a message waits for both its ranks. A
-    rank adds up after all messages of a round. Raises AnalysisError when ranks of traffic and network differ.
+    A round ends when its last message has arrived and is reduced, as in the closed forms. With ``free_running``, each
+    rank continues as soon as its own messages of a round are complete and reduced, and a message waits for both of its
+    ranks. A rank reduces after all messages of a round. Raises AnalysisError if the numbers of ranks of ``traffic`` and
+    ``network`` differ.
     """
     if traffic.ranks != network.placement.ranks:
         raise AnalysisError(f"a schedule of {traffic.ranks} ranks cannot run on a network of {network.placement.ranks}")
@@ -135,20 +138,22 @@ def simulate(
         rounds = [traffic.different[number] for number in traffic.order]
         joined = np.concatenate(rounds, axis=1)
         joined[0] = np.repeat(np.arange(len(rounds)), [one.shape[1] for one in rounds])
-        courses = [(joined, 1)]
+        parts = [(joined, 1)]
     else:
         times_of = Counter(traffic.order)
-        courses = [(messages, times_of[number]) for number, messages in enumerate(traffic.different)]
-    for messages, times in courses:
-        course = _Course(messages, size_bytes / traffic.blocks, network, links, costs or Costs())
-        seconds += times * course.run()
-        carried += times * course.carried
+        parts = [(messages, times_of[number]) for number, messages in enumerate(traffic.different)]
+    for messages, times in parts:
+        run = _Run(messages, size_bytes / traffic.blocks, network, links, costs or Costs())
+        seconds += times * run.run()
+        carried += times * run.carried
     return Simulation(seconds, links, carried)
 
 
-class _Course:
-    """Messages under way. A turn is what one rank does in one round; it begins when the rank's turn before has ended,
-    and ends when all its messages, sent and received, are through and what is to be added is added.
+class _Run:
+    """A simulation in progress.
+
+    A turn is the part of one rank in one round. It begins when the rank's previous turn has ended, and ends when all
+    its messages, sent and received, are complete and reduced.
     """
 
     def __init__(
@@ -162,7 +167,7 @@ class _Course:
         self._capacities = np.array([link.bytes_per_second for link in links])
         self._left_bytes = blocks * block_bytes
 
-        # Turns are numbered by rank and then by round, so that the next one of a rank is the next number.
+        # Turns are numbered by rank and then by round, so the next turn of a rank has the next number.
         keys = np.concatenate([source * rounds + number, to * rounds + number])
         turns, of_end = np.unique(keys, return_inverse=True)
         self._sender, self._receiver = np.split(of_end, 2)
@@ -170,17 +175,17 @@ class _Course:
         self._adding = np.bincount(self._receiver, sums, len(turns)) * block_bytes * costs.gamma
         new_rank = np.diff(turns // rounds, prepend=-1, append=-1) != 0
         self._first, self._last = np.flatnonzero(new_rank[:-1]), new_rank[1:]
-        self._ends = np.argsort(of_end, kind="stable") % len(source)  # messages by turn, those of turn t from
-        self._from = np.concatenate([[0], np.cumsum(self._open)])  # here on
-        self._waits = np.full(len(source), 2)  # for so many of its ranks
+        self._ends = np.argsort(of_end, kind="stable") % len(source)  # messages sorted by turn
+        self._from = np.concatenate([[0], np.cumsum(self._open)])  # index of the first message of each turn
+        self._waits = np.full(len(source), 2)  # number of ranks that each message still waits for
 
         self.carried = np.zeros(len(self._capacities))
-        self._coming: list[tuple[float, int, bool, Whole]] = []  # when, a number to sort by, whether turns or messages
+        self._coming: list[tuple[float, int, bool, Whole]] = []  # time, tie-breaker, turns or messages, their numbers
         self._number = count()
         self._active = np.zeros(0, dtype=np.int64)
 
     def run(self) -> float:
-        """Seconds until the last turn has ended."""
+        """Run to the end; returns the end time of the last turn in seconds."""
         now, end = 0.0, 0.0
         self._expect(np.zeros(len(self._first)), self._first, turns=True)
         while self._coming or len(self._active):
@@ -220,7 +225,7 @@ class _Course:
         self._expect(now + self._delays[self._pair[ready]], ready, turns=False)
 
     def _finish(self, messages: Whole, now: float) -> float:
-        """End the turns whose last messages these were, and begin those after them; when the last one has ended."""
+        """End the turns completed by ``messages`` and schedule the following ones; returns the latest end time."""
         touched = np.concatenate([self._sender[messages], self._receiver[messages]])
         np.subtract.at(self._open, touched, 1)
         done = np.unique(touched[self._open[touched] == 0])
@@ -233,48 +238,49 @@ class _Course:
 def formula_seconds(
     row: CostModel, traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None
 ) -> float:
-    """The closed form of the same schedule, for every message alone on this network: α is the longest delay of a route
-    that it takes, 1/β the slowest link on one of them, but for a memory that all share: that is R. An algorithm that
-    knows hosts has an α and a β for its messages inside and others for those between, with a card of the host shared by
-    all of its ranks that send through it.
+    """The closed form of the same schedule, with α and β of uncontended messages on this network.
+
+    α is the longest delay of any route, 1/β the slowest link on any route; R is the rate of a shared memory. A
+    hierarchical algorithm has separate α and β inside and between hosts, where the ranks of a host that send
+    concurrently share its card.
     """
     costs = costs or Costs()
     ranks, hosts = traffic.ranks, network.placement.hosts
     where = (ranks, hosts, size_bytes)
     sources, targets = traffic.pairs()
     rounds, sent = row.rounds(*where), row.sent(*where) * size_bytes
-    beside = rounds * costs.overhead + row.added(*where) * size_bytes * costs.gamma
+    extra = rounds * costs.overhead + row.added(*where) * size_bytes * costs.gamma
     if row.inner_sent(*where) > 0:
-        # Hosts as the algorithm takes them: where ranks are dealt out, its neighbours are not on one.
+        # Hosts as the algorithm assumes them; with cyclic placement its neighbours are on different hosts.
         inside = sources // (ranks // hosts) == targets // (ranks // hosts)
-        near = _way(network, sources[inside], targets[inside], in_step=True)
-        far = _way(network, sources[~inside], targets[~inside], in_step=True)
+        near = _slowest_route(network, sources[inside], targets[inside], in_step=True)
+        far = _slowest_route(network, sources[~inside], targets[~inside], in_step=True)
         inner_rounds, between = row.inner_rounds(*where), row.between(*where) * size_bytes
         if row.overlapped:
-            return float(max(near.seconds(rounds, sent), far.seconds(rounds, between)) + beside)
-        return float(near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between) + beside)
-    way = _way(network, sources, targets)
-    moving = sent / way.rate
+            return float(max(near.seconds(rounds, sent), far.seconds(rounds, between)) + extra)
+        return float(near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between) + extra)
+    route = _slowest_route(network, sources, targets)
+    moving = sent / route.rate
     memory = next((link.bytes_per_second for link in network.links() if link.name == "memory"), None)
     if memory is not None:
         moving = max(moving, row.moved(*where) * size_bytes / memory)
-    return float(rounds * way.delay + moving + beside)
+    return float(rounds * route.delay + moving + extra)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """What messages have on the slowest of their routes: seconds before their bytes flow, and bytes per second."""
+class _SlowestRoute:
+    """The slowest of several routes: seconds before the bytes flow, and bytes per second."""
 
     delay: float
     rate: float
 
     def seconds(self, rounds: float, sent_bytes: float) -> float:
-        """Of so many rounds, one after the other, with so many bytes in all."""
+        """Seconds of successive ``rounds`` with ``sent_bytes`` in total."""
         return rounds * self.delay + sent_bytes / self.rate
 
 
-def _way(network: Network, sources: Whole, targets: Whole, *, in_step: bool = False) -> _Way:
-    """Of messages that are alone, or ``in_step``: then as many as go through a card of a host share it."""
+def _slowest_route(network: Network, sources: Whole, targets: Whole, *, in_step: bool = False) -> _SlowestRoute:
+    """The slowest route of uncontended messages; with ``in_step``, all messages through a host's card share it."""
     links, routes = network.links(), network.routes(sources, targets)
     rates = np.array([link.bytes_per_second for link in links])
     message, place = np.nonzero(routes.links != NOWHERE)
@@ -283,10 +289,10 @@ def _way(network: Network, sources: Whole, targets: Whole, *, in_step: bool = Fa
         at_once = np.minimum(*(_different(taken, ranks[message], len(links)) for ranks in (sources, targets)))
         cards = np.array([link.name.startswith("host ") for link in links])
         rates = rates / np.where(cards, np.maximum(at_once, 1), 1)
-    return _Way(float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf)))
+    return _SlowestRoute(float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf)))
 
 
 def _different(links: Whole, ranks: Whole, count: int) -> Whole:
-    """How many different ones of ``ranks`` there are on each of ``count`` links."""
+    """The number of distinct ``ranks`` on each of ``count`` links."""
     pairs = np.unique(np.stack([links, ranks]), axis=1)
     return np.bincount(pairs[0], minlength=count)

@@ -1,7 +1,7 @@
-"""What theory says of algorithms: rounds, bytes and sums in closed form, and the counts that they are made of.
+"""Cost models of textbook algorithms: rounds, bytes and reductions in closed form.
 
-No formula here is trusted: a test counts every schedule of ``busbw.ops.algorithms`` round by round for all n up to 64
-and holds these against it. S is the size as in docs/method.md; n ranks, k hosts; ⌈lg n⌉ and ⌊lg n⌋ are whole numbers.
+A test checks every formula: it counts each schedule of ``busbw.ops.algorithms`` round by round for all n up to 64. S is
+the size as in docs/method.md, n the number of ranks, k the number of hosts; ⌈lg n⌉ and ⌊lg n⌋ are integers.
 """
 
 from functools import partial
@@ -17,11 +17,11 @@ BRUCK: Final = "Bruck et al. 1997"
 SANDERS: Final = "Sanders et al. 2009"
 PAT: Final = "Jeaugey 2025 (arXiv 2506.20252), with buffers for all blocks of a round"
 
-LEVELS: Final = "g = n/k on each host, α_i and β_i inside it, a network card for each (g β where they share one)"
-"""What the formulas of algorithms that know hosts have in common."""
+LEVELS: Final = "g = n/k ranks per host, α_i and β_i inside it, one network card per rank (g β if they share one)"
+"""The common notation of hierarchical algorithms."""
 
 SEGMENTS: Final = 8
-"""Of a chain and of each tree where they are pipelined."""
+"""Segments of a pipelined chain or tree."""
 
 
 def up(ranks: int, *_: float) -> int:
@@ -45,12 +45,12 @@ def share(ranks: int, *_: float) -> float:
 
 
 def one(ranks: int, *_: float) -> float:
-    """One, unless there is nobody to send to."""
+    """1; 0 on one rank."""
     return 1.0 if ranks > 1 else 0.0
 
 
 def half(ranks: int, *_: float) -> float:
-    """n/2 of an even number, nothing of one rank."""
+    """⌊n/2⌋."""
     return ranks // 2
 
 
@@ -60,7 +60,7 @@ def others(ranks: int, *_: float) -> float:
 
 
 def twice(count: Count) -> Count:
-    """Two of them for each."""
+    """Twice ``count``."""
     return lambda *where: 2 * count(*where)
 
 
@@ -71,7 +71,7 @@ twice_the_share = twice(share)
 
 
 def depth(ranks: int, children: int) -> int:
-    """Levels below the root of a tree that is filled level by level."""
+    """Levels below the root of a complete tree, filled level by level."""
     levels_below, ranks_in_it, width = 0, 1, 1
     while ranks_in_it < ranks:
         levels_below, width = levels_below + 1, width * children
@@ -80,7 +80,7 @@ def depth(ranks: int, children: int) -> int:
 
 
 def children_in_a_row(ranks: int, children: int) -> float:
-    """Messages in a row on the way up a tree: ``children`` a level, in the last one no more than there are."""
+    """Sequential messages up a tree: ``children`` per level, in the last level at most as many as it has ranks."""
     first, width, total = 1, children, 0
     while first < ranks:
         total += min(children, ranks - first)
@@ -89,8 +89,8 @@ def children_in_a_row(ranks: int, children: int) -> float:
 
 
 def down_a_tree_at_once(ranks: int, *_: float) -> int:
-    """Messages in a row down a binomial tree whose rank i sends to all i + 2^j, 2^j > i, at once: they share its link,
-    and each has come when the last one has. Most wait on the way 0, 1, 3, 7 …, where rank 2^j − 1 sends to
+    """Sequential messages down a binomial tree whose rank i sends to all i + 2^j, 2^j > i, concurrently: they share its
+    link, so all arrive when the last one does. The longest path is 0, 1, 3, 7 …, where rank 2^j − 1 sends to
     ⌊lg(n − 2^j)⌋ − j + 1 ranks.
     """
     return sum(down(ranks - (1 << level)) - level + 1 for level in range(down(ranks)))
@@ -102,30 +102,30 @@ def bits(ranks: int) -> float:
 
 
 def below(ranks: int, *_: float) -> float:
-    """Blocks in a binomial scatter, over n: each rank hears of itself and of all below it."""
+    """Blocks sent in a binomial scatter, over n: each rank receives its own block and those of all ranks below it."""
     return sum(min(rank & -rank, ranks - rank) for rank in range(1, ranks)) / ranks
 
 
 def folds(ranks: int, power: float, other: float) -> float:
-    """One number where n is a power of two, another one where ranks have to fold in."""
+    """``power`` if n is a power of two, else ``other``."""
     return power if is_power(ranks) else other
 
 
 def core(ranks: int) -> int:
-    """The largest power of two that is not more than n."""
+    """The largest power of two that is at most n."""
     return 1 << down(ranks)
 
 
 def in_pairs(ranks: int) -> int:
-    """Blocks that the busiest rank exchanges in recursive halving, where of the first 2r of n = 2^⌊lg n⌋ + r ranks each
-    second one adds up for its neighbour, too: Σ of d + min(r, d) over d = 1, 2, 4 … below 2^⌊lg n⌋.
+    """Blocks that the busiest rank exchanges in recursive halving with n = 2^⌊lg n⌋ + r ranks, where every second of
+    the first 2r ranks also reduces for its neighbour: Σ of d + min(r, d) over d = 1, 2, 4 … below 2^⌊lg n⌋.
     """
     rest = ranks - core(ranks)
     return sum((1 << level) + min(rest, 1 << level) for level in range(down(ranks)))
 
 
 def powers_of_two(ranks: int, *_: float) -> bool:
-    """Whether n is a power of two, and more than one."""
+    """Whether n is a power of two above 1."""
     return ranks > 1 and is_power(ranks)
 
 
@@ -135,7 +135,7 @@ def even(ranks: int, *_: float) -> bool:
 
 
 def several_hosts(ranks: int, hosts: int, _size_bytes: float) -> bool:
-    """Whether there are several hosts, with as many ranks on each."""
+    """Whether there are several hosts with equally many ranks."""
     return hosts > 1 and ranks % hosts == 0
 
 
@@ -154,15 +154,13 @@ LIMITS: tuple[CostModel, ...] = (
         "double binary tree, pipelined",
         twice_up,
         "2⌈lg n⌉ α + 2 S β + S γ; S β for 2 ranks, 3/2 S β for 3",
-        f"{SANDERS}; the filling of the pipeline left out",
+        f"{SANDERS}; without filling the pipeline",
         sent=_twins,
         added=lambda n, *_: _twins(n) / 2,
         moved=twice_the_others,
     ),
 )
-"""The least that a pipeline of finer and finer segments needs: the rounds that there are with one segment, the bytes
-that there are with many.
-"""
+"""Limits of pipelining: the rounds of a single segment with the bytes of infinitely many."""
 
 
 _nvls = partial(
@@ -176,7 +174,7 @@ SWITCHED: tuple[CostModel, ...] = (
     _nvls(
         "all_reduce",
         rounds=two,
-        formula="2 α + (n+1)/n S β: α to fetch a sum, α to hand it out",
+        formula="2 α + (n+1)/n S β: one α to reduce, one α to multicast",
         sent=lambda n, *_: (n + 1) / n if n > 1 else 0,
         moved=lambda n, *_: n + 1 if n > 1 else 0,
     ),
@@ -203,52 +201,51 @@ SWITCHED: tuple[CostModel, ...] = (
         moved=others,
     ),
 )
-"""What a switch that adds and hands out would make of it, one more member of the tests' schedules. What the switch
-itself adds takes no γ.
+"""In-network algorithms. In the tests' schedules, the switch is an additional rank. Reduction in the switch costs no γ.
 """
 
 
-_ONE_ELEMENT = "an all_reduce of one element, as PyTorch has its barrier over NCCL"
+_ONE_ELEMENT = "an all_reduce of one element, like PyTorch's barrier over NCCL"
 _SERVER: Final = "Li et al. 2014 (the pattern); counted"
 _CHEN: Final = "Chen et al. 2005"
 _RING_SEGMENTS, _IN_FLIGHT = 4, 2
 
 
 def _folded(ranks: int, *_: float) -> float:
-    """Rounds of recursive doubling: two more where ranks have to fold in."""
+    """Rounds of recursive doubling: two more if n is not a power of two."""
     return folds(ranks, up(ranks), down(ranks) + 2)
 
 
 def _over_hosts(ranks: int, hosts: int, _size_bytes: float) -> float:
-    """Bytes of a reduce-scatter and an all-gather inside hosts, and between them of one rank's part."""
+    """Bytes of a reduce-scatter and all-gather inside hosts, and of those of one rank's block between hosts."""
     return 2 * share(ranks // hosts) + 2 * (hosts - 1) / ranks
 
 
 def _segments_through_twins(ranks: int, *_: float) -> float:
-    """Segments through the busiest link on the way up two trees, of which each cuts its half into eight: two in a round
-    but the last, in which only the roots are told. Two ranks have one child each, three have a round less.
+    """Segments through the busiest link up two trees, each with half of S in eight segments: two per round, but one in
+    the last round, which only reaches the roots. Two ranks have one child each; three have one round less.
     """
     return {1: 0, 2: SEGMENTS, 3: 2 * SEGMENTS}.get(ranks, 2 * (SEGMENTS + up(ranks)) - 3)
 
 
 def _segments_down_a_tree(ranks: int, *_: float) -> float:
-    """Two in a round, but one in the last where the deepest rank has no neighbour, and one in all where nobody has."""
+    """Two per round; one in the last round if the deepest rank has no sibling; one in every round if none has one."""
     rounds = SEGMENTS + down(ranks) - 1
     return {1: 0, 2: SEGMENTS}.get(ranks, 2 * rounds - (1 if is_power(ranks) else 0))
 
 
 def _segments_down_twins(ranks: int, *_: float) -> float:
-    """Two in a round, but one in the last where the trees of the others are that small."""
+    """Two per round; one in the last round for 3 and 4 ranks."""
     return 0 if ranks == 1 else 2 * (SEGMENTS + up(ranks - 1)) - (1 if ranks in {3, 4} else 0)
 
 
 def _around_both(ranks: int, hosts: int, _size_bytes: float) -> float:
-    """Once around the ranks of a host, and once around the hosts."""
+    """g−1 + k−1: rounds of a ring over the ranks of a host plus those of a ring over the hosts."""
     return ranks // hosts - 1 + hosts - 1
 
 
 def _inside(ranks: int, hosts: int, _size_bytes: float) -> float:
-    """(g−1)/g, as of a ring of one host."""
+    """(g−1)/g: bytes of a ring inside a host."""
     return share(ranks // hosts)
 
 
@@ -275,7 +272,7 @@ def _all_reduce_by_tree(name: str, children: int, in_words: str) -> CostModel:
     return _all_reduce(
         name,
         lambda n, *_: 2 * depth(n, children),
-        f"2d α + 2c S β + c S γ, d levels, c = {children} for each, fewer for the last one where it has no {in_words}",
+        f"2d α + 2c S β + c S γ, d levels, c = {children} per level, fewer in a last level with less than {in_words}",
         "counted",
         sent=twice(in_a_row),
         added=in_a_row,
@@ -294,8 +291,8 @@ TEXTBOOK: tuple[CostModel, ...] = (
     _all_reduce(
         "segmented-ring",
         lambda n, *_: 2 * -(-(n - 1) * _RING_SEGMENTS // _IN_FLIGHT),
-        "4(n−1) α + 2(n−1)/n S β + (n−1)/n S γ: 4 segments of each rank's block, 2 under way",
-        "counted; gloo/allreduce.cc has as many that none is longer than 1 MiB",
+        "4(n−1) α + 2(n−1)/n S β + (n−1)/n S γ: 4 segments of each rank's block, 2 in flight",
+        "counted; gloo/allreduce.cc uses segments of at most 1 MiB",
         messages=lambda n, *_: 2 * (n - 1) * _RING_SEGMENTS,
         in_a_ring=True,
     ),
@@ -309,10 +306,10 @@ TEXTBOOK: tuple[CostModel, ...] = (
     _all_reduce(
         "multi-ring",
         twice_the_others,
-        f"2(n−1) α + 2(n−1)/n S/g β, or 2(n−1) α_i + 2(n−1)/n S β_i where that is longer, + (n−1)/n S γ; {LEVELS}",
+        f"2(n−1) α + 2(n−1)/n S/g β, or 2(n−1) α_i + 2(n−1)/n S β_i if that is longer, + (n−1)/n S γ; {LEVELS}",
         "counted",
         possible=several_hosts,
-        # Rings leave a host at different ranks: a round has one message on the host, and one to the next host.
+        # Each ring leaves a host at another rank: a round has one message on the host, and one to the next host.
         messages=lambda n, k, _: 2 * (n - 1) * (2 if n > k else 1),
         inner_sent=lambda n, k, _: 2 * share(n) * share(n // k),
         overlapped=True,
@@ -329,7 +326,7 @@ TEXTBOOK: tuple[CostModel, ...] = (
     _all_reduce(
         "rabenseifner",
         lambda n, *_: folds(n, 2 * up(n), 2 * down(n) + 2),
-        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 2 α + 2 S β + S γ more",
+        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ instead of n, plus 2 α + 2 S β + S γ",
         f"{RABENSEIFNER}; {THAKUR}",
         sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 2),
         added=lambda n, *_: share(core(n)) + folds(n, 0, 1),
@@ -404,18 +401,18 @@ TEXTBOOK: tuple[CostModel, ...] = (
         _folded,
         "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n = 2^⌊lg n⌋ + r (⌊lg n⌋ + 2) α + "
         "(1 + (K+1)/n) S β + (1 + K/n) S γ, K = Σ over d = 1, 2, 4 … below 2^⌊lg n⌋ of d + min(r, d)",
-        f"{THAKUR}; counted where ranks fold in",
+        f"{THAKUR}; counted for other n",
         sent=lambda n, *_: folds(n, share(n), 1 + (in_pairs(n) + 1) / n),
         added=lambda n, *_: folds(n, share(n), 1 + in_pairs(n) / n),
         moved=lambda n, *_: n - 1 + (n - core(n)) / n,
     ),
     _reduce_scatter("pairwise", others, "(n−1) α + (n−1)/n S β + (n−1)/n S γ", THAKUR),
-    _reduce_scatter("bruck", up, "⌈lg n⌉ α + (n−1)/n S β + (n−1)/n S γ", f"{BRUCK}, the other way round; counted"),
+    _reduce_scatter("bruck", up, "⌈lg n⌉ α + (n−1)/n S β + (n−1)/n S γ", f"{BRUCK}, reversed; counted"),
     _reduce_scatter(
         "neighbour-exchange",
         half,
         "n/2 α + (n−1)/n S β + (n−1)/n S γ, n even",
-        f"{_CHEN}, the other way round; counted",
+        f"{_CHEN}, reversed; counted",
         possible=even,
     ),
     _reduce_scatter("pat", up, "⌈lg n⌉ α + (n−1)/n S β + (n−1)/n S γ", PAT),
@@ -443,7 +440,7 @@ TEXTBOOK: tuple[CostModel, ...] = (
         "two-level",
         _around_both,
         f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/k S β; {LEVELS}",
-        "counted; NCCL's PXN does likewise",
+        "counted; like NCCL's PXN",
         sent=lambda n, k, _: share(n // k) + share(k),
         moved=lambda n, k, _: n * (share(n // k) + share(k)),
         possible=several_hosts,
@@ -498,7 +495,7 @@ TEXTBOOK: tuple[CostModel, ...] = (
     _reduce(
         "rabenseifner",
         lambda n, *_: folds(n, 2 * up(n), 2 * down(n) + 1),
-        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and α + S β + S γ more",
+        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ instead of n, plus α + S β + S γ",
         f"{RABENSEIFNER}; {THAKUR}",
         sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 1),
         added=lambda n, *_: share(core(n)) + folds(n, 0, 1),
@@ -514,21 +511,21 @@ TEXTBOOK: tuple[CostModel, ...] = (
     _barrier("binomial-tree", twice_up, "2⌈lg n⌉ α", "an all_reduce of one element"),
     _barrier("recursive-doubling", _folded, "lg n α; (⌊lg n⌋ + 2) α for other n", f"{_ONE_ELEMENT}; {THAKUR}"),
 )
-"""Every algorithm that can be measured over send/recv, and no other. What all rows of an op have is said above."""
+"""Exactly the algorithms that can be measured over send/recv. The partials above have the common fields of each op."""
 
 
 ROWS: Final = {(row.op, row.algorithm): row for row in (*TEXTBOOK, *LIMITS, *SWITCHED)}
-"""By operation and algorithm, those that can be measured over send/recv and those that cannot."""
+"""All rows by operation and algorithm, including those that cannot be measured over send/recv."""
 
 
 def rows_of(op: str, family: str | None = None) -> tuple[CostModel, ...]:
-    """The algorithms that may be behind ``op`` in a family: those that can be measured over send/recv, and of one that
-    has them those of a switch that adds; None: all of both.
+    """The algorithms that may be behind ``op`` in a family: those over send/recv, and for NCCL or None also the
+    in-network algorithms.
     """
     every = (*TEXTBOOK, *SWITCHED) if family in {None, NCCL} else TEXTBOOK
     return tuple(row for row in every if row.op == op)
 
 
 def textbook(op: str, algorithm: str) -> CostModel | None:
-    """The row of an algorithm, whether it can be measured over send/recv or not; None for an unknown one."""
+    """The row of an algorithm, over send/recv or not; None for an unknown one."""
     return ROWS.get((op, algorithm))

@@ -1,4 +1,4 @@
-"""Predictions of what was not measured: other sizes, ranks and hosts. Commands and reports come in by these names."""
+"""Predictions for sizes, ranks and hosts that were not measured: the public functions for commands and reports."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -24,18 +24,20 @@ def predict(
     ranks_per_host: int | None = None,
     **way: str | float | None,
 ) -> Prediction:
-    """What ``op`` would take on ``ranks`` ranks at each of ``sizes_bytes``, from ``datasets`` as of ``read_groups``.
+    """The time of ``op`` on ``ranks`` ranks at each of ``sizes_bytes``, from ``datasets`` as read by ``read_groups``.
 
-    ``algorithm``: over send/recv; None is the library's own. ``hosts`` or ``ranks_per_host`` spread the ranks.
-    ``way``: as of ``measured_curves``. Raises UsageError for what cannot be asked, AnalysisError where the data carry
-    no answer.
+    ``algorithm``: an explicit algorithm over send/recv; None is the library's own.
+    ``hosts``, ``ranks_per_host``: at most one of them, to distribute the ranks over hosts.
+    ``way``: dtype, mode or imbalance, as in ``measured_curves``.
+
+    Raises UsageError for an invalid question, AnalysisError if the data do not determine an answer.
     """
     data = measured_curves(datasets, op, algorithm, **way)
     return answer(data, query(data, ranks, sizes_bytes, hosts=hosts, ranks_per_host=ranks_per_host))
 
 
 class Questions:
-    """``predict`` for many questions to the same ``datasets``, which are read and summarised once."""
+    """``predict`` for many questions about the same ``datasets``, which are summarised only once."""
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
         self.datasets = tuple(datasets)
@@ -43,10 +45,10 @@ class Questions:
         self._curves = lru_cache(maxsize=None)(partial(measured_curves, self.datasets))
 
     def predict(self, op: str, ranks: int, hosts: int, sizes_bytes: Sequence[int]) -> Prediction:
-        """As the function ``predict``, of the library's own algorithm."""
+        """Like the function ``predict``, for the library's own algorithm."""
         data = self._curves(op)
         return answer(data, query(data, ranks, sizes_bytes, hosts=hosts))
 
     def messages(self, op: str, *, far: bool) -> Parameters | Unavailable:
-        """α, β and R of messages inside a host, or ``far``: between hosts, timed as ``op`` was."""
+        """α, β and R of messages inside a host (``far``: between hosts), timed in the same way as ``op``."""
         return self._curves(op).parameters(far=far)

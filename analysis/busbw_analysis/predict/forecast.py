@@ -1,9 +1,8 @@
-"""What was not measured: the time of a call at other sizes and on other numbers of ranks, what that rests on, and how
-far it reaches beyond the data.
+"""Forecasts: the time of a call at a size or number of ranks that was not measured, its basis, and its extrapolation.
 
-On ranks that were measured, the fit of their own curve answers, beyond its largest size the last piece of it alone; on
-others a scaling model does: the rounds and bytes of an algorithm times parameters that were found in the same data.
-How wrong the same way of predicting was where the truth was kept from it stands beside every answer.
+For a measured number of ranks, the fit of that curve gives the time; beyond its largest size, only the last segment is
+used. For other numbers of ranks, a scaling model gives it: rounds and bytes of an algorithm times parameters from the
+same data. Every forecast includes the held-out error of the method that produced it.
 """
 
 from bisect import bisect_right
@@ -23,19 +22,27 @@ from busbw_analysis.fitting.curve import Fit, Segment, fit_points, fit_series, l
 from busbw_analysis.fitting.score import VALID_SIZES, Validation, validation
 from busbw_analysis.fitting.segments import Cuts
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
-from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, ScalingModel, Value, answering
+from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, ScalingModel, Value, model_for_question
 
 NEW_REGIME = "a new regime"
-"""What is said of a question for which another set of parameters may hold than for all that was measured."""
+"""Marks a question to which the parameters of the measurements may not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is predicted of one call: ``seconds`` with its interval, what it rests on and what is extrapolated.
+    """The predicted time of one call.
 
-    ``measured`` is the point of the same ranks and size, where the data have it; it was part of what the fit has seen.
-    ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one, None where
-    parameters do not tell. ``notes`` are those of the model that answers.
+    ``seconds``: time of the call with its 95 % interval.
+    ``basis``: the kind of model (BY_CURVE, BY_MESSAGES or JOINTLY).
+    ``algorithm``: the algorithm of a scaling model; None for the fit of a curve.
+    ``formula``, ``parameters``: the model in symbols, and its parameter values with their origin.
+    ``interval_note``: origin of the interval, or the reason why there is none.
+    ``extrapolated``: in which respects the question lies outside the data.
+    ``held_out``: error of the same method on held-out data.
+    ``measured``: the measured point of the same ranks and size, if any; the fit has used it.
+    ``ties``: algorithms that the data cannot distinguish from the chosen one, with the times they predict (seconds;
+    None if their parameters are undetermined).
+    ``notes``: notes of the model.
     """
 
     op: str
@@ -56,35 +63,36 @@ class Forecast:
 
     @property
     def algbw(self) -> float | None:
-        """B/s; None for an op that has no size."""
+        """B/s; None for an op without a size."""
         return self.size_bytes / self.seconds.value if self.size_bytes else None
 
     @property
     def busbw(self) -> float | None:
-        """B/s; None where there is no wire."""
+        """B/s; None for an op without a bus factor."""
         factor = bus_factor(self.op, self.ranks)
         return None if self.algbw is None or factor is None else self.algbw * factor
 
     @property
     def error(self) -> float | None:
-        """(predicted − measured) / measured; None where it was not measured."""
+        """(predicted − measured) / measured; None if not measured."""
         return None if self.measured is None else self.seconds.value / (self.measured.time_ns / 1e9) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class FittedCurve:
-    """A curve with its fit and, where there are launches enough, the cuts of every resample of them."""
+    """A curve with its fit; ``resampled`` has the fits of resampled launches, None with too few launches."""
 
     series: Series
     fit: Fit
     resampled: Cuts | None
 
     def seconds(self, size_bytes: int) -> Value:
-        """The time by the piece that the size falls in: the last one beyond the largest size. The interval of a size
-        between two pieces holds what both say, for where one ends and the other begins was not measured.
+        """The time from the segment that contains the size; beyond the largest size, from the last segment.
+
+        The interval of a size between two segments covers the times of both, because the exact breakpoint was not
+        measured.
         """
-        piece = self.fit.segments[bisect_right(self.fit.breaks_bytes, size_bytes)]
-        value = _by_piece(piece, size_bytes)
+        value = _by_segment(self.segment(size_bytes), size_bytes)
         if self.resampled is None:
             return Value(value)
         count = len(self.resampled.starts)
@@ -92,53 +100,60 @@ class FittedCurve:
         found = self.resampled.predict(sizes, np.full(count, float(size_bytes)))
         tail = tail_of_medians(len(self.series.in_common[0]))
         low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
-        # Where resamples cut elsewhere, what all launches say may lie outside.
-        ends = [value, *(_by_piece(one, size_bytes) for one in self.around(size_bytes))]
+        # If resamples have other breakpoints, the time from all launches may lie outside their interval.
+        ends = [value, *(_by_segment(segment, size_bytes) for segment in self.around(size_bytes))]
         return Value(value, min(low, *ends), max(high, *ends))
 
+    def segment(self, size_bytes: int) -> Segment:
+        """The segment that contains the size, or the nearest one outside the measured sizes."""
+        return self.fit.segments[bisect_right(self.fit.breaks_bytes, size_bytes)]
+
     def around(self, size_bytes: int) -> tuple[Segment, ...]:
-        """The two pieces that a size lies between; none where it is inside of one, or outside of all."""
+        """The two segments that a size lies between; empty if it is inside one, or outside the measured sizes."""
         pairs = pairwise(self.fit.segments)
         return next((pair for pair in pairs if pair[0].last_bytes < size_bytes < pair[1].first_bytes), ())
 
     def jump(self, size_bytes: int) -> str | None:
-        """What has to be said of a size where two pieces say different times."""
+        """A note on a size between two segments that give different times; None elsewhere."""
         around = self.around(size_bytes)
         if not around:
             return None
-        least, most = sorted(_by_piece(one, size_bytes) for one in around)
+        least, most = sorted(_by_segment(segment, size_bytes) for segment in around)
         if most <= least * (1 + VALID_SIZES):
             return None
         ends = f"{format_size(around[0].last_bytes)} and {format_size(around[1].first_bytes)}"
         times = f"{format_time(least * 1e9)} or {format_time(most * 1e9)}"
-        return f"between {ends}, where the time jumps and it was not measured at which size: {times}"
+        return f"between {ends}, where the time jumps at a size that was not measured: {times}"
 
 
-def _by_piece(piece: Segment, size_bytes: int) -> float:
-    return piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes
+def _by_segment(segment: Segment, size_bytes: int) -> float:
+    return segment.alpha_seconds + segment.beta_seconds_per_byte * size_bytes
 
 
 def curve_of(series: Series) -> FittedCurve:
-    """Fit a curve, to be asked for other sizes. Raises AnalysisError for one that carries no fit."""
+    """Fit a curve to predict other sizes. Raises AnalysisError if it cannot be fitted."""
     fit = fit_series(series)
     if not isinstance(fit, Fit):
-        raise AnalysisError(f"the curve of {series.key.label} carries no prediction: {fit.reason}", code=fit.code)
+        raise AnalysisError(f"no prediction from the curve of {series.key.label}: {fit.reason}", code=fit.code)
     sizes = np.asarray(fit.sizes_bytes, dtype=np.float64)
     resampled = resampled_cuts(sizes, launch_matrix(series.in_common), len(fit.segments))
     return FittedCurve(series, fit, resampled)
 
 
 def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
-    """The answer of a curve for one size. Raises AnalysisError beyond the largest when its last piece has no slope."""
+    """The forecast from a curve for one size.
+
+    Raises AnalysisError beyond the largest size if the last segment has no slope.
+    """
     series, fit = curve.series, curve.fit
     first, last = fit.sizes_bytes[0], fit.sizes_bytes[-1]
-    piece = fit.segments[bisect_right(fit.breaks_bytes, size_bytes)]
-    flat = "beta" in piece.at_bound
+    segment = curve.segment(size_bytes)
+    flat = "beta" in segment.at_bound
     if size_bytes > last and flat:
         raise AnalysisError(
             f"{format_size(size_bytes)} is beyond the largest measured size, {format_size(last)}, and from "
-            f"{format_size(piece.first_bytes)} on time does not grow with size, so no rate follows for larger ones; "
-            "measure larger sizes",
+            f"{format_size(segment.first_bytes)} on the time does not grow with size, so there is no rate to "
+            "extrapolate; measure larger sizes",
             code="no-slope",
         )
     seconds = curve.seconds(size_bytes)
@@ -147,9 +162,9 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
     untested = [f"sizes below {format_size(first)}"] if size_bytes < first else []
     beyond = size_words(size_bytes, first, last)
     if jump:
-        untested.append("where it jumps")
+        untested.append("sizes at a jump")
         beyond.append(f"jump: {about_size(size_bytes)} is {jump}")
-    rate = "time does not grow with size" if flat else f"B {format_rate(1 / piece.beta_seconds_per_byte)} (algbw)"
+    rate = "time does not grow with size" if flat else f"B {format_rate(1 / segment.beta_seconds_per_byte)} (algbw)"
     return Forecast(
         op=series.key.op,
         size_bytes=size_bytes,
@@ -158,10 +173,10 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
         seconds=seconds,
         basis=BY_CURVE,
         algorithm=None,
-        formula="T = α + S/B, in pieces",
+        formula="T = α + S/B per segment",
         parameters=(
-            f"α {format_time(piece.alpha_seconds * 1e9)}, {rate}, from the sizes {format_size(piece.first_bytes)} to "
-            f"{format_size(piece.last_bytes)}"
+            f"α {format_time(segment.alpha_seconds * 1e9)}, {rate}, from sizes {format_size(segment.first_bytes)} to "
+            f"{format_size(segment.last_bytes)}"
         ),
         interval_note=fit.interval_note,
         extrapolated=tuple(beyond),
@@ -171,38 +186,39 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
 
 
 def size_words(size_bytes: int, first: int, last: int) -> list[str]:
-    """What is to be said of a size outside of those that were measured."""
+    """A note on a size outside the measured range from ``first`` to ``last``; empty inside it."""
+    size = about_size(size_bytes)
     if size_bytes > last * ROUNDED:
-        how = about_size(size_bytes), format_size(last)
-        return [f"size: {how[0]} is {size_bytes / last:.3g} × the largest measured one, {how[1]}"]
+        return [f"size: {size} is {size_bytes / last:.3g} × the largest measured size, {format_size(last)}"]
     if size_bytes < first:
-        return [f"size: {about_size(size_bytes)} is below the smallest measured one, {format_size(first)}"]
+        return [f"size: {size} is below the smallest measured size, {format_size(first)}"]
     return []
 
 
 def _between(fit: Fit) -> Validation:
+    """The held-out sizes of a fit; the reason is included if another of its checks has failed."""
     checked = fit.held_out_sizes
     why = fit.validation_note.removeprefix("not validated: ")
     if checked.median_error is None:
         return replace(checked, held_out=why)
     how = f"{checked.count} held-out sizes"
-    # Where those passed and the fit did not, it is for what else it was tried on.
+    # If these passed but the fit did not, another check has failed.
     how = f"{why}; {how}" if checked.passed and not fit.validated else how
     return replace(checked, held_out=how, passed=fit.validated)
 
 
 def _beyond(curve: FittedCurve, reach: float) -> Validation:
-    """Hide the largest sizes, as far as the question reaches or as the data allow, and predict them from the others."""
+    """Hold out the largest sizes, as far as the question extrapolates or the data allow, and predict them."""
     sizes, times = curve.fit.sizes_bytes, curve.fit.times_ns
     count = max(sum(1 for size in sizes if size * reach <= sizes[-1]), LEAST_SIZES)
     if count >= len(sizes):
-        return validation(f"{len(sizes)} sizes leave none to be held out", None, VALID_SIZES)
+        return validation(f"with {len(sizes)} sizes none can be held out", None, VALID_SIZES)
     try:
         fit = fit_points(sizes[:count], times[:count])
     except AnalysisError as error:
         return validation(f"without the largest sizes there is no fit: {error}", None, VALID_SIZES)
     errors = [
-        abs(_by_piece(fit.segments[-1], size) / (time / 1e9) - 1)
+        abs(_by_segment(fit.segments[-1], size) / (time / 1e9) - 1)
         for size, time in zip(sizes[count:], times[count:], strict=True)
     ]
     tried = sizes[-1] / sizes[count - 1]
@@ -210,27 +226,28 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
     largest = f"the largest sizes ({len(errors)})"
     how = f"{largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g}),"
     if errors[-1] > VALID_SIZES:
-        how += f" the farthest off by {errors[-1]:.1%},"
+        how += f" the largest off by {errors[-1]:.1%},"
     found = validation(how, errors, VALID_SIZES)
-    # The nearer ones may be right by the same piece that the farthest has left.
+    # The smaller of them may be right although the largest has left the segment.
     found = replace(found, passed=found.passed and errors[-1] <= VALID_SIZES)
-    return found if far else found.asked_for(f"× {reach:.3g}")
+    return found if far else found.asked_for(f"sizes × {reach:.3g}")
 
 
 def by_scaling_model(
-    models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int, reaches: Sequence[str], like: Series | None
+    models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int, outside: Sequence[str], like: Series | None
 ) -> Forecast:
-    """The answer of the chosen one of ``models`` for ``ranks`` on ``hosts``, or of one that cannot be told from it.
-    ``reaches`` is what is extrapolated, ``like`` the curve of just these ranks. Raises AnalysisError where no such
-    algorithm exists for so many ranks.
+    """The forecast of the chosen model of ``models`` for ``ranks`` on ``hosts``, or of one tied with it.
+
+    ``outside`` lists what is extrapolated; ``like`` is the measured curve of exactly these ranks, if any. Raises
+    AnalysisError if none of these algorithms exists for this number of ranks.
     """
-    model, instead = answering(models, ranks, hosts, size_bytes)
+    model, instead = model_for_question(models, ranks, hosts, size_bytes)
     cost = model.cost
     run = cost.at(ranks, hosts, size_bytes)
-    beyond = [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
+    beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in outside) else []
     parameters = model.origin
     if not cost.of_hosts_known(ranks, hosts, size_bytes):
-        parameters += f"; of {run.algorithm} {INSIDE_AS_BETWEEN}"
+        parameters += f"; {run.algorithm}: {INSIDE_AS_BETWEEN}"
     return Forecast(
         op=cost.op,
         size_bytes=size_bytes,
@@ -242,11 +259,11 @@ def by_scaling_model(
         formula=run.formula,
         parameters=parameters,
         interval_note=model.interval_note,
-        extrapolated=(*reaches, *([instead] if instead else [])),
+        extrapolated=(*outside, *([instead] if instead else [])),
         held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
         measured=None if like is None else _point(like, size_bytes),
         ties=tuple(
-            (other.cost.algorithm, other.told(ranks, hosts, size_bytes))
+            (other.cost.algorithm, other.seconds_if_known(ranks, hosts, size_bytes))
             for other in models
             if other.tied and other.cost is not cost and other.cost.possible(ranks, hosts, size_bytes)
         ),

@@ -1,5 +1,5 @@
-"""The time of a call for any number of ranks: what an algorithm contributes, times parameters that were found in the
-same data, with what is known of how wrong that is.
+"""The time of a call for any number of ranks: the counts of an algorithm times parameters from the same data, with the
+held-out error.
 """
 
 import math
@@ -20,12 +20,12 @@ from busbw_analysis.models.select import candidates
 
 BY_CURVE = "the fit of the curve of these ranks"
 BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
-"""What a prediction can rest on."""
+"""The possible bases of a prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number that was found and both ends of its 95 % interval, None where there is none."""
+    """An estimate with both ends of its 95 % interval, which are None if there is none."""
 
     value: float
     low: float | None = None
@@ -33,21 +33,22 @@ class Value:
 
 
 ROUNDED: Final = 1.01
-"""A size is measured in whole elements of every rank, 2 MiB on six ranks as 2,097,144 B: so little is no other size."""
+"""Sizes within this factor are equal: sizes are rounded to whole elements per rank (2 MiB on 6 ranks: 2,097,144 B)."""
 
 Shape = tuple[int, int]
 """Ranks and hosts."""
 
 _NEAREST: Final = 3
-"""Held-out sizes around one that is asked for."""
+"""Number of held-out sizes near a requested size that must be predicted well."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationRange:
-    """How far measurements that were kept from a prediction tell of it: the least and the most of each that a question
-    may have. Of ranks, hosts and ranks on each host that is from the fewest measured to as many times the most as that
-    was more than what it was predicted from; of sizes, those that were held out. ``errors`` are (bytes,
-    relative error).
+    """The range of questions that held-out measurements validate.
+
+    ``ranks``, ``hosts``, ``on_a_host``: least and most allowed. The least is the fewest measured; the most is the most
+    measured times the factor by which the held-out test itself extrapolated.
+    ``errors``: (bytes, relative error) of every held-out measurement.
     """
 
     ranks: tuple[float, float]
@@ -59,7 +60,7 @@ class ValidationRange:
     def of(
         cls, held_out: Sequence[Shape], seen: Sequence[Shape], errors: Iterable[tuple[int, float]]
     ) -> "ValidationRange":
-        """Where ``held_out`` was predicted from ``seen``, with these errors."""
+        """The range for ``held_out`` shapes that were predicted from the ``seen`` shapes with these errors."""
 
         def reach(amount: Callable[[Shape], int]) -> tuple[float, float]:
             most, before = max(map(amount, held_out)), max(map(amount, seen))
@@ -68,23 +69,23 @@ class ValidationRange:
         return cls(reach(lambda one: one[0]), reach(lambda one: one[1]), reach(_on_a_host), tuple(errors))
 
     def error_near(self, size_bytes: int) -> float:
-        """The median error of the sizes nearest to this one: a rate may be wrong where the time of a round is right."""
+        """The median error of the nearest sizes: the rate may be wrong although the time of a round is right."""
         nearest = sorted(self.errors, key=lambda one: abs(math.log(max(one[0], 1) / max(size_bytes, 1))))
         return median(error for _, error in nearest[:_NEAREST])
 
     def beyond(self, ranks: int, hosts: int, size_bytes: int) -> tuple[str, ...]:
-        """What of a question lies outside, in words."""
+        """The respects in which a question lies outside the range, in words."""
         each = _on_a_host((ranks, hosts))
         rows = [(ranks, self.ranks, f"{ranks} ranks"), (hosts, self.hosts, f"{hosts} hosts")]
         if hosts > 1:
             rows.append((each, self.on_a_host, "one rank on each host" if each == 1 else f"{each} ranks on a host"))
-        said = [words for amount, (least, most), words in rows if not least <= amount <= most]
+        outside = [words for amount, (least, most), words in rows if not least <= amount <= most]
         least, most = (end(size for size, _ in self.errors) for end in (min, max))
         if size_bytes > most * ROUNDED:
-            said.append(f"sizes beyond {format_size(most)}")
+            outside.append(f"sizes beyond {format_size(most)}")
         elif size_bytes < least:
-            said.append(f"sizes below {format_size(least)}")
-        return tuple(said)
+            outside.append(f"sizes below {format_size(least)}")
+        return tuple(outside)
 
 
 _Scored = tuple[Validation, ValidationRange | None]
@@ -96,17 +97,17 @@ def _on_a_host(shape: Shape) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScalingModel:
-    """The time of one call for any number of ranks and hosts and any size, by one algorithm.
+    """The time of one call with one algorithm, for any number of ranks and hosts and any size.
 
-    ``cost``: what it costs.
-    ``parameters``: what that is fed with, those of messages or of a joint fit.
-    ``basis``, ``origin``: which of both, and in words what the parameters are and where from.
-    ``interval_note``: where its intervals are from, or why there are none.
-    ``held_out``: how wrong it was on measurements of this op by this algorithm.
-    ``tested``: how far those tell of others; None where nothing was held out.
-    ``chosen``: it is the one that answers, and no other candidate of the same data.
-    ``tied``: the data cannot tell it from the chosen one.
-    ``notes``: what its parameters take for granted or could not tell, and by which table a library chooses.
+    ``cost``: the cost model of the algorithm.
+    ``parameters``: its parameters, from messages or from a joint fit.
+    ``basis``, ``origin``: which of the two; the values of the parameters and their source, in words.
+    ``interval_note``: the origin of its intervals, or why there are none.
+    ``held_out``: its error on held-out measurements of this op with this algorithm.
+    ``tested``: the range they validate; None if nothing was held out.
+    ``chosen``: whether this candidate is used for predictions.
+    ``tied``: whether the data cannot distinguish it from the chosen one.
+    ``notes``: assumptions and undetermined parameters, and the table by which a library chooses.
     """
 
     cost: CostModel
@@ -121,38 +122,37 @@ class ScalingModel:
     notes: tuple[str, ...] = ()
 
     def at(self, ranks: int, hosts: int, size_bytes: float) -> Value:
-        """The time of one call in seconds. Raises AnalysisError where the parameters do not tell."""
+        """The time of one call in seconds. Raises AnalysisError if the parameters do not determine it."""
         where = (self.cost, ranks, hosts, size_bytes)
         value = self.parameters.seconds(*where)
         ends = self.parameters.interval(*where) if isinstance(self.parameters, JointFit) else None
-        # Where resamples choose otherwise, what all launches say may lie outside.
+        # If resamples choose another branch, the time from all launches may lie outside their interval.
         return Value(value) if ends is None else Value(value, min(ends[0], value), max(ends[1], value))
 
-    def told(self, ranks: int, hosts: int, size_bytes: int) -> float | None:
-        """The time in seconds; None where the parameters do not tell."""
+    def seconds_if_known(self, ranks: int, hosts: int, size_bytes: int) -> float | None:
+        """The time in seconds; None if the parameters do not determine it."""
         try:
             return self.at(ranks, hosts, size_bytes).value
         except AnalysisError:
             return None
 
     def held_out_for(self, ranks: int, hosts: int, size_bytes: int) -> Validation:
-        """What was held out, for a question that may reach beyond it."""
+        """The held-out result as it applies to a question, which may lie outside the tested range."""
         if self.tested is None:
             return self.held_out
         near = self.tested.error_near(size_bytes)
         found = self.held_out
         if found.passed and near > VALID_RANKS:
-            where = f" the sizes around {about_size(size_bytes)} off by {near:.1%},"
+            where = f" the sizes near {about_size(size_bytes)} off by {near:.1%},"
             found = replace(found, held_out=found.held_out + where, passed=False)
         return found.asked_for(*self.tested.beyond(ranks, hosts, size_bytes))
 
 
-def answering(
+def model_for_question(
     models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int
 ) -> tuple[ScalingModel, str | None]:
-    """The model that answers on so many ranks and hosts: the chosen one, and where there is no such thing, the first
-    that the data cannot tell from it, with what has to be said of that. Raises AnalysisError where there is none, or
-    where the parameters do not tell of it.
+    """The model for this question: the chosen one, or if its algorithm does not exist here, the first one tied with it
+    and a note. Raises AnalysisError if there is none, or if its parameters do not determine the time.
     """
     chosen = next(model for model in models if model.chosen)
     where = f"does not exist for {ranks} ranks on {hosts} host(s)"
@@ -161,19 +161,19 @@ def answering(
         return chosen, None
     try:
         chosen.cost.at(ranks, hosts, size_bytes)
-    except AnalysisError as unknown:  # of a table that names what no cost is known of
-        where = f"is not known there ({unknown})"
+    except AnalysisError as unknown:  # the table names an algorithm without a known cost
+        where = f"is unknown there ({unknown})"
     for other in models:
         possible = other.tied and other.cost.possible(ranks, hosts, size_bytes)
-        if possible and other.told(ranks, hosts, size_bytes) is not None:
+        if possible and other.seconds_if_known(ranks, hosts, size_bytes) is not None:
             name = other.cost.algorithm
-            said = f"algorithm: {chosen.cost.algorithm} {where}; {name} answers, which the data cannot tell from it"
-            return replace(other, held_out=other.held_out.asked_for(name)), said
+            note = f"algorithm: {chosen.cost.algorithm} {where}; used instead: {name}, which fits the data equally well"
+            return replace(other, held_out=other.held_out.asked_for(name)), note
     raise AnalysisError(f"{chosen.cost.op} by {chosen.cost.algorithm} {where}")
 
 
 def _scored(cost: CostModel, parameters: Parameters, curves: Sequence[Series]) -> _Scored:
-    """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
+    """The error on the largest number of ranks, which its parameters did not use."""
     largest = max((len(one.key.ranks) for one in curves), default=0)
     tested = [
         (one.key.hosts, point)
@@ -184,12 +184,12 @@ def _scored(cost: CostModel, parameters: Parameters, curves: Sequence[Series]) -
     ]
     if not tested:
         return validation(f"{cost.op} by {cost.algorithm} was not measured", None, VALID_RANKS), None
-    how = f"measured times on {largest} ranks ({len(tested)}), which the parameters have not seen,"
+    how = f"measured times on {largest} ranks ({len(tested)}), which the parameters did not use,"
     errors = [
         abs(parameters.seconds(cost, largest, hosts, point.size_bytes) / (point.time_ns / 1e9) - 1)
         for hosts, point in tested
     ]
-    # Two ranks said what so many take, and two hosts what so many take: as far as that, once more.
+    # The test extrapolated from 2 ranks, or 2 hosts, to these, so it validates the same factor beyond them.
     pair = 2, 2 if tested[0][0] > 1 else 1
     by_size = zip([point.size_bytes for _, point in tested], errors, strict=True)
     held_out = [(largest, hosts) for hosts, _ in tested]
@@ -197,14 +197,13 @@ def _scored(cost: CostModel, parameters: Parameters, curves: Sequence[Series]) -
 
 
 def from_messages(cost: CostModel, parameters: Parameters, curves: Sequence[Series], *, chosen: bool) -> ScalingModel:
-    """The model of ``cost`` with α, β and R from messages between two ranks: no sums and no constant of a call are
-    known.
+    """The model of ``cost`` with α, β and R from messages between two ranks, which determine neither γ nor c0.
 
-    ``curves`` are the measured ones of the same op and algorithm, which it is scored on.
+    ``curves`` are measured ones of the same op and algorithm; the model is validated on them.
     """
-    left_out = "sums (γ) and what a call costs by itself (c0) are left out"
+    left_out = "reduction (γ) and the constant cost of a call (c0) are ignored"
     if cost.two_levels:
-        left_out += ", and inside hosts it is taken as between them"
+        left_out += ", and messages inside hosts cost the same as between hosts"
     held_out, tested = _scored(cost, parameters, curves)
     return ScalingModel(
         cost=cost,
@@ -220,12 +219,13 @@ def from_messages(cost: CostModel, parameters: Parameters, curves: Sequence[Seri
 
 
 def from_joint(joint: JointFit, op: str, algorithm: str | None = None) -> tuple[ScalingModel, ...]:
-    """The models of ``op`` with the parameters of a joint fit: the one of ``algorithm`` where it is named, else of
-    every algorithm, of which the one is chosen that explains the library best. Raises AnalysisError where that is asked
-    for and the fit has nothing of the library's own.
+    """The models of ``op`` with the parameters of a joint fit: only that of ``algorithm`` if given, else of every
+    algorithm, with the one chosen that explains the library best.
+
+    Raises AnalysisError if the library's own algorithm is requested but not among the fitted data.
     """
     if algorithm is None and op not in joint.algorithms:
-        message = f"the library's own {op} is not among the data of the joint fit; name an algorithm with --algorithm"
+        message = f"the joint fit has no data of the library's own {op}; choose an algorithm with --algorithm"
         raise AnalysisError(message)
     chosen = algorithm or joint.algorithms[op]
     tied = joint.ties.get(op, ()) if algorithm is None else ()
@@ -233,7 +233,7 @@ def from_joint(joint: JointFit, op: str, algorithm: str | None = None) -> tuple[
 
     def model(cost: CostModel) -> ScalingModel:
         equal = cost.algorithm in tied and cost.algorithm != chosen
-        # One that explains the data as well does so with parameters of its own: twice the rounds of half the α.
+        # A tied algorithm fits equally well with its own parameters, such as twice the rounds with half the α.
         found = joint.explained_by(cost) if equal else joint
 
         return ScalingModel(
@@ -256,7 +256,7 @@ def from_joint(joint: JointFit, op: str, algorithm: str | None = None) -> tuple[
 
 
 def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> _Scored:
-    """Of this op by this algorithm alone: that others are predicted well says nothing of it."""
+    """The validation of this op with this algorithm alone; the error of other ops says nothing about it."""
     found = joint.of_curves.get((op, algorithm))
     if found is None:
         return validation(f"{op} by {algorithm or 'the library'} was not measured", None, VALID_RANKS), None
@@ -270,12 +270,12 @@ def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> _Scored:
 
 
 def _in_words(joint: JointFit) -> str:
-    said = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
     ops = sorted({one.op for one in joint.observations})
     ranks = sorted({one.ranks for one in joint.observations})
-    told = ", ".join(said) or "none that the data tell apart"
+    values = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
+    words = ", ".join(values) or "no parameter that the data separate"
     if joint.coefficients[PARAMETERS.index("shared")] > 0:
-        told += " (in place of S β the bytes that all ranks move, over R)"
+        words += " (instead of S β: the bytes that all ranks move, over R)"
     if joint.coefficients[PARAMETERS.index("card")] > 0:
-        told += " (in place of S β the bytes that all ranks of a host send to others, over C)"
-    return f"{told}, from {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
+        words += " (instead of S β: the bytes that all ranks of a host send to other hosts, over C)"
+    return f"{words}, from {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
