@@ -162,11 +162,10 @@ def test_kernels_are_held_against_what_memory_gave_at_most_where_nothing_nominal
     judgement = judged(kernels("stream_copy", "memory_copy"))
     text = every_text(memory_section(judgement))
     assert "Times one thread | Of the best" in text
-    assert "stream_copy | 1 | 128 MiB | 20.0 | 20.0 | 20.0 | 1.00 | 66.7" in text
-    assert "memory_copy | 2 | 128 MiB | 30.0 | 30.0 | 30.0 | 1.00 | 100" in text
+    assert "stream_copy | 1 | 128 MiB | 20 GB/s | 20 GB/s | 20 GB/s | 1.00 | 66.7" in text
+    assert "memory_copy | 2 | 128 MiB | 30 GB/s | 30 GB/s | 30 GB/s | 1.00 | 100" in text
     assert re.search(
-        r"Of the best: 100 % is 30 GB/s, the traffic of memory_copy on . threads? behind the caches, measured in this "
-        r"run: its median over working sets from 2 MiB on, and no other kernel's median is higher\.",
+        r"Of the best: 100 % is 30 GB/s, the traffic of memory_copy on . threads? .* of at least 2 MiB\.",
         text,
     )
     assert level(judgement, "DRAM").how.startswith("traffic of memory_copy on ")
@@ -373,7 +372,7 @@ def test_the_rate_of_storage_is_that_of_all_ranks_together() -> None:
     assert one.whole
     assert one.nominal == pytest.approx(7.87692e9)
     text = every_text(storage_section(judgement))
-    for said in ("/scratch | ext4 | /dev/nvme0n1p1 | fio 3.33", "O_DIRECT", "drive of node0 (Fast 9000 on PCIe 4 x4"):
+    for said in ("O_DIRECT", "drive of node0 (Fast 9000 on PCIe 4 x4"):
         assert said in text
 
 
@@ -415,7 +414,7 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     assert one.beside.rate == pytest.approx(1.6e9)
     text = every_text(storage_section(judgement))
     assert "Other tool: fio 3.33" in text
-    assert "1.60 | 1.25" in text
+    assert "1.6 GB/s | 1.25" in text
     left_out = "It goes through whole blocks alone"
     assert left_out not in text
     odd = synthetic_run([case("storage_read", 64 * MIB + 4096, 2, access=ACCESS)], STORING, samples=8)

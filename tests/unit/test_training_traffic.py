@@ -309,7 +309,6 @@ def test_what_holds_is_the_formula_of_what_is_sent(recompute: str, context: str,
         ({"scatter_gather": True}, "layout", "tp and pp"),
         ({"imbalance": 2.0}, "layout", "1 (even)"),
         ({"imbalance": float("nan")}, "layout", "1 (even)"),
-        ({"recompute": "some"}, "layout", "none, selective, full"),
         ({"dp": 1 << 20, "pp": 1 << 20}, "layout", "at most"),
     ],
 )

@@ -222,16 +222,6 @@ class Page:
     comparison: tuple[Lines, Table] | None = None
 
 
-def micro(nanoseconds: float) -> str:
-    """A time as a number of µs, with three digits."""
-    return three_digits(nanoseconds / 1e3)
-
-
-def giga(rate: float) -> str:
-    """A rate as a number of GB/s, with three digits."""
-    return three_digits(rate / 1e9)
-
-
 def three_digits(value: float) -> str:
     """``value`` with three significant digits and thin spaces between thousands: ``52 300``, ``1.23``, ``0.000234``."""
     if value == 0:
@@ -260,7 +250,7 @@ def clock_time(stamp: str) -> str:
     return stamp.replace("T", " ").removesuffix("Z").partition(".")[0]
 
 
-def letter(number: int) -> str:
-    """``A`` … ``Z``, then ``AA``, ``AB`` … as spreadsheets name columns."""
-    first, last = divmod(number, 26)
-    return (letter(first - 1) if first else "") + chr(ord("A") + last)
+def listed(texts: Iterable[str], word: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *others, last = texts
+    return f" {word} ".join(filter(None, (", ".join(others), last)))

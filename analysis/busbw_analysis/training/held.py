@@ -4,7 +4,7 @@ A step that was measured is taken apart (docs/formats.md#step): what it computes
 pipeline, (p−1)/(m v) of that; and the rest, which is exposed communication.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
@@ -74,25 +74,25 @@ class Held:
         """(predicted − measured) / measured."""
         return None if self.predicted is None else self.predicted.total / self.seconds - 1
 
+    def _off(self, predicted: Callable[[StepTime], float], measured: float) -> float | None:
+        """``predicted`` less ``measured`` seconds, as a share of the measured step."""
+        return None if self.predicted is None else (predicted(self.predicted) - measured) / self.seconds
+
     @property
     def compute_error(self) -> float | None:
         """That of computation."""
-        return None if self.predicted is None else (self.predicted.compute - self.compute) / self.seconds
+        return self._off(lambda time: time.compute, self.compute)
 
     @property
     def bubble_error(self) -> float | None:
         """That of the bubble; None without a pipeline."""
-        if self.predicted is None or self.workload.pp == 1:
-            return None
-        return (self.predicted.bubble - self.bubble) / self.seconds
+        return None if self.workload.pp == 1 else self._off(lambda time: time.bubble, self.bubble)
 
     @property
     def exposed_error(self) -> float | None:
         """That of exposed communication, which is the rest: all three add up to the error."""
-        if self.predicted is None:
-            return None
-        rest = self.predicted.total - self.predicted.compute - self.predicted.bubble
-        return (rest - (self.seconds - self.compute - self.bubble)) / self.seconds
+        rest = self.seconds - self.compute - self.bubble
+        return self._off(lambda time: time.total - time.compute - time.bubble, rest)
 
 
 def step_of(op: str, one: Workload) -> Step:

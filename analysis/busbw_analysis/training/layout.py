@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from busbw.errors import UsageError
 from busbw.runs.records import DTYPE_BYTES
@@ -76,9 +76,6 @@ class Layout:
             _refuse(f"{self.gpus} GPUs: want at most {MOST_GPUS}")
         if self.zero not in range(4):
             _refuse(f"zero {self.zero}: want 0, 1, 2 or 3")
-        for name, allowed in (("schedule", Schedule), ("recompute", Recompute), ("context", Context)):
-            if getattr(self, name) not in get_args(allowed):
-                _refuse(f"{name} {getattr(self, name)!r}: want one of {', '.join(get_args(allowed))}")
         _divides("ep", self.ep, self.replicas, f"dp · cp = {self.replicas} ranks")
         self._check_groups()
 
@@ -117,14 +114,15 @@ class Layout:
 
     @property
     def bubble(self) -> float:
-        """Idle over ideal time of the pipeline, (p−1)/(m v) (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473,
-        section 2.2); GPipe and 1F1B are alike with v = 1.
+        """Idle over ideal time of the pipeline, (p−1)/(m v); GPipe and 1F1B are alike with v = 1.
+
+        Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2.
         """
         return (self.pp - 1) / (self.micro_batches * self.interleave)
 
     @property
     def bubble_share(self) -> float:
-        """Idle share of the whole time: (p−1)/(m v + p−1)."""
+        """Idle share of the pipeline's total time: (p−1)/(m v + p−1)."""
         return (self.pp - 1) / (self.micro_batches * self.interleave + self.pp - 1)
 
 

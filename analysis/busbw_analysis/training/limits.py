@@ -83,8 +83,9 @@ class Constants:
 
     @property
     def least_tokens(self) -> float:
-        """Tokens of a rank's micro-batch below which reading weights takes longer than products: H w/(2 W) (333 tokens
-        with 2e15 and 3e12; the paper's section on memory by Sevilla et al., note 94).
+        """Tokens of a rank's micro-batch below which reading weights takes longer than products: H w/(2 W).
+
+        333 tokens with 2e15 and 3e12; the paper's section on memory by Sevilla et al., note 94.
         """
         return self.flop_per_second * self.element_bytes / (2 * self.memory)
 

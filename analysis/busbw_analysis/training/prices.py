@@ -228,15 +228,12 @@ class Measured:
 
     def overlap(self) -> tuple[float, str] | None:
         """The share of a call that computation beside it hid, median over all cases; None where it was not measured."""
-        shares = [one.share for one in self._overlaps]
+        shares = [one.share for one in self.overlaps]
         return (median(shares), f"as measured, median of {len(shares)} cases") if shares else None
 
-    def slowdowns(self) -> list[float]:
-        """Computation beside a call over the same alone, of all cases."""
-        return [one.slowdown for one in self._overlaps]
-
     @property
-    def _overlaps(self) -> list[Overlap]:
+    def overlaps(self) -> list[Overlap]:
+        """Overlap with computation, of all cases that measured it."""
         measured = (group.overlap for _, group in self._measured(lambda case: case.mode == "overlap"))
         return [one for one in measured if one is not None]
 
@@ -248,7 +245,7 @@ class Measured:
 
 def slowdown_of(run: Measured | None) -> tuple[float, str]:
     """By what factor computation takes longer beside a call, with what it rests on; 1 where no run tells."""
-    found = [] if run is None else run.slowdowns()
+    found = [] if run is None else [one.slowdown for one in run.overlaps]
     if not found:
         return 1.0, "not included: no run measured computation beside a call"
     factor = max(1.0, median(found))

@@ -28,7 +28,7 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
     again = 2 if layout.recompute == "full" else 1
     sums = (1 + (model.heads > 0)) * (2 * (1 + again) + layout.sequence_parallel)
     order = sorted(DIMENSIONS, key=lambda one: -sent(rows, one))
-    found = [
+    found = (
         Statement(
             "dp",
             "2θ",
@@ -70,5 +70,5 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
             None,
             None,
         ),
-    ]
+    )
     return tuple(one for one in found if one.sent_bytes is None or one.sent_bytes)

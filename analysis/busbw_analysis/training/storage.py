@@ -66,17 +66,15 @@ def write_seconds(bytes_: float, writers: int, writer_rate: float | None, storag
     return bytes_ / min(together, storage_rate)
 
 
-def copy_seconds(bytes_: float, gpus: int, rate: float = COPY_BYTES_PER_SECOND) -> float:
+def copy_seconds(bytes_: float, gpus: int) -> float:
     """Time in which all GPUs copy their parts to their hosts, after which a model may go on while it is written."""
-    _positive(bytes_=bytes_, gpus=gpus, rate=rate)
-    return bytes_ / gpus / rate
+    return bytes_ / gpus / COPY_BYTES_PER_SECOND
 
 
 def young(cost: float, between_failures: float) -> float:
     """Best time of computation between two checkpoints that each stop it for ``cost``: √(2 δ M) (Young 1974,
     https://doi.org/10.1145/361147.361115), for δ far below M.
     """
-    _positive(cost=cost, between_failures=between_failures)
     return math.sqrt(2 * cost * between_failures)
 
 

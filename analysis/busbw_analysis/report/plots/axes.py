@@ -110,6 +110,15 @@ def size_axis(axes: Axes, sizes: Sequence[float], margin: float = 1.6) -> None:
     name_ticks(axes.xaxis, ticks, [format_size(round(value)) for value in ticks])
 
 
+def row_axis(axes: Axes, labels: Sequence[str]) -> None:
+    """One row for each of ``labels``, from top to bottom."""
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.yaxis.set_major_locator(FixedLocator(list(range(len(labels)))))
+    axes.set_yticklabels(labels, parse_math=False)
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.grid(visible=False, axis="y")
+
+
 def log_height(axes: Axes, bottom: float, top: float, name: Callable[[float], str]) -> None:
     """A logarithmic height with round ticks, each written as ``name`` has it."""
     axes.set_yscale("log")

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator
 
 from busbw.units import format_rate
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
-from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, sample
+from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.plots.svg import SERIES, inline
 
 _WIDTH, _ROW, _MARGIN = 620, 30, 56
@@ -44,13 +43,9 @@ def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, t
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xscale("log")
         axes.set_xlim(low, high)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
         ticks = [10.0**exponent for exponent in range(round(math.log10(low)), math.floor(math.log10(high)) + 1)]
         name_ticks(axes.xaxis, ticks, list(map(format_rate, ticks)))
-        axes.yaxis.set_major_locator(FixedLocator(list(range(len(rows)))))
-        axes.set_yticklabels(labels, parse_math=False)
-        axes.tick_params(axis="y", labelcolor=INK)
-        axes.grid(visible=False, axis="y")
+        row_axis(axes, labels)
         axes.spines["bottom"].set_visible(False)
         room = (high / low) ** (_WORDS / (_AXIS * _WIDTH))
         for place, row in enumerate(rows):

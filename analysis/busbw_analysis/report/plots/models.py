@@ -15,6 +15,7 @@ from busbw_analysis.report.plots.axes import (
     canvas,
     draw_points,
     head,
+    log_height,
     name_ticks,
     sample,
     size_axis,
@@ -32,8 +33,6 @@ COLOURS: Final[dict[Part, str]] = {
 }
 """The order is that of the stack, from the floor up."""
 
-_RATIOS: Final = (0.001, 0.01, 0.03, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
-_TIMES: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0, 1000.0, 10000.0)
 _LEAST_SPAN = 2.0
 _HIGHEST_STACK = 2.0
 """A column is cut off at twice what was measured; its numbers stand in the table."""
@@ -53,14 +52,9 @@ def draw_ratios(ratios: Ratios, identity: str, title: str, description: str) -> 
     with canvas() as (figure, axes):
         values = [ratio for points in ratios.values() for _, ratio in points]
         reach = max(_LEAST_SPAN, *(max(value, 1 / value) * 1.15 for value in values))
-        axes.set_yscale("log")
-        axes.set_ylim(1 / reach, reach)
-        ticks = [ratio for ratio in _RATIOS if 1 / reach <= ratio <= reach]
-        if len(ticks) > 7:
-            ticks = [ratio for ratio in ticks if ratio not in {0.03, 0.2, 0.8, 1.25, 5.0, 30.0}]
+        log_height(axes, 1 / reach, reach, _difference)
         size_axis(axes, [size for points in ratios.values() for size, _ in points])
         head(axes, "Predicted / measured − 1")
-        name_ticks(axes.yaxis, ticks, [_difference(ratio) for ratio in ticks])
         axes.axhline(1.0, color=INK, linewidth=0.9, zorder=2)
         for kind, points in ratios.items():
             draw_points(axes, 0 if kind == "model" else 1, points, linewidth=0.8)
@@ -110,15 +104,9 @@ def draw_relative(
     with canvas() as (figure, axes):
         every = [point for points, _ in algorithms for point in points]
         reach = max(_LEAST_SPAN, 1.15 * max(point.value for point in every))
-        axes.set_yscale("log")
-        axes.set_ylim(1 / reach**0.06, reach)
+        log_height(axes, 1 / reach**0.06, reach, "{:g} ×".format)
         size_axis(axes, [point.size_bytes for point in every])
         head(axes, "Time / that of the fastest")
-        ticks = [tick for tick in _TIMES if tick <= reach]
-        ticks = (
-            ticks if len(ticks) <= 7 else [tick for tick in ticks if math.log10(tick) % 1 == 0 or tick in {3.0, 30.0}]
-        )
-        name_ticks(axes.yaxis, ticks, [f"{tick:g} ×" for tick in ticks])
         left, right = axes.get_xlim()
         for turn, expected in turns:
             if turn.low_bytes is not None and turn.high_bytes is not None:

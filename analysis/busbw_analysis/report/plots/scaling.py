@@ -2,7 +2,7 @@
 it is extrapolated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -69,8 +69,7 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     drawn: list[float] = []
     kept = [line for line in shown.lines if line.chosen or not _all_at_once(line)]
     for slot, line in enumerate(kept[:_MOST_LINES]):
-        found = [(ranks, scale(ranks, time.value)) for ranks, time in line.points]
-        points = [(ranks, value) for ranks, value in found if value is not None]
+        points = _scaled(scale, ((ranks, time.value) for ranks, time in line.points))
         drawn += [value for _, value in points]
         said = ", the model that answers" if line.chosen else ", cannot be told from it" if line.tied else ""
         said += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
@@ -113,37 +112,42 @@ def _all_at_once(line: Line) -> bool:
     return line.at_once > _MOST_AT_ONCE
 
 
+def _scaled(scale: Scale, points: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
+    """Ranks and drawn values of ``points`` (ranks, seconds); those without a value are left out."""
+    known = ((ranks, scale(ranks, seconds)) for ranks, seconds in points if seconds is not None)
+    return [(ranks, value) for ranks, value in known if value is not None]
+
+
 def _band(axes: Axes, points: tuple[tuple[int, Value], ...], scale: Scale, colour: str) -> None:
-    ends = [
-        (ranks, low, high)
-        for ranks, time in points
-        if time.low is not None
-        and time.high is not None
-        and (low := scale(ranks, time.low)) is not None
-        and (high := scale(ranks, time.high)) is not None
-    ]
-    if ends:
-        ranks, lows, highs = zip(*ends, strict=True)
-        axes.fill_between(ranks, lows, highs, color=colour, alpha=0.2, linewidth=0, zorder=2, label="its 95 % interval")
+    lows = dict(_scaled(scale, ((ranks, time.low) for ranks, time in points)))
+    highs = dict(_scaled(scale, ((ranks, time.high) for ranks, time in points)))
+    if ranks := [one for one in lows if one in highs]:
+        axes.fill_between(
+            ranks,
+            [lows[one] for one in ranks],
+            [highs[one] for one in ranks],
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+            zorder=2,
+            label="its 95 % interval",
+        )
 
 
 def _measured(axes: Axes, shown: Scaling, scale: Scale) -> list[float]:
     """Measured points with their range, and what curves without this size say of it, hollow; what was drawn."""
     drawn: list[float] = []
     for ranks, point in shown.measured:
-        ends = point.interval.low_ns, point.interval.high_ns
-        if ends[0] is not None and ends[1] is not None:
-            low, high = scale(ranks, ends[0] / 1e9), scale(ranks, ends[1] / 1e9)
-            if low is not None and high is not None:
-                axes.vlines(ranks, low, high, color=_INK, linewidth=1.3, zorder=4)
-                drawn += [low, high]
+        ends_ns = point.interval.low_ns, point.interval.high_ns
+        ends = [value for _, value in _scaled(scale, ((ranks, ns and ns / 1e9) for ns in ends_ns))]
+        if len(ends) == 2:
+            axes.vlines(ranks, *ends, color=_INK, linewidth=1.3, zorder=4)
+            drawn += ends
     for face, label, points in (
         (_INK, "measured", [(ranks, point.time_ns / 1e9) for ranks, point in shown.measured]),
         ("white", "by the fit of the measured curve", [(ranks, time.value) for ranks, time in shown.fitted]),
     ):
-        found = [(ranks, scale(ranks, seconds)) for ranks, seconds in points]
-        placed = [(ranks, value) for ranks, value in found if value is not None]
-        if placed:
+        if placed := _scaled(scale, points):
             axes.plot(
                 *zip(*placed, strict=True),
                 linestyle="none",

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from busbw.runs.records import RankTimeline
 from busbw.units import format_time
 from busbw_analysis.diagnosis.timelines import COMPUTE, RankTime
-from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, sample
+from busbw_analysis.report.plots.axes import MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.plots.svg import SERIES, inline
 
 _WIDTH, _ROW, _MARGIN = 860, 34, 40
@@ -38,13 +38,9 @@ def draw(
     box = (0.08, 26 / height, 0.9, _ROW * len(timelines) / height)
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xlim(0, longest)
-        axes.set_ylim(len(timelines) - 0.5, -0.5)
         ticks = [one for one in MaxNLocator(_TICKS).tick_values(0, longest) if one <= longest]
         name_ticks(axes.xaxis, ticks, list(map(format_time, ticks)))
-        axes.yaxis.set_major_locator(FixedLocator(list(range(len(timelines)))))
-        axes.set_yticklabels([f"rank {row.rank}" for row in timelines], parse_math=False)
-        axes.tick_params(axis="y", labelcolor=INK)
-        axes.grid(visible=False, axis="y")
+        row_axis(axes, [f"rank {row.rank}" for row in timelines])
         for place, (row, time) in enumerate(zip(timelines, times, strict=True)):
             for name, slot in slots.items():
                 wide = [(begin, end - begin) for named, begin, end in row.spans if named == name]

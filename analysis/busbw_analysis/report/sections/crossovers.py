@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from busbw.units import about_size, format_size
+from busbw.units import about_size, format_size, format_time
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
-from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, micro, sentence, table, three_digits
+from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, sentence, table, three_digits
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.sections.labels import ends_of
@@ -46,7 +46,7 @@ def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Po
 
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
-        Column("Fastest", lambda size: least[size], micro, "µs"),
+        Column("Fastest", lambda size: least[size], format_time),
         *(Column(name, partial(ratio, name), three_digits, group="Times as long as the fastest") for name in names),
     )
     left = [name for name in comparison.curves if name not in names]
@@ -99,7 +99,7 @@ def _caption(comparison: AlgorithmComparison) -> str:
         + ("" if expected is None else f", where S* is {about_size(expected)}")
         for one, expected in turns
     ]
-    return f"{sentence('; '.join(told))}"
+    return sentence("; ".join(told))
 
 
 def _legend(names: Sequence[str], comparison: AlgorithmComparison) -> Iterator[LegendEntry]:

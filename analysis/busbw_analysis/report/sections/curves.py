@@ -23,7 +23,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    micro,
     percent,
     table,
     three_digits,
@@ -402,27 +401,21 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     curves = [one.curve for one in drawn]
     every = [case.flags for _, _, case, _ in rows]
     common = common_flags(every)
-    most = max((point.algbw for _, point, _, _ in rows if point.algbw), default=0.0)
-    unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
-
-    def rate(value: float) -> str:
-        return three_digits(value / factor)
-
-    columns: list[Column[tuple[str, Point, CaseSummary, float | None]]] = [
-        Column("Curve", lambda row: row[0]),
+    several = len(curves) > 1
+    columns: tuple[Column[tuple[str, Point, CaseSummary, float | None]], ...] = (
+        Column("Curve", lambda row: row[0] if several else None),
         Column("Size S", lambda row: row[1].size_bytes, format_size),
-        Column("Time", lambda row: row[1].time_ns, micro, "µs", ends=lambda row: ends_of(row[1].interval)),
-        Column("Fastest rank", lambda row: row[1].fastest_ns, micro, "µs"),
-        Column("algbw", lambda row: row[1].algbw, rate, unit),
-        Column("busbw", lambda row: row[1].busbw, rate, unit),
-        Column("Model", lambda row: row[3], micro, "µs"),
+        Column("Time", lambda row: row[1].time_ns, format_time, ends=lambda row: ends_of(row[1].interval)),
+        Column("Fastest rank", lambda row: row[1].fastest_ns, format_time),
+        Column("algbw", lambda row: row[1].algbw, format_rate),
+        Column("busbw", lambda row: row[1].busbw, format_rate),
+        Column("Model", lambda row: row[3], format_time),
         Column("Time / model", lambda row: row[1].time_ns / row[3] if row[3] else None, three_digits),
         Column("Launches", lambda row: len(row[1].launch_medians_ns), str),
         Column("Samples", lambda row: row[1].samples, str),
         Column("Data", lambda row: checked(row[2].check)),
         Column("Flags", lambda row: flagged(row[2].flags, common)),
-    ]
-    several = len(curves) > 1
+    )
     notes = [ends_in_words(point.interval.kind for _, point, _, _ in rows), flags_note(every, common)]
     unwired = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
     if unwired:
@@ -432,5 +425,5 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
         for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
-    shown = columns if several else columns[1:]
-    return table(title, shown, rows, *notes, row_headers=2 if several else 1, folded=folded)
+    headers = 2 if several else 1
+    return table(title, columns, rows, *notes, row_headers=headers, folded=folded, without_empty=True)

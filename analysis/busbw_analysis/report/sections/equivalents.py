@@ -25,7 +25,6 @@ _CALL_COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
     Column("printed", lambda one: one.printed, three_digits, '"GB/s"', group="One call"),
     Column("any one", lambda one: " to ".join(map(three_digits, one.printed_range)), group="One call"),
     Column("all", lambda one: one.whole, three_digits, "×", group="Difference"),
-    Column("unit", lambda _one: UNIT, three_digits, "×", group="Difference"),
     Column("barrier", lambda one: one.barrier, three_digits, "×", group="Difference"),
     Column("one call", lambda one: one.one_call, three_digits, "×", group="Difference"),
 )

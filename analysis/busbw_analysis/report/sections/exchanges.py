@@ -83,16 +83,9 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
 
 def in_words(group: Sequence[Exchanged]) -> str:
     """What is gained per second and lost per step, and what comes of both."""
-    others = [one for one in group if one.name != EXACT]
-    told = [f"{one.name} takes {_over(one)} the steps a second and {_needs(one)}" for one in others]
-    reached = [one for one in group if one.needed_ns is not None]
-    first = min(reached, key=lambda one: one.needed_ns or 0.0, default=None)
-    end = "none comes to the target" if first is None else f"{first.name} is there first"
     target = f"{percent(TARGET)} % of the first gap"
-    return f"Gained per second, lost per step, to {target}: {'; '.join(told)}. Of all, {end}."
-
-
-def _needs(one: Exchanged) -> str:
-    if one.lost is None or one.slower is None:
-        return "does not come there"
-    return f"needs {three_digits(one.lost)} × the steps: {three_digits(one.slower)} × the time"
+    reached = [(one.needed_ns, one.name) for one in group if one.needed_ns is not None]
+    if not reached:
+        return f"No exchange reaches {target}."
+    needed_ns, name = min(reached)
+    return f"{name} reaches {target} first, after {format_time(needed_ns)}."

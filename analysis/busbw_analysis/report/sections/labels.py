@@ -81,8 +81,3 @@ def refusals(what: str, told: Iterable[tuple[str, str]], *, several: bool) -> It
     for reason, names in by_key(told).items():
         which = f" for {', '.join(names)}" if several else ""
         yield Paragraph(f"No {what}{which}: {reason}", tone="quiet")
-
-
-def listed(texts: Sequence[str], word: str = "and") -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return f" {word} ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

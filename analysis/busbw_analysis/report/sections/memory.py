@@ -31,8 +31,7 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    giga,
-    micro,
+    listed,
     percent,
     sentence,
     table,
@@ -41,15 +40,7 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.sections.curves import peak_line
-from busbw_analysis.report.sections.labels import (
-    checked,
-    curve_label,
-    ends_in_words,
-    flagged,
-    listed,
-    refusals,
-    varying_fields,
-)
+from busbw_analysis.report.sections.labels import checked, curve_label, ends_in_words, flagged, refusals, varying_fields
 
 _COUNTED: Final = (
     "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "
@@ -71,10 +62,7 @@ _PAST_CACHES: Final = (
     "fetches every line before it writes it, so memory carries three bytes for each two that are counted, and the loop "
     "can reach two thirds of the other's rate where memory is the limit."
 )
-_NOT_PAST_CACHES: Final = (
-    "A copy that writes past the caches (non-temporal stores) can reach 1.5 times the rate of a loop that fetches "
-    "every line before it writes it; that does not show here."
-)
+_COMMON_SIZE: Final = "Each kernel is shown at the largest size that was measured with all of its thread counts."
 _TOUCHED: Final = (
     "The first write to a page makes the kernel find one and clear it. Buffers of all other operations were touched "
     "before they were timed."
@@ -114,36 +102,33 @@ def _denominator(curve: MemoryCurve) -> str:
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     found = [one for one in scaling(curves) if one.curve.key.op != FIRST_TOUCH]
     varying = varying_fields(one.curve.key for one in found) - {"threads", "numa_node", "ranks"}
-    most: dict[str, float] = {}
-    told = ""
-    for device in dict.fromkeys(one.curve.key.device for one in found):
-        best = most_of_memory(curve for curve in curves if curve.key.device == device)
-        if best is not None:
-            most[device] = best.rate
-            told += (
-                f" Of the best: 100 % is {format_rate(best.rate)}, the traffic of {who(best.curve)} behind the "
-                f"caches{'' if device == 'cpu' else f' ({device})'}, measured in this run: its median over working "
-                f"sets from {about_size(best.first_bytes)} on, and no other kernel's median is higher. Far above 100 % "
-                "is a smaller working set, of which caches hold a part."
-            )
+    devices = dict.fromkeys(one.curve.key.device for one in found)
+    best = {one: most_of_memory(curve for curve in curves if curve.key.device == one) for one in devices}
+    of_what = [
+        f"Of the best: 100 % is {format_rate(level.rate)}, the traffic of {who(level.curve)} beyond the caches"
+        f"{'' if device == 'cpu' else f' ({device})'}: the highest median of any kernel over working sets of at least "
+        f"{about_size(level.first_bytes)}. Working sets that caches partly hold can be far above 100 %."
+        for device, level in best.items()
+        if level is not None
+    ]
 
     def of_best(one: Scaled) -> float | None:
-        return one.point.rate / rate if (rate := most.get(one.curve.key.device)) else None
+        level = best[one.curve.key.device]
+        return None if level is None else one.point.rate / level.rate
 
     columns: tuple[Column[Scaled], ...] = (
         Column("Kernel", lambda one: _named(one.curve.key, varying)),
         Column("Threads", lambda one: f"{one.curve.threads}{one.curve.where}", str),
         Column("Size S", lambda one: one.point.size_bytes, format_size),
-        Column("Traffic", lambda one: one.point.rate, giga, "GB/s", ends=lambda one: (one.point.low, one.point.high)),
+        Column("Traffic", lambda one: one.point.rate, format_rate, ends=lambda one: (one.point.low, one.point.high)),
         Column("Times one thread", lambda one: one.times_one, three_digits),
         Column("Of the best", of_best, percent, "%"),
         Column("Of nominal", lambda one: one.point.share, percent, "%"),
         Column("Of practical", lambda one: one.point.practical_share, percent, "%"),
     )
     if found:
-        ends = ends_in_words(one.point.kind for one in found)
-        note = f"{ends} At the largest size that all thread counts of a kernel have.{told}"
-        yield table("More threads", columns, found, note, row_headers=2, without_empty=True)
+        notes = (ends_in_words(one.point.kind for one in found), _COMMON_SIZE, *of_what)
+        yield table("More threads", columns, found, *notes, row_headers=2, without_empty=True)
 
 
 def _named(key: SeriesKey, varying: frozenset[str]) -> str:
@@ -162,8 +147,8 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
         + (f" of {curve.key.dtype}" if several else "")
         for curve, copied, plain in found
     ]
-    on_hosts = [copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu"]
-    why = "" if not on_hosts else _PAST_CACHES if any(on_hosts) else _NOT_PAST_CACHES
+    faster = any(copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu")
+    why = _PAST_CACHES if faster else ""
     said = f"memory_copy, the copy of the library, moves {listed(told)} what the plain loop of stream_copy does. {why}"
     yield Paragraph(said.rstrip())
 
@@ -282,8 +267,8 @@ def _numbers(
         Column("Curve", lambda row: row[0]),
         Column("Size S", lambda row: row[2].size_bytes, format_size),
         Column("Working set", lambda row: row[2].working_set_bytes, about_size),
-        Column("Time", lambda row: row[2].time_ns, micro, "µs"),
-        Column("Traffic", lambda row: row[2].rate, giga, "GB/s", ends=lambda row: (row[2].low, row[2].high)),
+        Column("Time", lambda row: row[2].time_ns, format_time),
+        Column("Traffic", lambda row: row[2].rate, format_rate, ends=lambda row: (row[2].low, row[2].high)),
         Column("Of nominal", lambda row: row[2].share, percent, "%"),
         Column("Of practical", lambda row: row[2].practical_share, percent, "%"),
         Column("Launches", lambda row: len(row[2].launch_rates), str),
@@ -322,7 +307,7 @@ _PLATEAU_COLUMNS: Final[tuple[Column[_Level], ...]] = (
     Column("Plateau", lambda one: one.name.partition(" (")[0]),
     Column("Working sets", lambda one: f"{about_size(one.plateau.first_bytes)} … {about_size(one.plateau.last_bytes)}"),
     Column("Sizes", lambda one: one.plateau.sizes, str),
-    Column("Traffic", lambda one: one.plateau.rate, giga, "GB/s", ends=lambda one: (one.plateau.low, one.plateau.high)),
+    Column("Traffic", lambda one: one.plateau.rate, format_rate, ends=lambda one: (one.plateau.low, one.plateau.high)),
     Column("Of nominal", lambda one: one.plateau.rate / one.curve.nominal if one.curve.nominal else None, percent, "%"),
     Column("What it may be", lambda one: Cell(one.what, tone="quiet")),
 )

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from busbw.units import format_size
+from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.normality import Modelled
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Spent
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, micro, percent, table
+from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, table
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.models import Part, Ratios, Stack
 from busbw_analysis.report.sections.curves import points_of
@@ -136,13 +136,13 @@ def _of_the_time(name: str, ns: Callable[[Spent], float | None]) -> Column[_Row]
 
 _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("Size S", lambda row: row[0].size_bytes, size_in_words),
-    Column("Time", lambda row: row[0].time_ns, micro, "µs", ends=lambda row: ends_of(row[0].interval)),
-    Column("Model", lambda row: row[1].time_ns, micro, "µs"),
+    Column("Time", lambda row: row[0].time_ns, format_time, ends=lambda row: ends_of(row[0].interval)),
+    Column("Model", lambda row: row[1].time_ns, format_time),
     _of_the_time("latency (α)", lambda spent: spent.messages_ns),
     _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bytes_ns),
     _of_the_time(_NAMES["sums"], lambda spent: spent.sums_ns),
     Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
-    Column("Lower bound", lambda row: row[2].bound_ns, micro, "µs"),
+    Column("Lower bound", lambda row: row[2].bound_ns, format_time),
     Column("Bound / time", lambda row: row[2].bound_share, percent, "%"),
 )
 
@@ -153,14 +153,9 @@ def _numbers(one: Modelled) -> Table:
     last = len(rows) - 1
     kept = sorted({round(last * step / (_SIZES_IN_TABLE - 1)) for step in range(_SIZES_IN_TABLE)})
     chosen = [rows[place] for place in kept]
-    columns = list(_NUMBER_COLUMNS)
-    if not any(spent.sums_ns is not None for _, _, spent in chosen):
-        columns = [column for column in columns if column.name != _NAMES["sums"]]
-    if not one.explanation.bound:
-        columns = columns[:-2]
     fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
     note = f"{ends_in_words(point.interval.kind for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
-    return table("Where the time goes", columns, chosen, note)
+    return table("Where the time goes", _NUMBER_COLUMNS, chosen, note, without_empty=True)
 
 
 def _unexplained(spent: Spent) -> Cell:

@@ -11,10 +11,10 @@ from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curv
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Fastest
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
+from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, listed, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
 from busbw_analysis.report.sections.curves import predictions_of
-from busbw_analysis.report.sections.labels import curve_label, listed, varying_fields
+from busbw_analysis.report.sections.labels import curve_label, varying_fields
 from busbw_analysis.report.sections.model_figures import model_figure
 from busbw_analysis.report.tables.fits import fits_table
 from busbw_analysis.report.tables.joint_fits import joint_sections
@@ -169,10 +169,8 @@ def _model_tables(curves: Sequence[Curve]) -> list[Block]:
 def _alternatives(curve: Curve, label: str) -> Table:
     """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
     point = curve.series.points[-1]
-    own = [one for one in predictions_of(curve) if one.size_bytes == point.size_bytes]
-    mark = " (over send/recv)" if curve.series.key.algorithm is not None else " (this backend)"
     columns: tuple[Column[Prediction], ...] = (
-        Column("Algorithm", lambda one: f"{one.algorithm}{mark if one in own else ''}"),
+        Column("Algorithm", lambda one: one.algorithm),
         Column("Predicted time", lambda one: one.time_ns, format_time),
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Formula", lambda one: one.formula),
@@ -183,7 +181,7 @@ def _alternatives(curve: Curve, label: str) -> Table:
         f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
         f"{format_time(point.time_ns)} was measured"
     )
-    return table(caption, columns, [*own, *curve.alternatives], _LIMITED, folded=True)
+    return table(caption, columns, curve.alternatives, _LIMITED, folded=True)
 
 
 def fits(judgement: Judgement) -> Section:

@@ -115,9 +115,6 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
     for label, members in grouped(splits, lambda split: split.label).items():
         ordered = sorted(members, key=lambda split: split.size_bytes)
         rows = [(split, kind) for split in ordered for kind in split.classes]
-        # Without a pair within a host there is nothing to be times as long as.
-        both = any(kind.times_within is not None for _, kind in rows)
-        columns = _SPLIT_COLUMNS if both else _SPLIT_COLUMNS[:-1]
         ends = ends_in_words(kind.interval.kind for split in members for kind in split.classes)
         note = (
             f"Time of a call: median over the pairs, then over launches. {ends} Groups of ranks that run at the same "
@@ -125,7 +122,7 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
         )
         blocks += [Paragraph(text) for text in _finding(label, ordered)]
         caption, folded = f"{label}: pairs by how far apart they are", len(rows) > _MOST_ROWS
-        blocks.append(table(caption, columns, rows, note, row_headers=2, folded=folded))
+        blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded, without_empty=True))
     return blocks
 
 

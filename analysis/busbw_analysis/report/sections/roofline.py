@@ -8,7 +8,7 @@ from busbw.runs.records import DTYPE_BYTES, settings_in_words
 from busbw.units import format_flop, format_rate, format_size
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
-from busbw_analysis.diagnosis.roofline import Balance, Kernel, Roofline, best_arithmetic, reached_in_words
+from busbw_analysis.diagnosis.roofline import Balance, Kernel, Roofline, best_arithmetic
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -26,7 +26,6 @@ from busbw_analysis.report.plots.curves import swatch
 from busbw_analysis.report.plots.roofline import draw
 
 _SLOTS = {"matmul": 0, "attention": 1, "attention_unfused": 2, "stream_triad": 3, "stream_add": 4, "stream_scale": 5}
-_FACTORS: Final = {"FLOP/s": 1.0, **{f"{prefix}FLOP/s": 1000.0**power for power, prefix in enumerate("kMGTP", start=1)}}
 _HOW: Final = (
     "A kernel that does I FLOP for each byte that it must read or write can reach min(π, β · I): π is what the "
     "processor computes, β what its memory moves (Williams, Waterman, Patterson 2009). Left of the ridge, where the "
@@ -45,8 +44,8 @@ _NETWORK: Final = (
 
 _PAST_CACHES: Final = "memory_copy"
 _LOOPS: Final = (
-    "That is the library's copy, which may write past the caches; a plain loop first fetches what it overwrites, so "
-    "that two thirds (scale) or three quarters (add, triad) of this roof are then all that it can reach."
+    "The memory peak is that of the library's copy, which may bypass the caches; a plain loop can then reach only two "
+    "thirds (scale) or three quarters (add, triad) of it."
 )
 
 
@@ -55,16 +54,12 @@ def rooflines(judgement: Judgement) -> Section | None:
     if not judgement.rooflines:
         return None
     blocks: list[Block] = [Paragraph(_HOW), Paragraph(_COUNTED)]
-    several = len(judgement.rooflines) > 1
     parts = [
         Section(f"roofline-{number}", f"Roofline of {roofline.holder}", tuple(_blocks(roofline, number)))
         for number, roofline in enumerate(judgement.rooflines)
     ]
-    if several:
-        blocks[:0] = map(Paragraph, best_arithmetic(judgement.rooflines))
-    else:
-        said, *shown = parts.pop().blocks
-        blocks = [said, *blocks, *shown]
+    if len(parts) == 1:
+        blocks += parts.pop().blocks
     if judgement.networks:
         of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, judgement.networks, _TOKENS, row_headers=2)
         parts.append(Section("roofline-network", "Roofline of the network", (Paragraph(_NETWORK), of_wire)))
@@ -75,29 +70,12 @@ def rooflines(judgement: Judgement) -> Section | None:
 
 
 def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
-    yield Paragraph(" ".join(_said(roofline)))
     yield _figure(roofline, number)
-    yield table("Roofs", _ROOF_COLUMNS, _roofs(roofline))
-    yield table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, _BALANCE, row_headers=2)
-
-
-def _said(roofline: Roofline) -> Iterator[str]:
-    """The roofline in words: the best of each data type, and where memory ends."""
-    who = "1 rank" if roofline.workers == 1 else f"{roofline.workers} ranks at once"
-    where = roofline.holder if roofline.device != "cpu" else f"{roofline.holder}, {who}"
+    yield from (Paragraph(f"Not known: {reason}.", "caution") for reason in roofline.unknown)
     outer = next((roof for roof in reversed(roofline.memory) if roof.measured), None)
-    if outer is not None:
-        yield f"Measured on {where}: memory moves {format_rate(outer.bytes_per_second)}."
-        if roofline.device == "cpu" and outer.what.startswith(_PAST_CACHES):
-            yield _LOOPS
-    for above in (roof for roof in roofline.compute if roof.measured):
-        found = next((one for one in reversed(roofline.balances) if one.measured and one.dtype == above.dtype), None)
-        ridge = ""
-        if found is not None:
-            ridge = f"; below {three_digits(found.flop_per_byte)} FLOP/byte a kernel in {above.dtype} waits for memory"
-        yield f"{reached_in_words(roofline, above)}{ridge}."
-    for reason in roofline.unknown:
-        yield f"Not known: {reason}."
+    copied = roofline.device == "cpu" and outer is not None and outer.what.startswith(_PAST_CACHES)
+    yield table("Peaks", _PEAK_COLUMNS, _peaks(roofline), _LOOPS if copied else "")
+    yield table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, _BALANCE, row_headers=2)
 
 
 def _figure(roofline: Roofline, number: int) -> Figure:
@@ -134,29 +112,23 @@ def _description(roofline: Roofline, dtype: str) -> str:
 
 
 def _kernels(roofline: Roofline) -> Table:
-    unit = format_flop(max(kernel.flop_per_second for kernel in roofline.kernels)).rpartition(" ")[2]
     order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
     kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
 
     def setting(one: Kernel) -> str:
         return " · ".join([one.op, *settings_in_words(one), *([one.mode] if len(modes) > 1 else [])])
 
-    def rate(flop_per_second: float) -> str:
-        return three_digits(flop_per_second / _FACTORS[unit])
-
-    columns: list[Column[Kernel]] = [
+    columns: tuple[Column[Kernel], ...] = (
         Column("Kernel", setting),
         Column("Type", lambda one: one.dtype),
         Column("Size", lambda one: one.size_bytes, format_size),
         Column("FLOP/byte", lambda one: one.intensity, three_digits),
-        Column("Reached", lambda one: one.flop_per_second, rate, unit, ends=lambda one: (one.low, one.high)),
-        Column("Attainable", lambda one: one.attainable, rate, unit),
+        Column("Reached", lambda one: one.flop_per_second, format_flop, ends=lambda one: (one.low, one.high)),
+        Column("Attainable", lambda one: one.attainable, format_flop),
         Column("Share", lambda one: one.share and Cell(percent(one.share), bar=min(one.share, 1.0)), percent, "%"),
         Column("Lower roof", lambda one: one.bound or None),
         Column("Of nominal", lambda one: one.nominal_share, percent, "%"),
-    ]
-    if all(kernel.nominal_share is None for kernel in kernels):
-        columns.pop()
+    )
     timed = f" All were timed in mode {modes.pop()}." if len(modes) == 1 else ""
     note = (
         "Reached: all ranks of a host together, or one GPU. Low and high: the ends of the interval or range of the "
@@ -164,18 +136,18 @@ def _kernels(roofline: Roofline) -> Table:
         "caches; share is of that. Nominal: under the roofs of the datasheets, where both are known. Kernels that "
         "stream are shown at their largest size."
     )
-    return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2)
+    return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2, without_empty=True)
 
 
-_ROOF_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
-    Column("Roof", lambda one: one[0]),
+_PEAK_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
+    Column("Peak", lambda one: one[0]),
     Column("Rate", lambda one: one[1], str),
     Column("How it is known", lambda one: "measured in this run" if one[2] else "nominal"),
     Column("By what", lambda one: one[3]),
 )
 
 
-def _roofs(roofline: Roofline) -> Iterator[tuple[str, str, bool, str]]:
+def _peaks(roofline: Roofline) -> Iterator[tuple[str, str, bool, str]]:
     for slope in roofline.memory:
         yield slope.name, format_rate(slope.bytes_per_second), slope.measured, slope.what
     for roof in roofline.compute:
@@ -209,7 +181,6 @@ _NETWORK_COLUMNS: Final[tuple[Column[NetworkRoofline], ...]] = (
     Column("π of a rank", lambda one: one.flop_per_second, format_flop),
     Column("W of a rank", lambda one: one.bytes_per_second, format_rate),
     Column("At least", lambda one: one.flop_per_byte, three_digits, "FLOP/B"),
-    Column("W / π", lambda one: 1 / one.flop_per_byte, "{:.3g}".format, "B/FLOP"),
     Column("Tokens of a rank", lambda one: one.tokens, three_digits),
     Column("π and W are of", lambda one: f"{one.compute}; {one.network}"),
 )

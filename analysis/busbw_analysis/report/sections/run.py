@@ -83,7 +83,6 @@ _FACT_COLUMNS: Final[tuple[Column[tuple[str, str]], ...]] = (
     Column("What", lambda fact: fact[0]),
     Column("Value", lambda fact: fact[1]),
 )
-_LINE_COLUMNS: Final[tuple[Column[str], ...]] = (Column("What", lambda line: line),)
 
 
 def timing(dataset: Dataset) -> Section:
@@ -118,9 +117,9 @@ def timing(dataset: Dataset) -> Section:
         blocks.append(table("How the measuring ended", _FACT_COLUMNS, facts))
     for stored in dataset.runs:
         name = f" of run {stored.run.id}" if several else ""
-        blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, flatten(stored.run.plan, 4), folded=True))
-        if stored.run.adjusted:
-            blocks.append(table(f"Sizes{name} that were rounded", _LINE_COLUMNS, stored.run.adjusted, folded=True))
+        rounded = map("size rounded: {}".format, stored.run.adjusted)
+        plan = flatten(stored.run.plan, 4)
+        blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, plan, *rounded, folded=True))
     spent = ", ".join(ran_for(stored) for stored in dataset.runs)
     gist = (
         f"{len(launches)} launch{'es' if len(launches) != 1 else ''}, {spent} of measuring; no sample is thrown away."

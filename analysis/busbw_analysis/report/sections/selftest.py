@@ -57,18 +57,16 @@ def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
     cases = sum("compiled" in case.loops for case in judgement.cases)
     if not launches:
         return
-    other = ""
-    if cases and compiled:
-        other = (
-            " that Python makes; in the compiled loop, which made those of "
-            f"{'1 case' if cases == 1 else f'{cases} cases'}, {_longest(one.compiled_call_ns for one in compiled)} and "
-            f"{_longest(one.compiled_loop_ns for one in compiled)}"
-        )
+    alone, in_a_row = (_longest(getattr(one, name) for one in launches) for name in ("empty_call_ns", "empty_loop_ns"))
     yield Paragraph(
-        f"A call that does nothing takes {_longest(one.empty_call_ns for one in launches)} alone in a sample and "
-        f"{_longest(one.empty_loop_ns for one in launches)} in a row of calls{other}, on the rank where it takes "
-        "longest: so much of every number is the instrument. It is not subtracted."
+        f"An empty call takes {alone} alone in a sample and {in_a_row} in a row of calls, on the slowest rank. Every "
+        "time includes this cost of the instrument; it is not subtracted."
     )
+    if cases and compiled:
+        alone = _longest(one.compiled_call_ns for one in compiled)
+        in_a_row = _longest(one.compiled_loop_ns for one in compiled)
+        many = "1 case" if cases == 1 else f"{cases} cases"
+        yield Paragraph(f"In the compiled loop, which ran {many}, it takes {alone} and {in_a_row}.")
 
 
 def _longest(times: Iterable[Sequence[float]]) -> str:
@@ -87,15 +85,17 @@ def _case_of(one: _Overlapped) -> str:
 _OVERLAP_COLUMNS: Final[tuple[Column[_Overlapped], ...]] = (
     Column("Case", _case_of),
     Column("Size", lambda one: one[0].case.size_bytes or None, format_size),
-    Column("Overlap", lambda one: Cell(f"{one[2].share:.0%}", bar=one[2].share), str),
-    Column("Over launches", lambda one: _span(one[2].low, one[2].high, "{:.0%}"), str),
+    Column("Overlap", lambda one: one[2].share, "{:.0%}".format, ends=lambda one: (one[2].low, one[2].high)),
     Column("Alone", lambda one: one[2].pure_ns, format_time),
     Column("Post", lambda one: one[2].post_ns, format_time),
     Column("Wait", lambda one: one[2].wait_ns, format_time),
-    Column("Post + wait", lambda one: one[2].exposed_ns, format_time),
     Column("Computation alone", lambda one: _computed(one[2]), str),
-    Column("Slowed down", lambda one: one[2].slowdown, "{:.2f} ×".format),
-    Column("Over launches", lambda one: _span(one[2].slowdown_low, one[2].slowdown_high, "{:.2f}"), str),
+    Column(
+        "Slowdown",
+        lambda one: one[2].slowdown,
+        "{:.2f} ×".format,
+        ends=lambda one: (one[2].slowdown_low, one[2].slowdown_high),
+    ),
 )
 
 
@@ -130,10 +130,6 @@ def overlaps(judgement: Judgement) -> Section | None:
     shares = sorted(found.share for _, _, found in rows)
     gist = f"{shares[0]:.0%} to {shares[-1]:.0%} of a call is hidden behind computation."
     return Section("overlap", "Overlap", (Paragraph(how), beside), gist=gist)
-
-
-def _span(low: float | None, high: float | None, shape: str) -> str | None:
-    return None if low is None or high is None else f"{shape.format(low)} to {shape.format(high)}"
 
 
 def _computed(found: Overlap) -> Cell:

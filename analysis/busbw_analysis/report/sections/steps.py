@@ -46,7 +46,6 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
 )
 
 _RANKED: Final[tuple[Column[Ranked], ...]] = (
-    Column("Place", lambda one: one.place, str),
     Column("Step", lambda one: one.step.op),
     Column("Of", lambda one: workload_in_words(one.step.workload)),
     Column("Ranks", lambda one: one.step.ranks, str),

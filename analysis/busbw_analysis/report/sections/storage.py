@@ -1,11 +1,9 @@
 """The part of a report about storage: rates by block and depth, and what a checkpoint costs the trainer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from busbw.runs.facts import fact
-from busbw.runs.records import JSON
-from busbw.units import format_size, format_time
+from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak
@@ -15,7 +13,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    giga,
     percent,
     sentence,
     table,
@@ -23,13 +20,6 @@ from busbw_analysis.report.document import (
 )
 from busbw_analysis.report.sections.labels import checked, ends_in_words, flagged
 
-_PLACE_COLUMNS: Final[tuple[Column[tuple[str, Mapping[str, JSON]]], ...]] = (
-    Column("Host", lambda place: place[0]),
-    Column("Folder", lambda place: fact(place[1], "storage.path") or None),
-    Column("File system", lambda place: fact(place[1], "storage.type") or None),
-    Column("On", lambda place: fact(place[1], "storage.device") or None),
-    Column("Other tools there", lambda place: _tools(fact(place[1], "storage.tools"))),
-)
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (
     "S is the file, or the shard, of one rank; rates are of all ranks together, over the time from the first entry to "
@@ -50,30 +40,14 @@ def storage(judgement: Judgement) -> Section | None:
     files = [one for one in judgement.files if one.op != _CHECKPOINT]
     saves = [one for one in judgement.files if one.op == _CHECKPOINT]
     peaks = dict.fromkeys(sentence(_denominator(one)) for one in judgement.files)
-    blocks: list[Block] = [Paragraph(_HOW), *_places(judgement), *map(Paragraph, peaks)]
+    blocks: list[Block] = [Paragraph(_HOW), *map(Paragraph, peaks)]
     if files:
         blocks.append(_files(files))
     if saves:
-        blocks += [Paragraph(_BLOCKED), _saves(saves)]
+        columns = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves), without_empty=True)
+        blocks += [Paragraph(_BLOCKED), columns]
     gist = f"{', '.join(dict.fromkeys(one.op for one in judgement.files))}."
     return Section("storage", "Storage", tuple(blocks), gist=gist)
-
-
-def _places(judgement: Judgement) -> Iterator[Table]:
-    """What the files were on, host by host, as far as it was told."""
-    places = [
-        (host, facts)
-        for stored in judgement.dataset.runs
-        for host, facts in stored.run.environments.items()
-        if isinstance(fact(facts, "storage"), Mapping)
-    ]
-    if places:
-        yield table("Where the files were", _PLACE_COLUMNS, places, distinct=True)
-
-
-def _tools(told: object) -> str | None:
-    found = [f"{name} {version}" for name, version in told.items() if version] if isinstance(told, Mapping) else []
-    return ", ".join(found) or None
 
 
 def _denominator(one: Stored) -> str:
@@ -90,10 +64,10 @@ _COLUMNS: Final[tuple[Column[Stored], ...]] = (
     Column("Depth", lambda one: one.access and one.access.depth, str),
     Column("Page cache", lambda one: one.access and one.access.way),
     Column("Time of a file", lambda one: one.time_ns, format_time),
-    Column("All ranks", lambda one: one.rate, giga, "GB/s", ends=lambda one: (one.low, one.high)),
+    Column("All ranks", lambda one: one.rate, format_rate, ends=lambda one: (one.low, one.high)),
     Column("Of nominal", lambda one: one.rate / one.nominal if one.nominal else None, percent, "%"),
     Column("Of practical", lambda one: one.rate / one.practical if one.practical else None, percent, "%"),
-    Column("Other tool", lambda one: one.beside and one.beside.rate, giga, "GB/s"),
+    Column("Other tool", lambda one: one.beside and one.beside.rate, format_rate),
     Column("Over it", lambda one: one.rate / told if one.beside and (told := one.beside.rate) else None, three_digits),
     Column("Data", lambda one: checked(one.check)),
     Column("Flags", lambda one: flagged(one.flags)),
@@ -102,8 +76,8 @@ _COLUMNS: Final[tuple[Column[Stored], ...]] = (
 
 def _files(files: Sequence[Stored]) -> Table:
     ways = dict.fromkeys(one.access.way for one in files if one.access is not None)
-    notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways)]
-    notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files), *_no_practical(files)]
+    depth = "Depth: blocks in flight at any time."
+    notes = (depth, *(f"{way}: {WAYS[way]}." for way in ways), *_other_tools(files), *_notes(files))
     return table("Files", _COLUMNS, files, *notes, without_empty=True)
 
 
@@ -130,23 +104,14 @@ _SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (
 )
 
 
-def _saves(saves: Sequence[Stored]) -> Table:
-    notes = [_ends(saves), *_slowest(saves), *_no_practical(saves)]
-    return table("Checkpoints", _SAVE_COLUMNS, saves, *notes, without_empty=True)
-
-
-def _ends(files: Sequence[Stored]) -> str:
+def _notes(files: Sequence[Stored]) -> Iterator[str]:
     ends = [one.kind for one in files if one.blocked_ns is None]
-    beside = " Saves beside computation have no interval." if len(ends) < len(files) else ""
-    return f"{ends_in_words(ends) if ends else ''}{beside}".strip()
-
-
-def _slowest(files: Sequence[Stored]) -> Iterator[str]:
+    if ends:
+        yield ends_in_words(ends)
+    if len(ends) < len(files):
+        yield "Saves beside computation have no interval."
     if any(one.ranks > 1 and not one.whole for one in files):
-        yield "Where no common clock was told, or a save ran beside computation, over the time of the slowest rank."
-
-
-def _no_practical(files: Sequence[Stored]) -> Iterator[str]:
+        yield "Without a common clock, or for a save beside computation, the time is that of the slowest rank."
     for reason in dict.fromkeys(one.peak.practical_left_out for one in files if isinstance(one.peak, Peak)):
         if reason is not None:
             yield f"No share of practical for what is written: {reason}."

@@ -97,20 +97,15 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Of peak", lambda one: one.peak_share, percent, "%"),
     )
-    why: tuple[Column[Verdict], ...] = (*columns[:2], Column("Why", lambda one: sentence(one.why) if one.why else None))
     found: dict[str, list[Block]] = {}
     labels: dict[str, str] = {}
     for op, verdicts in by_op.items():
         labels.update(_apart({one.label for one in verdicts}))
-        first = 0 if len({one.label for one in verdicts}) > 1 else 1
         # What 100 % is, each once.
         known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
         peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
         measured = f"{op}{of}: measured against model and peak"
-        found[op] = [
-            table(measured, columns[first:], verdicts, *peaks, without_empty=True),
-            table(f"{op}{of}: why, in words", why[first:], verdicts, folded=True),
-        ]
+        found[op] = [table(measured, columns, verdicts, *peaks, without_empty=True)]
         # One cause of everything stands at the top of the page.
         codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)
         found[op] += [Paragraph(sentence(f"explained by: {causes[code]}"), "quiet") for code in codes]

@@ -1,7 +1,7 @@
 """What ``busbw compare`` prints: bands and beneath them their cases, as aligned columns and as JSON."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,6 +12,7 @@ import msgspec
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.bands import SIZES_OF_BANDS
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
 from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
@@ -130,9 +131,8 @@ def gist(comparison: Comparison) -> str:
         title = titles[label(band.case)].replace(" · ", " ")
         return title if band.band == "no size" else f"{title} {band.band}"
 
-    found: dict[Label, list[ComparedBand]] = {word: [] for word in _TONES}
-    for band in sorted(comparison.bands, key=lambda band: band.estimate.ratio):
-        found[band.verdict.word].append(band)
+    ordered = sorted(comparison.bands, key=lambda band: band.estimate.ratio)
+    found = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
     many = len(comparison.bands)
     parts = []
     for word, place in _STRONGEST.items():
@@ -241,9 +241,7 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
     """A table for every curve with a line a band, and with ``cases`` the sizes of each below it; then what the columns
     mean. What holds for all is said once, above.
     """
-    curves: dict[str, list[ComparedBand]] = {}
-    for band in comparison.bands:
-        curves.setdefault(label(band.case), []).append(band)
+    curves = grouped(comparison.bands, lambda band: label(band.case))
     sides = (("A", comparison.first, comparison.launches[0]), ("B", comparison.second, comparison.launches[1]))
     head = [*(f"{name}: {_side(runs, launches)}" for name, runs, launches in sides), " · ".join(_shared(comparison))]
     yield Paragraph("\n".join(filter(None, head)))
@@ -352,12 +350,12 @@ def _side(runs: Sequence[str], launches: int) -> str:
 
 def left_out_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence for every case that could not be compared; like ones together."""
-    by_reason: dict[str, list[str]] = {}
     several = len({(one.case.backend, one.case.ranks) for one in comparison.left_out}) > 1
-    for one in comparison.left_out:
-        where = f" on {one.case.ranks} {one.case.backend} ranks" if several else ""
-        by_reason.setdefault(one.why, []).append(f"{_case_name(one.case)}{where}")
-    for why, names in by_reason.items():
+    where = " on {} {} ranks" if several else ""
+    reasons = (
+        (one.why, _case_name(one.case) + where.format(one.case.ranks, one.case.backend)) for one in comparison.left_out
+    )
+    for why, names in by_key(reasons).items():
         yield f"not compared, {why}: {', '.join(names)}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from busbw.units import about_size, format_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Crossing, Expected, Gain, Pair
 from busbw_analysis.report.document import MISSING, Column, Table, table
@@ -138,9 +139,7 @@ def origin_words(pair: Pair) -> str:
 
 def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Each of the words that pairs (names, words) have, once, with whose they are where they differ."""
-    by_words: dict[str, list[str]] = {}
-    for names, words in told:
-        by_words.setdefault(words, []).append(names)
+    by_words = by_key((words, names) for names, words in told)
     several = len(by_words) > 1
     return tuple(f"{words} ({'; '.join(names)})" if several else words for words, names in by_words.items())
 

@@ -5,13 +5,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import format_rate, format_time
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
 from busbw_analysis.fitting.joint import Estimate, JointFit, NotSeparated, OneRegime
 from busbw_analysis.fitting.score import Validation
 from busbw_analysis.fitting.selection import Candidate
 from busbw_analysis.predict.selection import LIBRARY
-from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Table, percent, sentence, table
+from busbw_analysis.report.document import (
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    Table,
+    listed,
+    percent,
+    sentence,
+    table,
+)
 from busbw_analysis.report.tables.fits import TONES
 
 _BETWEEN: Final = frozenset({"alpha", "beta"})
@@ -48,7 +60,7 @@ def _blocks(one: OneRegime) -> Iterator[Block]:
     else:
         yield from _of(one.joint)
     if one.left_out:
-        yield table("Left out of the joint fit", _LEFT_OUT_COLUMNS, one.left_out)
+        yield Paragraph(sentence(f"left out of the joint fit: {'; '.join(one.left_out)}"))
 
 
 def _of(joint: JointFit) -> Iterator[Block]:
@@ -77,22 +89,16 @@ def _found(joint: JointFit) -> str:
     told = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
     sums = [mixed.sum for mixed in joint.not_separated if mixed.estimate is not None]
     found = [", ".join(told)] if told else []
-    found += [f"{_listed(sums)} only together"] if sums else []
-    what = f"One set of parameters for {_listed(ops)} on {_listed(map(str, ranks))} ranks"
+    found += [f"{listed(sums)} only together"] if sums else []
+    what = f"One set of parameters for {listed(ops)} on {listed(map(str, ranks))} ranks"
     return f"{what} over {joint.backend}: {'; '.join(found)}."
-
-
-def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _kept_from_it(joint: JointFit) -> str:
     """The verdict of what was held out, in one sentence."""
-    by_verdict: dict[str, list[str]] = {}
-    for check in sorted(joint.validations, key=lambda check: not check.passed):
-        by_verdict.setdefault("validated" if check.passed else "not validated", []).append(check.held_out)
-    return f"Held out: {'; '.join(f'{word} on {_listed(names)}' for word, names in by_verdict.items())}."
+    checks = sorted(joint.validations, key=lambda check: not check.passed)
+    by_verdict = by_key(("validated" if check.passed else "not validated", check.held_out) for check in checks)
+    return f"Held out: {'; '.join(f'{word} on {listed(names)}' for word, names in by_verdict.items())}."
 
 
 def formula(joint: JointFit) -> str:
@@ -157,7 +163,6 @@ _HELD_OUT_COLUMNS: Final[tuple[Column[Validation], ...]] = (
     Column("Of", lambda check: None if check.median_error is None else check.count, str),
     Column("Verdict", lambda check: Cell(check.note, tone=TONES[check.passed])),
 )
-_LEFT_OUT_COLUMNS: Final[tuple[Column[str], ...]] = (Column("Curve and reason", lambda reason: reason),)
 
 
 def _own(joint: JointFit, op: str) -> Candidate | None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from busbw.runs.records import JSON, settings_in_words
 from busbw.units import format_rate, format_seconds, format_size, format_time
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.prediction import Prediction, sized
 from busbw_analysis.predict.scaling_models import BY_MESSAGES
@@ -100,10 +101,10 @@ def predict_table(prediction: Prediction) -> Table:
 
 def _elsewhere(evidence: MeasuredCurves) -> str:
     """How and on how many ranks the op was measured by other algorithms than the one that was asked for."""
-    counts: dict[str, list[str]] = {}
-    for one in evidence.of_op:
-        how = ", ".join(settings_in_words(one.key)) or "by the library's own"
-        counts.setdefault(how, []).append(str(len(one.key.ranks)))
+    counts = by_key(
+        (", ".join(settings_in_words(one.key)) or "by the library's own", str(len(one.key.ranks)))
+        for one in evidence.of_op
+    )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 
 

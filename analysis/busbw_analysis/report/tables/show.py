@@ -11,6 +11,7 @@ import numpy as np
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, case_in_words
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.pair_groups import of_groups, times_of
@@ -307,11 +308,8 @@ def show_blocks(rows: Sequence[Row], *about: str) -> list[Paragraph | Table]:
     flags = common_flags([row["flags"] for row in rows])
     head = [*about, *(value for values in same.values() for value in values if value)]
     head += [f"{number} launch{'es' if number != 1 else ''}" for number in launches if len(launches) == 1]
-    sections: dict[str, list[Row]] = {}
-    for row in rows:
-        sections.setdefault(_title(row, same), []).append(row)
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
-    for title, members in sections.items():
+    for title, members in grouped(rows, lambda row: _title(row, same)).items():
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row["flags"] if flag not in flags)))
         notes = (*_by_size(members, _reason), _peaks(members), flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes, without_empty=True))

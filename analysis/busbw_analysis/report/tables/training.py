@@ -209,9 +209,7 @@ def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Tab
         Column("all read", lambda one: one.bytes_per_second, format_rate),
         Column("share", lambda one: None if rate is None else one.share_of(rate.bytes_per_second), percent_of, "%"),
     )
-    if rate is None:
-        return table("", columns, [reading], unknown)
-    return table("", columns, [reading], f"share: of {_rate_words(rate)}")
+    return table("", columns, [reading], unknown if rate is None else f"share: of {_rate_words(rate)}")
 
 
 def _rate_words(rate: Rate) -> str:
