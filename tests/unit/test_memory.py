@@ -316,7 +316,7 @@ def test_a_sweep_of_two_sizes_is_shown_without_plateaus_and_says_why() -> None:
 def test_the_section_says_what_is_counted_and_whether_memory_was_reached() -> None:
     text = every_text(memory_section(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})))
     for said in (
-        "as STREAM counts it",
+        "as in STREAM",
         "100 % of nominal is 76.8 GB/s of traffic: memory of node0 (2 channels of DDR5-4800, all sockets)",
         "the outermost level seen: flat for 7.0 octaves",
         "plateau 1 | 8 KiB … 32 KiB",
@@ -343,7 +343,7 @@ def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
     assert [row["traffic"] for row in rows] == [pytest.approx(20e9, rel=1e-3)]
     text = render(show_blocks(rows))
     assert "20 GB/s" in text
-    assert "as STREAM counts it" in " ".join(text.replace("\n#", "").split())
+    assert "as in STREAM" in " ".join(text.replace("\n#", "").split())
     assert "traffic" not in render(show_blocks(show_rows(judged([case("all_reduce", MIB)]))))
 
 
@@ -415,7 +415,7 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     text = every_text(storage_section(judgement))
     assert "Other tool: fio 3.33" in text
     assert "1.6 GB/s | 1.25" in text
-    left_out = "It goes through whole blocks alone"
+    left_out = "It uses whole blocks only"
     assert left_out not in text
     odd = synthetic_run([case("storage_read", 64 * MIB + 4096, 2, access=ACCESS)], STORING, samples=8)
     assert left_out in every_text(storage_section(judge(pool((with_check(odd, told),)), rows=ROWS)))
@@ -425,7 +425,7 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     files = judge(pool((with_check(split, told),)), rows=ROWS).files
     assert [one.beside.rate for one in files if one.beside] == [1e9, 0.6e9, 0.6e9, 1e9], "each of its own ranks"
     failed = CrossCheck(tool="fio", version="3.33", settings="", error="no engine")
-    assert "It had no rate: no engine." in every_text(
+    assert "The other tool gave no rate: no engine." in every_text(
         storage_section(judge(pool((with_check(run, failed),)), rows=ROWS))
     )
 
@@ -472,7 +472,7 @@ def test_a_drive_of_which_no_practical_rate_is_known_needs_no_reason(op: str, gi
     (one,) = judgement.files
     assert one.nominal == pytest.approx(7.87692e9 / 2)
     assert one.practical is None
-    assert "No share of practical" not in every_text(storage_section(judgement))
+    assert "No practical rate for writes" not in every_text(storage_section(judgement))
 
 
 # --- the hierarchy ---------------------------------------------------------------------------------------------------

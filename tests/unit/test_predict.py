@@ -680,7 +680,7 @@ def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Seque
     untold = [name for name, taken in found.forecasts[0].ties if taken is None]
     assert untold
     text = render([predict_tables.predict_table(found)]).replace("\n# ", " ")
-    assert f"nor from {', '.join(untold)}, of which they do not tell the time" in text
+    assert f"nor from {', '.join(untold)}, whose times are unknown" in text
     rows = json.loads(json.dumps(predict_tables.document(found)))["predictions"][0]["ties"]
     assert {row["algorithm"] for row in rows if row["seconds"] is None} == set(untold)
 

@@ -219,7 +219,7 @@ def test_the_same_judgement_gives_the_same_bytes() -> None:
 def test_a_run_of_pairs_alone_says_where_they_are() -> None:
     judgement = judge(pool((synthetic_run([case("pair_matrix", 1 << 20, 4, pairs="together")], launches=4),)))
     (operations,) = [one for one in compose.page_of(judgement).sections if one.anchor == "operations"]
-    assert operations.blocks == (Paragraph("Pairs of ranks alone were measured: they are below."),)
+    assert operations.blocks == (Paragraph("Only pairs of ranks were measured: see below."),)
 
 
 def test_the_json_is_strict_and_says_what_was_found() -> None:
@@ -296,7 +296,7 @@ def test_the_words_mean_what_is_computed() -> None:
 
 def test_one_rank_has_no_busbw_and_no_zero() -> None:
     written = compose.compose(judged(synthetic_run(sweep(ranks=1), WORLD)))
-    assert "there is no wire, so there is no busbw" in written.html
+    assert "One rank sends nothing, so there is no busbw" in written.html
     assert "algbw over size" in written.html
     assert "busbw over size" not in written.html
     point = json.loads(written.json)["curves"][0]["points"][0]
@@ -319,7 +319,7 @@ def test_a_run_in_which_everything_failed() -> None:
 def test_a_run_without_a_single_launch() -> None:
     written = compose.compose(judged(replace(usual(), rows=())))
     assert written.answers[""].answer.startswith("Nothing was measured")
-    assert "No launch came to life." in written.html
+    assert "No launch started." in written.html
     assert "killed" in written.html
 
 

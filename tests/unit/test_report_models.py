@@ -82,7 +82,7 @@ def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> 
     assert "the model is too slow here" in words_of(judgement)
     (figure,) = figures(section_of(judgement))
     (place,) = [index for index, column in enumerate(figure.table.columns) if column.name == "unexplained"]
-    assert all(row[place].text.startswith("none: model too slow by") for row in figure.table.rows)
+    assert all(row[place].text.startswith("model too slow by") for row in figure.table.rows)
 
 
 def test_ends_on_both_sides_of_the_limit_decide_nothing() -> None:

@@ -279,7 +279,7 @@ def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last
     assert group.entry_known == (last is not None)
     assert group.views[named].late_count == group.samples
     text = compose(judgement).text
-    assert ("Came last" in text, "Shortest time (usually" in text) == (last is not None, last is None)
+    assert ("Arrived last" in text, "Shortest time (usually" in text) == (last is not None, last is None)
 
 
 def test_the_shortest_time_of_some_samples_proves_nothing() -> None:

@@ -1,6 +1,6 @@
-"""Draws the hierarchy: a row for every level, a bar for what was measured, an outline for what its datasheet has.
+"""Draw the hierarchy: one row per level, with a bar for the measured rate and an outline for the nominal rate.
 
-Nothing from outside is drawn: the words of the picture are kinds of levels and the sizes at which plateaus end.
+No external text is drawn: the only words are kinds of levels and the sizes at which plateaus end.
 """
 
 import math
@@ -17,9 +17,9 @@ from busbw_analysis.report.plots.svg import SERIES, inline
 _WIDTH, _ROW, _MARGIN = 620, 30, 56
 _BAR, _OUTLINE = 0.46, 0.74
 _AXIS = 0.715
-"""Share of the width that the axis has."""
+"""Width of the axis as a share of the drawing."""
 _WORDS = 84
-"""Room for a rate in words, in points."""
+"""Width of a rate in words, in points."""
 
 
 SWATCHES: Final = {
@@ -30,12 +30,12 @@ SWATCHES: Final = {
 
 
 def swatch(name: str) -> str:
-    """A legend's sample, as a small SVG that readers of the text may skip."""
+    """A legend sample."""
     return sample(SWATCHES[name])
 
 
 def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, title: str, description: str) -> str:
-    """The rows from top to bottom under ``labels`` as an inline SVG. ``identity`` is unique on the page."""
+    """The rows from top to bottom, named by ``labels``, as an inline SVG. ``identity`` is unique on the page."""
     rates = [rate for row in rows for rate in (row.measured, row.nominal, row.practical) if rate]
     low, high = 10 ** math.floor(math.log10(min(rates)) - 0.3), max(rates) * 3.0
     height = _MARGIN + _ROW * len(rows)
@@ -83,9 +83,9 @@ def _draw_row(axes: Axes, place: int, row: HierarchyLevel, low: float, room: flo
 
 
 def words_begin(row: HierarchyLevel, low: float, room: float) -> float:
-    """The rate at which a row's words stand: at the end of what was measured, or behind a mark that would lie in them.
+    """The rate at which a row's text begins: at the end of its bar, or after a mark that would overlap it.
 
-    ``room`` is the ratio of two rates that are as far apart as words are long.
+    room: ratio of two rates that are one text width apart.
     """
     marks = sorted(rate for rate in (row.nominal, row.practical) if rate)
     if not row.measured:

@@ -1,6 +1,4 @@
-"""Draws what theory leaves over: how far fit and model are from each measured size, where the time goes, and how far
-algorithms are from the fastest of them.
-"""
+"""Draw how models compare with measurements: ratios, parts of the time, and times relative to the fastest algorithm."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,23 +29,23 @@ COLOURS: Final[dict[Part, str]] = {
     "sums": SERIES[2],
     "unexplained": HAIRLINE,
 }
-"""The order is that of the stack, from the floor up."""
+"""In the order of the stack, from the bottom up."""
 
 _LEAST_SPAN = 2.0
 _HIGHEST_STACK = 2.0
-"""A column is cut off at twice what was measured; its numbers stand in the table."""
+"""A column is cut off at twice the measured time; the table has its numbers."""
 
 
 Ratios = Mapping[Literal["fit", "model"], Sequence[tuple[int, float]]]
 """Predicted over measured time at each size (bytes)."""
 Stack = Mapping[int, Mapping[Part, float]]
-"""Shares of the measured time, by size (bytes). Parts that come to more than 1 are a model too slow."""
+"""Shares of the measured time, by size (bytes). A sum above 1 means that the model is too slow."""
 
 
 def draw_ratios(ratios: Ratios, identity: str, title: str, description: str) -> str:
-    """Predicted / measured − 1 over size as an inline SVG, on an axis where twice and half are as far from nothing.
+    """Predicted / measured − 1 over size as an inline SVG, on an axis on which twice and half are equally far from 0.
 
-    ``identity`` is unique on the page; title and description are its alt text.
+    ``identity`` is unique on the page; title and description are its alternative text.
     """
     with canvas() as (figure, axes):
         values = [ratio for points in ratios.values() for _, ratio in points]
@@ -62,7 +60,7 @@ def draw_ratios(ratios: Ratios, identity: str, title: str, description: str) -> 
 
 
 def draw_stack(stack: Stack, identity: str, title: str, description: str) -> str:
-    """Shares of the measured time over size as an inline SVG, one column for each size, with a line at all of it."""
+    """Shares of the measured time as an inline SVG: one column per size, and a line at 100 %."""
     with canvas() as (figure, axes):
         top = max(1.0, *(sum(shares.values()) for shares in stack.values()))
         axes.set_ylim(0, min(top, _HIGHEST_STACK) * 1.04)
@@ -98,8 +96,9 @@ def draw_relative(
     title: str,
     description: str,
 ) -> str:
-    """Times over that of the fastest as an inline SVG, over size, with a line at every crossing and at its S*. Each of
-    ``algorithms`` has its points, and the vertices (bytes, ratio) of what is between them.
+    """Times relative to the fastest over size as an inline SVG, with a line at every crossover and its S*.
+
+    algorithms: for each its points, and the vertices (bytes, ratio) of the line between them.
     """
     with canvas() as (figure, axes):
         every = [point for points, _ in algorithms for point in points]
@@ -122,12 +121,12 @@ def draw_relative(
 
 
 def swatch(part: Part) -> str:
-    """A legend's sample of a part, as a small SVG that readers of the text may skip."""
+    """A legend sample of a part."""
     return sample(f'<path d="M7 1h14v12h-14z" fill="{VARIABLES[COLOURS[part]]}"/>')
 
 
 def _difference(ratio: float) -> str:
-    """A ratio as what it is more or less than 1: ``+25 %``, ``−50 %``, ``0``."""
+    """A ratio as a difference from 1: ``+25 %``, ``−50 %``, ``0``."""
     share = 100 * (ratio - 1)
     if share == 0:
         return "0"

@@ -1,5 +1,5 @@
-"""Draws one call over numbers of ranks, as a file: what every algorithm would take, what was measured, and where all of
-it is extrapolated.
+"""Draw one call over the number of ranks, as a file: the prediction of every algorithm, the measurements, and the
+extrapolated range.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,23 +23,25 @@ _STYLES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _WIDTH, _HEIGHT = 7.6, 4.0
 _MOST_LINES = len(SERIES)
 _MOST_AT_ONCE: Final = 8
-"""A formula takes all messages of a round to cost one α. What it leaves out is their number times o of LogP, which for
-so many may be as much as α; with n − 1 of them on thousands of ranks it would be nearly all of the time.
+"""Most messages per round for which a formula is drawn.
+
+Formulas charge one α for all messages of a round. They omit the overhead o of LogP for each message, which for this
+many may be as large as α; for n − 1 messages on thousands of ranks it would be nearly all of the time.
 """
 
 Scale = Callable[[int, float], float | None]
-"""Ranks and seconds → what is drawn."""
+"""Ranks and seconds → drawn value."""
 
 
 def write(evidence: MeasuredCurves, asked: PredictionQuery, path: Path) -> None:
-    """Draw ``asked`` over ranks into ``path``. Raises UsageError as ``save``, AnalysisError when there is nothing to
+    """Draw ``asked`` over ranks into ``path``. Raises UsageError as ``save`` does, AnalysisError if there is nothing to
     draw.
     """
     save(draw(scaling(evidence, asked), f"{asked.op} over {evidence.backend}"), path)
 
 
 def draw(shown: Scaling, what: str) -> Figure:
-    """Time over ranks, and busbw below it where the op has one."""
+    """Time over ranks, and busbw below if the op has one."""
     panels: list[tuple[str, Scale, Callable[[float], str]]] = [
         ("Time of one call", lambda _ranks, seconds: seconds * 1e9, format_time)
     ]
@@ -71,24 +73,24 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     for slot, line in enumerate(kept[:_MOST_LINES]):
         points = _scaled(scale, ((ranks, time.value) for ranks, time in line.points))
         drawn += [value for _, value in points]
-        said = ", the model that answers" if line.chosen else ", cannot be told from it" if line.tied else ""
-        said += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
+        role = ", used for the prediction" if line.chosen else ", not distinguishable from it" if line.tied else ""
+        role += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
         axes.plot(
             *zip(*points, strict=True),
             color=SERIES[slot],
             linestyle=_STYLES[slot],
             linewidth=2.0 if line.chosen else 1.1,
-            label=f"{line.algorithm}{said}",
+            label=f"{line.algorithm}{role}",
             zorder=3,
         )
         if line.chosen:
             _band(axes, line.points, scale, SERIES[slot])
-    untrue = [line.algorithm for line in shown.lines if line not in kept]
-    if untrue:
-        axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(untrue)}\n({_AS_IF_FREE})")
+    left_out = [line.algorithm for line in shown.lines if line not in kept]
+    if left_out:
+        axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(left_out)}\n({_AS_IF_FREE})")
     left = len(kept) - _MOST_LINES
     if left > 0:
-        axes.plot([], [], linestyle="none", label=f"and {left} that take longer on {shown.query.ranks} ranks")
+        axes.plot([], [], linestyle="none", label=f"and {left} slower ones on {shown.query.ranks} ranks")
     drawn += _measured(axes, shown, scale)
     counts = [ranks for ranks, _ in (*shown.measured, *shown.fitted)]
     last = max(counts, default=2)
@@ -104,11 +106,11 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     dress(axes, pad=5, muted=_MUTED, hairline=_HAIRLINE, linewidth=0.7)
 
 
-_AS_IF_FREE: Final = "as if messages sent at once cost one α together"
+_AS_IF_FREE: Final = "as if concurrent messages cost one α together"
 
 
 def _all_at_once(line: Line) -> bool:
-    """Whether a rank sends so many messages in a round somewhere along ``line`` that its formula is not true."""
+    """Whether a rank sends too many messages in a round somewhere along ``line`` for its formula to hold."""
     return line.at_once > _MOST_AT_ONCE
 
 
@@ -135,7 +137,9 @@ def _band(axes: Axes, points: tuple[tuple[int, Value], ...], scale: Scale, colou
 
 
 def _measured(axes: Axes, shown: Scaling, scale: Scale) -> list[float]:
-    """Measured points with their range, and what curves without this size say of it, hollow; what was drawn."""
+    """Draw measured points with their range, and values from fits of curves without this size (hollow); return all
+    values.
+    """
     drawn: list[float] = []
     for ranks, point in shown.measured:
         ends_ns = point.interval.low_ns, point.interval.high_ns

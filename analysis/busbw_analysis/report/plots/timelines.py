@@ -1,4 +1,4 @@
-"""Draws one step of training: a lane of computation and one of calls for every rank, over time."""
+"""Draw one training step: for every rank a lane of computation and a lane of calls, over time."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,12 +18,12 @@ WAITING: Final = "waiting"
 
 
 def colours(names: Sequence[str]) -> dict[str, int]:
-    """What is drawn → which colour of the page it has."""
+    """What is drawn → its colour on the page."""
     return {name: place % len(SERIES) for place, name in enumerate(dict.fromkeys((COMPUTE, *names)))}
 
 
 def swatch(slot: int | None) -> str:
-    """A legend's sample; None: waiting."""
+    """A legend sample; None: waiting."""
     shape = "M1 3h26v8h-26z" if slot is not None else "M1 6h26v2h-26z"
     return sample(f'<path d="{shape}" fill="var(--{f"series-{slot}" if slot is not None else "ink"})"/>')
 
@@ -31,7 +31,7 @@ def swatch(slot: int | None) -> str:
 def draw(
     timelines: Sequence[RankTimeline], times: Sequence[RankTime], identity: str, title: str, description: str
 ) -> str:
-    """The step as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
+    """The step as an inline SVG. ``identity`` is unique on the page; title and description are its alternative text."""
     longest = max(end for row in timelines for _, _, end in row.spans)
     slots = colours([name for row in timelines for name, _, _ in row.spans])
     height = _MARGIN + _ROW * len(timelines)

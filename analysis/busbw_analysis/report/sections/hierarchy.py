@@ -1,4 +1,4 @@
-"""The part of a report that shows the hierarchy as one picture: every level, measured beside nominal."""
+"""The report section on the hierarchy of memories and links: the measured and nominal rate of every level."""
 
 from typing import Final
 
@@ -11,16 +11,17 @@ from busbw_analysis.report.plots import hierarchy as hierarchy_plot
 _LEAST_TO_DRAW = 2
 _NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe", "C2C"})
 _NOTE: Final = (
-    "Measured: the best of this run at that level, whose interval or range of launches is low … high. Nominal is of "
-    "the datasheet or what the system states, in practice what others reach there or, between ranks of one host, what "
-    "its memory copy leaves. Kernels in memory have traffic, ranks busbw, copies and files the bytes that they carry."
+    "Measured: the best rate of this run at that level; low and high are its interval or range of launches. Nominal: "
+    "from the datasheet or the system. In practice: the rate that others reach or, between ranks of one host, the "
+    "limit set by memory copies. Rates are traffic for kernels in memory, busbw for ranks, and bytes moved for copies "
+    "and files."
 )
 _ORDER: Final = "Every level of this machine that the run used, from the core outwards, on a logarithmic axis."
 _DRAWN: Final = {"measured": "measured", "nominal": "nominal", "practical": "in practice"}
 
 
 def hierarchy(judgement: Judgement) -> Section | None:
-    """The picture of all levels with its numbers; None where nothing has a level."""
+    """A figure of all levels and its numbers; None if no level is known."""
     levels = judgement.levels
     if not levels:
         return None
@@ -44,7 +45,7 @@ def hierarchy(judgement: Judgement) -> Section | None:
 
 
 def _label(level: HierarchyLevel) -> str:
-    """What may be drawn: kinds, and the names of plateaus and of our own operations."""
+    """The label of a level in the drawing: its kind, or a name that busbw itself chose."""
     return level.name if level.measured is not None and level.kind in _NAMED else level.kind
 
 

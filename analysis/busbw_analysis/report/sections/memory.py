@@ -1,4 +1,4 @@
-"""The part of a report about memory: traffic over the working set with its plateaus, threads, peaks and first touch."""
+"""The report section on memory: traffic over the working set with plateaus, thread scaling, peaks and first touch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,36 +43,35 @@ from busbw_analysis.report.sections.curves import peak_line
 from busbw_analysis.report.sections.labels import checked, curve_label, ends_in_words, flagged, refusals, varying_fields
 
 _COUNTED: Final = (
-    "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "
-    "copy and scale move 2 × S, add and triad 3 × S, reading and writing S. The working set of a rank is as large: all "
+    "Traffic is the bytes that a kernel reads and writes, each counted once, as in STREAM. With arrays of S bytes, "
+    "copy and scale move 2 × S, add and triad 3 × S, reading and writing S. A rank's working set is as large: all "
     "arrays of one call."
 )
 _FETCHED: Final = (
-    "What is not counted: on the host a plain store first fetches the line that it writes, so behind the "
-    "caches memory carries up to 1.5 times the traffic of copy and scale, 1.33 times that of add and triad, twice "
-    "that of writing."
+    "Not counted: on the host a plain store first fetches the line that it writes. Beyond the caches, memory then "
+    "moves up to 1.5 times the traffic of copy and scale, 1.33 times that of add and triad, and twice that of writing."
 )
 _FOUND: Final = (
-    "Plateaus are found from the curve alone: levels with ramps between them, as many as the noise allows to tell "
-    "apart, each at least three sizes and an octave long. What the system states of its caches places "
-    "none; it is only held against the last one before that is called the memory behind them."
+    "Plateaus are found from the curve alone: levels separated by ramps, as many as the noise resolves, each at least "
+    "three sizes and a factor of two long. The cache sizes that the system reports do not place them; they only decide "
+    "whether the last one is main memory."
 )
 _PAST_CACHES: Final = (
-    "The library's copy writes large blocks past the caches (non-temporal stores) where it sees fit; the plain loop "
-    "fetches every line before it writes it, so memory carries three bytes for each two that are counted, and the loop "
-    "can reach two thirds of the other's rate where memory is the limit."
+    "The library's copy can write large blocks past the caches (non-temporal stores). The plain loop fetches every "
+    "line before writing it, so memory moves three bytes for every two counted: the loop reaches at most two thirds "
+    "of the copy's rate where memory is the limit."
 )
 _COMMON_SIZE: Final = "Each kernel is shown at the largest size that was measured with all of its thread counts."
 _TOUCHED: Final = (
-    "The first write to a page makes the kernel find one and clear it. Buffers of all other operations were touched "
-    "before they were timed."
+    "The first write to a page makes the kernel allocate and clear it. The buffers of all other operations were "
+    "touched before timing."
 )
 _PAGE_BYTES = 4096
 _ALIKE = 1.1
 
 
 def memory(judgement: Judgement) -> Section | None:
-    """Everything that was measured of kernels in memory; None where nothing was."""
+    """All measurements of kernels in memory; None if there are none."""
     if not judgement.memory:
         return None
     by_op = grouped(judgement.memory, lambda curve: (curve.key.op, curve.key.device))
@@ -82,7 +81,7 @@ def memory(judgement: Judgement) -> Section | None:
         for number, ((op, device), members) in enumerate(by_op.items(), start=1)
     )
     counted = f"{_COUNTED} {_FETCHED}" if "cpu" in devices else _COUNTED
-    # What 100 % is, once for all kernels that have it in common.
+    # State once what 100 % means for all kernels that share it.
     peaks = dict.fromkeys(sentence(_denominator(curve)) for curve in judgement.memory)
     blocks: list[Block] = [*map(Paragraph, (counted, _FOUND, *peaks))]
     blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
@@ -94,9 +93,9 @@ def memory(judgement: Judgement) -> Section | None:
 def _denominator(curve: MemoryCurve) -> str:
     if not isinstance(curve.peak, Peak):
         return f"no percentages of nominal: {curve.peak.reason}"
-    # What is S of an operation is not the same for all of them; the memory itself is.
+    # S differs between operations, but the memory is the same.
     whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.denominator.partition('; ')[0]}"
-    return f"{whole}; a rate above it is one inside the caches"
+    return f"{whole}; rates above it are from caches"
 
 
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
@@ -137,20 +136,20 @@ def _named(key: SeriesKey, varying: frozenset[str]) -> str:
 
 
 def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
-    """The library's copy beside the plain loop."""
+    """The library's copy compared with the plain loop."""
     found = beside(curves, "memory_copy", "stream_copy")
     if not found:
         return
     several = len({curve.key.dtype for curve, _, _ in found}) > 1
-    told = [
+    ratios = [
         f"{three_digits(copied.rate / plain.rate)} times on {_threads(curve)} at {format_size(copied.size_bytes)}"
         + (f" of {curve.key.dtype}" if several else "")
         for curve, copied, plain in found
     ]
     faster = any(copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu")
     why = _PAST_CACHES if faster else ""
-    said = f"memory_copy, the copy of the library, moves {listed(told)} what the plain loop of stream_copy does. {why}"
-    yield Paragraph(said.rstrip())
+    text = f"memory_copy, the library's copy, moves {listed(ratios)} the rate of stream_copy, a plain loop. {why}"
+    yield Paragraph(text.rstrip())
 
 
 def _threads(curve: MemoryCurve) -> str:
@@ -160,7 +159,7 @@ def _threads(curve: MemoryCurve) -> str:
 
 
 def _touch(judgement: Judgement) -> Iterator[Block]:
-    """What the first touch of a page costs, beside writing one that is there."""
+    """The cost of the first touch of a page, compared with a warm write."""
     found = beside(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
@@ -219,7 +218,7 @@ def _figure(
 
 
 def _finding(curve: MemoryCurve, label: str) -> str:
-    """What a curve shows, in a sentence."""
+    """The curve's plateaus and its last rate, in one sentence."""
     last = curve.points[-1]
     end = f"{format_rate(last.rate)} at {format_size(last.size_bytes)}"
     if last.share is not None:
@@ -285,15 +284,15 @@ def _numbers(
     together = sorted({curve.together for _, curve in curves})
     if together[-1] > 1:
         notes.append(
-            f"Of {' or '.join(map(str, together))} ranks of a host together, all that worked at once, over the time "
-            "from the first entry to the last exit where the clocks tell."
+            f"Rates are those of {' or '.join(map(str, together))} ranks of a host together, from the first entry to "
+            "the last exit if the clocks are synchronised."
         )
     return table(name, columns, rows, *notes, row_headers=2, folded=folded, without_empty=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A plateau of a curve with its label and what it may be."""
+    """A plateau of a curve with the curve's label, its name, and the memory that it may be."""
 
     label: str
     curve: MemoryCurve
@@ -309,7 +308,7 @@ _PLATEAU_COLUMNS: Final[tuple[Column[_Level], ...]] = (
     Column("Sizes", lambda one: one.plateau.sizes, str),
     Column("Traffic", lambda one: one.plateau.rate, format_rate, ends=lambda one: (one.plateau.low, one.plateau.high)),
     Column("Of nominal", lambda one: one.plateau.rate / one.curve.nominal if one.curve.nominal else None, percent, "%"),
-    Column("What it may be", lambda one: Cell(one.what, tone="quiet")),
+    Column("Probably", lambda one: Cell(one.what, tone="quiet")),
 )
 
 
@@ -327,10 +326,10 @@ def _plateaus(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[Block]:
     if rows:
         launches = max(len(point.launch_rates) for _, curve in curves for point in curve.points)
         begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for _, curve in curves)
-        without = ", without the time that a call takes to start by the same curve" if begun else ""
+        without = ", without the start-up time of a call from the same curve" if begun else ""
         ends = ends_in_words(one.plateau.kind for one in rows)
         if all(one.plateau.kind == "none" for one in rows):
-            ends = f"No interval: {'one launch' if launches == 1 else 'launches did not measure the same sizes'}."
-        note = f"The rate is the median over the sizes on it{without}. {ends}"
+            ends = f"No interval: {'only one launch' if launches == 1 else 'the launches measured different sizes'}."
+        note = f"The rate is the median over the plateau's sizes{without}. {ends}"
         yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2, without_empty=True)
     yield from refusals("plateaus", refused, several=len(curves) > 1)

@@ -1,4 +1,4 @@
-"""The figure of a curve that has a model: measured beside predicted, as three pictures, a legend and some numbers."""
+"""The figure of a curve that has a model: measured and predicted, as three drawings, a legend and a table."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ _SIZES_IN_TABLE: Final = 4
 
 
 def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
-    """Pictures, legend and numbers of one curve; the numbers alone where nothing is to be or can be drawn."""
+    """Drawings, legend and numbers of one curve; only the numbers if nothing can or should be drawn."""
     curve = one.curve
     series = (curves.Series(0, tuple(points_of(curve, "time", "measured"))),)
     if not draw or not curves.drawable(series):
@@ -45,13 +45,14 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
 
 
 def size_in_words(size_bytes: int) -> str:
-    """A size in words; the sign for nothing where an operation has none, as a barrier."""
+    """A size in words; a dash for an operation without one, such as barrier."""
     return format_size(size_bytes) if size_bytes else MISSING
 
 
 def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
-    """The other algorithms as lines, those with the same times as one line under all their names: the fastest, and of
-    those that send several messages for one α only what there is room for.
+    """The other algorithms as lines, the fastest first; those with equal times share a line and its label.
+
+    Algorithms that send several messages for one α come last, if there is room.
     """
     sizes = [float(spent.size_bytes) for spent in one.explanation.spent]
     own = tuple(float(f"{p.time_ns:.6g}") for p in one.model)
@@ -74,7 +75,7 @@ def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]
 
 
 def _ratios(one: Modelled) -> Ratios:
-    """Of the model, and of the fit where there is one."""
+    """Predicted over measured time, of the model and of the fit if there is one."""
     model = [(p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes]
     fit = one.curve.fit
     if not isinstance(fit, Fit):
@@ -89,7 +90,7 @@ def _ratios(one: Modelled) -> Ratios:
 
 
 def _parts(spent: Spent) -> dict[Part, float]:
-    """The shares of the measured time, from the floor up; what is unexplained only where there is some."""
+    """Shares of the measured time, from the bottom up; an unexplained part only if it is positive."""
     parts: dict[Part, float] = {"messages": spent.messages_ns, "bytes": spent.bytes_ns}
     if spent.sums_ns is not None:
         parts["sums"] = spent.sums_ns
@@ -107,9 +108,9 @@ _NAMES: Final[dict[Part, str]] = {
 
 
 def _legend(one: Modelled, others: Sequence[str], ratios: Ratios, stack: Stack) -> Iterator[LegendEntry]:
-    yield LegendEntry(curves.swatch(0, "points"), "measured; in the second picture: the model")
+    yield LegendEntry(curves.swatch(0, "points"), "measured; in the second drawing: the model")
     if "fit" in ratios:
-        yield LegendEntry(curves.swatch(1, "points"), "in the second picture: the fit of this curve")
+        yield LegendEntry(curves.swatch(1, "points"), "in the second drawing: the fit of this curve")
     yield LegendEntry(curves.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
     if one.explanation.bound:
         yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
@@ -120,7 +121,7 @@ def _legend(one: Modelled, others: Sequence[str], ratios: Ratios, stack: Stack) 
 
 
 def _share(share: float) -> str:
-    """Per cent, of which a thousandth of the whole is the least that is worth a digit."""
+    """Per cent; anything below a tenth of a per cent as ``< 0.1``."""
     return "< 0.1" if 0 < share < 0.001 else percent(share)
 
 
@@ -148,16 +149,16 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
 
 
 def _numbers(one: Modelled) -> Table:
-    """Where the time goes at a few sizes, from the smallest to the largest."""
+    """The parts of the time at a few sizes, from the smallest to the largest."""
     rows = list(one.rows)
     last = len(rows) - 1
     kept = sorted({round(last * step / (_SIZES_IN_TABLE - 1)) for step in range(_SIZES_IN_TABLE)})
     chosen = [rows[place] for place in kept]
     fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
-    note = f"{ends_in_words(point.interval.kind for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
+    note = f"{ends_in_words(point.interval.kind for point, _, _ in chosen)} Shares are as uncertain as the time.{fewer}"
     return table("Where the time goes", _NUMBER_COLUMNS, chosen, note, without_empty=True)
 
 
 def _unexplained(spent: Spent) -> Cell:
     left = spent.unexplained_ns / spent.measured_ns
-    return Cell(_share(left)) if left >= 0 else Cell(f"none: model too slow by {_share(-left)}", tone="quiet")
+    return Cell(_share(left)) if left >= 0 else Cell(f"model too slow by {_share(-left)}", tone="quiet")

@@ -1,4 +1,4 @@
-"""The part of a report about storage: rates by block and depth, and what a checkpoint costs the trainer."""
+"""The report section on storage: rates by block size and depth, and the cost of a checkpoint for training."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -22,19 +22,19 @@ from busbw_analysis.report.sections.labels import checked, ends_in_words, flagge
 
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (
-    "S is the file, or the shard, of one rank; rates are of all ranks together, over the time from the first entry to "
-    "the last exit where the clocks tell. A write ends when its data are on the device (fsync); a read does not come "
-    "out of the page cache. All of these are busbw's own samples; what another tool says of the same files stands "
-    "beside them, where one is installed."
+    "S is the file or shard of one rank. Rates are those of all ranks together, from the first entry to the last exit "
+    "if the clocks are synchronised. A write ends when its data are on the device (fsync); reads bypass the page "
+    "cache. The result of another tool on the same files is shown beside busbw's own, if one is installed. Folders "
+    "and file systems are listed under Machine and software."
 )
 _BLOCKED: Final = (
-    "Blocked is the time until a trainer may change its state again, durable the time until all of it is on the "
-    "device. Where nothing ran beside the save, the trainer waits for all of it."
+    "Blocked: time until training may change its state again. Durable: time until all data are on the device. Without "
+    "computation beside the save, training waits for all of it."
 )
 
 
 def storage(judgement: Judgement) -> Section | None:
-    """Everything that was measured on storage; None where nothing was."""
+    """All storage measurements; None if there are none."""
     if not judgement.files:
         return None
     files = [one for one in judgement.files if one.op != _CHECKPOINT]
@@ -68,7 +68,7 @@ _COLUMNS: Final[tuple[Column[Stored], ...]] = (
     Column("Of nominal", lambda one: one.rate / one.nominal if one.nominal else None, percent, "%"),
     Column("Of practical", lambda one: one.rate / one.practical if one.practical else None, percent, "%"),
     Column("Other tool", lambda one: one.beside and one.beside.rate, format_rate),
-    Column("Over it", lambda one: one.rate / told if one.beside and (told := one.beside.rate) else None, three_digits),
+    Column("Over it", lambda one: one.rate / rate if one.beside and (rate := one.beside.rate) else None, three_digits),
     Column("Data", lambda one: checked(one.check)),
     Column("Flags", lambda one: flagged(one.flags)),
 )
@@ -84,14 +84,14 @@ def _files(files: Sequence[Stored]) -> Table:
 def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
     for tool in dict.fromkeys(one.beside.tool for one in files if one.beside is not None and one.beside.rate):
         yield (
-            f"Other tool: {tool}, one job a rank on the same file after the samples, by its own time, which is in "
-            "whole milliseconds and has no interval; over it: busbw's rate over that one."
+            f"Other tool: {tool}, one job per rank on the same file after the samples, by its own time in whole "
+            "milliseconds, without an interval. Over it: busbw's rate divided by that rate."
         )
-    told = [(one.size_bytes, one.access.block_bytes) for one in files if one.beside and one.beside.rate and one.access]
-    if any(size > block and size % block for size, block in told):
-        yield "It goes through whole blocks alone, and leaves out the rest of a file that is no multiple of its block."
+    sizes = [(one.size_bytes, one.access.block_bytes) for one in files if one.beside and one.beside.rate and one.access]
+    if any(size > block and size % block for size, block in sizes):
+        yield "It uses whole blocks only, and skips the rest of a file whose size is not a multiple of the block."
     for reason in dict.fromkeys(one.beside.reason for one in files if one.beside is not None and one.beside.reason):
-        yield sentence(f"it had no rate: {reason}")
+        yield sentence(f"the other tool gave no rate: {reason}")
 
 
 _SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (
@@ -114,4 +114,4 @@ def _notes(files: Sequence[Stored]) -> Iterator[str]:
         yield "Without a common clock, or for a save beside computation, the time is that of the slowest rank."
     for reason in dict.fromkeys(one.peak.practical_left_out for one in files if isinstance(one.peak, Peak)):
         if reason is not None:
-            yield f"No share of practical for what is written: {reason}."
+            yield f"No practical rate for writes: {reason}."
