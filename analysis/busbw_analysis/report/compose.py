@@ -71,9 +71,8 @@ def _report(page: Page, machines: str) -> Report:
 def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str:
     """The HTML page of a comparison: how each band of sizes compares, and the curves of both sides in one figure."""
     page = page_beside((first, second), ("A", "B"))
-    behind = "Every size of every band, with the meaning of each column."
     blocks = tuple(compare_blocks(comparison, cases=True))
-    by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist=behind)
+    by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
     summary = (answer_lines(comparison), bands_table(comparison))
     return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
 

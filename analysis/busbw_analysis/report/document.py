@@ -194,9 +194,6 @@ class Terms:
     entries: tuple[tuple[str, str], ...]
 
 
-Lines: TypeAlias = tuple[tuple[str, str], ...]
-"""Labels and their sentences, as in an answer."""
-
 Block: TypeAlias = Paragraph | Terms | Table | Figure
 
 
@@ -231,7 +228,7 @@ class Page:
     answers: tuple[tuple[str, Answer, Table | None], ...]
     figure: Figure | None
     sections: tuple[Section, ...]
-    comparison: tuple[Lines, Table] | None = None
+    comparison: tuple[tuple[tuple[str, str], ...], Table] | None = None
 
 
 def three_digits(value: float) -> str:

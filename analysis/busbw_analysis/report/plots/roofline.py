@@ -31,9 +31,9 @@ def draw(roofline: Roofline, dtype: str, slots: Mapping[str, int], identity: str
     slots: operation → colour and marker of its kernels. Thin lines are caches. ``identity`` is unique on the page;
     title and description are its alternative text.
     """
-    ceilings = [roof for roof in roofline.compute if roof.dtype == dtype]
+    ceilings = [peak for peak in roofline.compute if peak.dtype == dtype]
     kernels = [kernel for kernel in roofline.kernels if kernel.dtype == dtype]
-    outermost = {roof.measured: roof for roof in roofline.memory}
+    outermost = {peak.measured: peak for peak in roofline.memory}
     with canvas((0.19, 0.14, 0.79, 0.765)) as (figure, axes):
         left, right = _scale(axes, roofline.memory, ceilings, kernels, outermost.values())
         head(axes, dtype, -0.24)

@@ -63,6 +63,5 @@ def composition(judgement: Judgement) -> Section | None:
         return None
     halves = table("A reduce-scatter followed by an all-gather", _HALVES, rows, *_NOTES, row_headers=2)
     ratios = sorted(one.ratio for one in rows)
-    span = f"{three_digits(ratios[0])} to {three_digits(ratios[-1])}"
-    gist = f"Reduce-scatter and all-gather together take {span} times as long as all-reduce."
+    gist = f"The two halves take {three_digits(ratios[0])} to {three_digits(ratios[-1])} times as long as all-reduce."
     return Section("composition", "All-reduce and its two halves", (halves,), gist=gist)

@@ -8,13 +8,11 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, sentence, table
 from busbw_analysis.report.plots import hierarchy as hierarchy_plot
 
-_LEAST_TO_DRAW = 2
 _NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe", "C2C"})
 _NOTE: Final = (
     "Measured: the best rate of this run at that level; low and high are its interval or range of launches. Nominal: "
     "from the datasheet or the system. In practice: the rate that others reach or, between ranks of one host, the "
-    "limit set by memory copies. Rates are traffic for kernels in memory, busbw for ranks, and bytes moved for copies "
-    "and files."
+    "limit set by memory copies. Rates: traffic for kernels in memory, busbw for ranks, bytes for copies and files."
 )
 _ORDER: Final = "Every level of this machine that the run used, from the core outwards, on a logarithmic axis."
 _DRAWN: Final = {"measured": "measured", "nominal": "nominal", "practical": "in practice"}
@@ -31,16 +29,14 @@ def hierarchy(judgement: Judgement) -> Section | None:
         for level in levels
         if level.measured is not None
     )
-    pictures: tuple[str, ...] = ()
-    if len(levels) >= _LEAST_TO_DRAW:
-        title = "The hierarchy of memories and links"
-        pictures = (hierarchy_plot.draw(levels, list(map(_label, levels)), "hierarchy-plot", title, f"{gist}."),)
+    title = "The hierarchy of memories and links"
+    picture = hierarchy_plot.draw(levels, list(map(_label, levels)), "hierarchy-plot", title, f"{gist}.")
     legend = tuple(
         LegendEntry(hierarchy_plot.swatch(name), label)
         for name, label in _DRAWN.items()
         if any(getattr(level, name) for level in levels)
     )
-    figure = Figure(_ORDER, pictures, legend, table("Levels", _COLUMNS, levels, _NOTE, without_empty=True))
+    figure = Figure(_ORDER, (picture,), legend, table("Levels", _COLUMNS, levels, _NOTE, without_empty=True))
     return Section("hierarchy", "Hierarchy of memories and links", (figure,), gist=f"{gist}.")
 
 

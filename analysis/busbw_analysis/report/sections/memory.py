@@ -44,8 +44,7 @@ from busbw_analysis.report.sections.labels import checked, curve_label, ends_in_
 
 _COUNTED: Final = (
     "Traffic is the bytes that a kernel reads and writes, each counted once, as in STREAM. With arrays of S bytes, "
-    "copy and scale move 2 × S, add and triad 3 × S, reading and writing S. A rank's working set is as large: all "
-    "arrays of one call."
+    "copy and scale move 2 × S, add and triad 3 × S, reading and writing S. A rank's working set has the same size."
 )
 _FETCHED: Final = (
     "Not counted: on the host a plain store first fetches the line that it writes. Beyond the caches, memory then "
@@ -62,10 +61,7 @@ _PAST_CACHES: Final = (
     "of the copy's rate where memory is the limit."
 )
 _COMMON_SIZE: Final = "Each kernel is shown at the largest size that was measured with all of its thread counts."
-_TOUCHED: Final = (
-    "The first write to a page makes the kernel allocate and clear it. The buffers of all other operations were "
-    "touched before timing."
-)
+_TOUCHED: Final = "The first write to a page makes the kernel allocate and clear it. Other operations touch their buffers before timing."
 _PAGE_BYTES = 4096
 _ALIKE = 1.1
 

@@ -18,7 +18,6 @@ from busbw_analysis.report.sections.curves import points_of
 from busbw_analysis.report.sections.labels import ends_in_words, ends_of
 
 _MOST_OTHERS: Final = 6
-_SIZES_IN_TABLE: Final = 4
 
 
 def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
@@ -26,7 +25,7 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
     curve = one.curve
     series = (curves.Series(0, tuple(points_of(curve, "time", "measured"))),)
     if not draw or not curves.drawable(series):
-        return Figure(words, (), (), _numbers(one))
+        return Figure(words, (), (), _numbers(one, folded=False))
     others = _distinct(one)
     lines = [curves.Line("other", vertices, None) for _, vertices in others]
     bound = [(float(spent.size_bytes), spent.bound_ns) for spent in one.explanation.spent if spent.bound_ns is not None]
@@ -41,7 +40,8 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
         models.draw_ratios(ratios, f"{identity}-ratio", f"{name}: predicted over measured time", words),
         models.draw_stack(stack, f"{identity}-parts", f"{name}: where the time goes", words),
     )
-    return Figure(words, pictures, tuple(_legend(one, [label for label, _ in others], ratios, stack)), _numbers(one))
+    legend = tuple(_legend(one, [label for label, _ in others], ratios, stack))
+    return Figure(words, pictures, legend, _numbers(one, folded=True))
 
 
 def size_in_words(size_bytes: int) -> str:
@@ -148,15 +148,10 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
 )
 
 
-def _numbers(one: Modelled) -> Table:
-    """The parts of the time at a few sizes, from the smallest to the largest."""
-    rows = list(one.rows)
-    last = len(rows) - 1
-    kept = sorted({round(last * step / (_SIZES_IN_TABLE - 1)) for step in range(_SIZES_IN_TABLE)})
-    chosen = [rows[place] for place in kept]
-    fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
-    note = f"{ends_in_words(point.interval.kind for point, _, _ in chosen)} Shares are as uncertain as the time.{fewer}"
-    return table("Where the time goes", _NUMBER_COLUMNS, chosen, note, without_empty=True)
+def _numbers(one: Modelled, *, folded: bool) -> Table:
+    """The parts of the time at every size."""
+    note = f"{ends_in_words(point.interval.kind for point, _, _ in one.rows)} Shares are as uncertain as the time."
+    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded, without_empty=True)
 
 
 def _unexplained(spent: Spent) -> Cell:

@@ -72,7 +72,7 @@ def rooflines(judgement: Judgement) -> Section | None:
 def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
     yield _figure(roofline, number)
     yield from (Paragraph(f"Not known: {reason}.", "caution") for reason in roofline.unknown)
-    outer = next((roof for roof in reversed(roofline.memory) if roof.measured), None)
+    outer = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
     copied = roofline.device == "cpu" and outer is not None and outer.what.startswith(_PAST_CACHES)
     yield table("Peaks", _PEAK_COLUMNS, _peaks(roofline), _LOOPS if copied else "")
     yield table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, _BALANCE, row_headers=2)
@@ -94,10 +94,10 @@ def _figure(roofline: Roofline, number: int) -> Figure:
     ops = [op for op in _SLOTS if any(kernel.op == op for kernel in roofline.kernels)]
     legend = [LegendEntry(swatch(_SLOTS[op], "points"), op) for op in ops]
     legend.append(LegendEntry(swatch(None, "fit"), "measured peak"))
-    if not all(roof.measured for roof in roofline.memory) or not all(roof.measured for roof in roofline.compute):
+    if not all(peak.measured for peak in roofline.memory) or not all(peak.measured for peak in roofline.compute):
         legend.append(LegendEntry(swatch(None, "peak"), "nominal peak"))
     caption = f"FLOP/s over FLOP/byte on {roofline.holder}"
-    if sum(roof.measured for roof in roofline.memory) > 1:
+    if sum(peak.measured for peak in roofline.memory) > 1:
         caption += "; thin lines are caches found by a sweep of a kernel in memory"
     return Figure(caption, pictures, tuple(legend), _kernels(roofline))
 
@@ -149,8 +149,8 @@ _PEAK_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
 def _peaks(roofline: Roofline) -> Iterator[tuple[str, str, bool, str]]:
     for slope in roofline.memory:
         yield slope.name, format_rate(slope.bytes_per_second), slope.measured, slope.what
-    for roof in roofline.compute:
-        yield f"{roof.dtype} arithmetic", format_flop(roof.flop_per_second), roof.measured, roof.what
+    for peak in roofline.compute:
+        yield f"{peak.dtype} arithmetic", format_flop(peak.flop_per_second), peak.measured, peak.what
 
 
 _BALANCE_COLUMNS: Final[tuple[Column[Balance], ...]] = (

@@ -44,8 +44,8 @@ def storage(judgement: Judgement) -> Section | None:
     if files:
         blocks.append(_files(files))
     if saves:
-        columns = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves), without_empty=True)
-        blocks += [Paragraph(_BLOCKED), columns]
+        checkpoints = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves), without_empty=True)
+        blocks += [Paragraph(_BLOCKED), checkpoints]
     gist = f"{', '.join(dict.fromkeys(one.op for one in judgement.files))}."
     return Section("storage", "Storage", tuple(blocks), gist=gist)
 

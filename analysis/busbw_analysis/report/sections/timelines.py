@@ -35,8 +35,7 @@ _CALLS: Final[tuple[Column[tuple[Trained, CallTime]], ...]] = (
     Column("Hidden", lambda row: row[1].hidden, percent, "%"),
 )
 _HIDDEN: Final = (
-    "In progress: time with at least one such call in progress, mean over ranks. Hidden: the share of it in which the "
-    "same rank computes."
+    "In progress: time with at least one such call in progress, mean over ranks. Hidden: share with computation."
 )
 
 

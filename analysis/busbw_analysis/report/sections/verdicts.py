@@ -16,8 +16,7 @@ from busbw_analysis.report.sections.labels import ends_of, op_anchor
 HOW: Final = (
     "Verdicts are rules of thumb, not statistical tests. They compare medians with "
     f"{NEAR_PEAK:.0%} of the peak, or {NEAR_PRACTICAL:.0%} of the rate reached in practice, and with "
-    f"{MODEL_TOLERANCE:g} times the model's time. A verdict is undecided if the interval or range of the launches "
-    "contains the limit."
+    f"{MODEL_TOLERANCE:g} times the model's time. Undecided: the interval or range of launches contains the limit."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
     "slower": "✗",

@@ -44,10 +44,10 @@ def measured_words(pair: Pair) -> str:
         text = crossing_words(pair.measured)
     else:
         name = next(name for name in pair.faster if name is not None)
-        sure = [size for size in pair.sizes_bytes if size not in undecided]
-        if undecided and len(sure) <= _NAMED:
-            return f"{name} at {_sizes(sure)}; {UNDECIDED} elsewhere"
-        text = f"{name} at {len(sure)} of {count} sizes" if undecided else f"{name} at all {count} sizes"
+        certain = [size for size in pair.sizes_bytes if size not in undecided]
+        if undecided and len(certain) <= _NAMED:
+            return f"{name} at {_sizes(certain)}; {UNDECIDED} elsewhere"
+        text = f"{name} at {len(certain)} of {count} sizes" if undecided else f"{name} at all {count} sizes"
     if not undecided:
         return text
     return f"{text}; {UNDECIDED} at {_sizes(undecided) if len(undecided) <= _NAMED else f'{len(undecided)} of {count}'}"
@@ -104,15 +104,17 @@ def agreement_words(pair: Pair) -> str:
         ratios = [pair.ratio(one) for one in pair.measured]
         words = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
         return ", ".join(words if any(ratios) else words[:1])
-    sure = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
-    if not sure:
+    certain = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
+    if not certain:
         return UNDECIDED
-    held = [name == by_formula for size, name in sure.items() if (by_formula := expected.faster.get(size)) is not None]
+    held = [
+        name == by_formula for size, name in certain.items() if (by_formula := expected.faster.get(size)) is not None
+    ]
     if any(_inside(pair, one) for one in expected.crossings):
         return UNDECIDED if all(held) else "not observed"
     if held:
         return "as predicted" if all(held) else "contradicts the model"
-    return UNDECIDED if sure.keys().isdisjoint(expected.faster) else "predicted alike"
+    return UNDECIDED if certain.keys().isdisjoint(expected.faster) else "predicted alike"
 
 
 def _inside(pair: Pair, crossing: Crossing) -> bool:

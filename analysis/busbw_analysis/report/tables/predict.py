@@ -138,14 +138,14 @@ def _ties(one: Forecast) -> list[str]:
         return []
     known = [(name, taken) for name, taken in one.ties if taken is not None]
     unknown = [name for name, taken in one.ties if taken is None]
-    said = f"the data cannot distinguish {one.algorithm} from"
+    start = f"the data cannot distinguish {one.algorithm} from"
     if not known:
-        return [f"{said} {', '.join(unknown)}, whose times are unknown"]
+        return [f"{start} {', '.join(unknown)}, whose times are unknown"]
     ends = (min(known, key=lambda tie: tie[1]), max(known, key=lambda tie: tie[1]))
     named = [f"{format_time(taken * 1e9)} ({name})" for name, taken in dict.fromkeys(ends)]
     others = "another, which takes" if len(known) == 1 else f"{len(known)} others, which take"
     rest = f"; nor from {', '.join(unknown)}, whose times are unknown" if unknown else ""
-    return [f"{said} {others} {' to '.join(named)}{rest}"]
+    return [f"{start} {others} {' to '.join(named)}{rest}"]
 
 
 def _seen(one: Forecast) -> list[str]:
