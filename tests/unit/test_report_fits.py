@@ -129,7 +129,7 @@ def test_what_cannot_be_told_apart_says_what_would_tell_it() -> None:
     ((alone, remedy), *_) = texts(tables_of(together)["Not separated by these data"])
     assert alone.startswith("α and c0 cannot be told apart"), "a symbol is no word that begins with a capital"
     assert remedy.startswith("add ")
-    assert "α + c0 only together" in prose(together)
+    assert "α + c0 only as a sum" in prose(together)
 
 
 def test_all_that_competed_are_there_to_be_opened() -> None:

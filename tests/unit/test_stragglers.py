@@ -157,8 +157,8 @@ def test_the_report_shows_each_rank_with_its_verdict() -> None:
     text = compose(arriving(delayed(2), launches=6)).text
     table = text.partition("Each rank over all cases")[2].splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in table[:10] if line.startswith("| ")}
-    assert re.search(r"\| \d\d\.\d \(\d\d\.\d–\d\d\.\d\) \| 1\.\d\d ms \| \d\d\.\d \| late \|", rows["2"])
-    assert "| not late |" in rows["1"]
+    assert re.search(r"\| \d\d\.\d \(\d\d\.\d–\d\d\.\d\) \| 1\.\d\d ms \| \d\d\.\d \| straggler \|", rows["2"])
+    assert "| normal |" in rows["1"]
 
 
 # --- who is not, is not ----------------------------------------------------------------------------------------

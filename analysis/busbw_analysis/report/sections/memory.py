@@ -61,7 +61,10 @@ _PAST_CACHES: Final = (
     "of the copy's rate where memory is the limit."
 )
 _COMMON_SIZE: Final = "Each kernel is shown at the largest size that was measured with all of its thread counts."
-_TOUCHED: Final = "The first write to a page makes the kernel allocate and clear it. Other operations touch their buffers before timing."
+_TOUCHED: Final = (
+    "The first write to a page makes the kernel allocate and clear it. Other operations touch their buffers before "
+    "timing."
+)
 _PAGE_BYTES = 4096
 _ALIKE = 1.1
 

@@ -194,7 +194,7 @@ def _decides(comparison: Comparison) -> str:
         return ""
     if fewest:
         of = "pairs of launches" if comparison.paired else "launches of each side"
-        return f"measure at least {fewest} {of}: with fewer, no difference among so many bands can be significant"
+        return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
     if not needed:
         return "measure on a quieter machine: more launches would help little"
     counts = sorted({one.launches for one in needed})
@@ -313,7 +313,7 @@ def _why(band: ComparedBand, comparison: Comparison) -> str:
         return "one number a side, no test"
     unit = "tables of logs" if comparison.imported else "pairs" if found.paired else "launches a side"
     if verdict.fewest is not None:
-        return f"at least {verdict.fewest} {unit} are needed"
+        return f"{verdict.fewest} {unit} are needed"
     if verdict.needed is None:
         return f"more than 1000 {unit} would detect {comparison.within * 100:.3g} %"
     if verdict.needed.detects is None:
