@@ -232,7 +232,7 @@ def test_a_gpu_does_not_wait_for_the_others_in_its_own_memory() -> None:
     judgement = judged(cases, late, facts)
     assert [curve.points[0].rate for curve in judgement.memory] == pytest.approx([2e12, 4e12], rel=1e-2)
     text = every_text(memory_section(judgement))
-    assert "moves 2.00 times on a GPU at 256 MiB the rate of stream_copy" in text
+    assert "stream_copy, a plain loop: 2.00 on a GPU at 256 MiB" in text
     assert "fetches" not in text, "that is what stores of a processor do"
 
 
@@ -278,7 +278,7 @@ def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
     assert [curve.threads for curve, _, _ in found] == [1, 2]
     assert [copied.rate / plain.rate for _, copied, plain in found] == pytest.approx([1.5, 1.5], rel=1e-3)
     text = every_text(memory_section(judgement))
-    assert "1.50 times on 1 thread at 128 MiB" in text
+    assert "1.50 on 1 thread at 128 MiB" in text
     assert "non-temporal stores" in text
 
 

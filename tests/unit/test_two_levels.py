@@ -428,7 +428,7 @@ def test_the_table_says_which_part_is_where() -> None:
         assert words in text
     shared = render(joint_sections(fit_regimes(seen(Machines(one_card=True), "all_reduce", "hierarchical"))))
     assert "1/C" in shared
-    assert "a byte of all that the ranks of a host send to others: 1 GB/s" in shared
+    assert "per byte sent to other hosts by all ranks of a host: 1 GB/s" in shared
     flat = render(joint_sections(fit_regimes(seen(machines, "all_reduce", "ring"))))
     assert "between hosts" not in flat
     assert "_i" not in flat

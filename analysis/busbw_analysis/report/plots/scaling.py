@@ -145,7 +145,7 @@ def _measured(axes: Axes, shown: Scaling, scale: Scale) -> list[float]:
         ends_ns = point.interval.low_ns, point.interval.high_ns
         ends = [value for _, value in _scaled(scale, ((ranks, ns and ns / 1e9) for ns in ends_ns))]
         if len(ends) == 2:
-            axes.vlines(ranks, *ends, color=_INK, linewidth=1.3, zorder=4)
+            axes.vlines(ranks, ends[0], ends[1], color=_INK, linewidth=1.3, zorder=4)
             drawn += ends
     for face, label, points in (
         (_INK, "measured", [(ranks, point.time_ns / 1e9) for ranks, point in shown.measured]),

@@ -141,13 +141,13 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
         return
     several = len({curve.key.dtype for curve, _, _ in found}) > 1
     ratios = [
-        f"{three_digits(copied.rate / plain.rate)} times on {_threads(curve)} at {format_size(copied.size_bytes)}"
+        f"{three_digits(copied.rate / plain.rate)} on {_threads(curve)} at {format_size(copied.size_bytes)}"
         + (f" of {curve.key.dtype}" if several else "")
         for curve, copied, plain in found
     ]
     faster = any(copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu")
     why = _PAST_CACHES if faster else ""
-    text = f"memory_copy, the library's copy, moves {listed(ratios)} the rate of stream_copy, a plain loop. {why}"
+    text = f"Rate of memory_copy, the library's copy, over stream_copy, a plain loop: {listed(ratios)}. {why}"
     yield Paragraph(text.rstrip())
 
 

@@ -20,7 +20,7 @@ from busbw_analysis.report.tables.fits import fits_table
 from busbw_analysis.report.tables.joint_fits import joint_sections
 
 _LIMITED = (
-    "R limits all of them, even if the textbook formula omits it: no time is shorter than all bytes of all ranks at R. "
+    "R limits all algorithms, even if the textbook formula omits it: no time is shorter than all bytes of all ranks at R. "
     "Algorithms that move equally many bytes therefore take about as long at large sizes."
 )
 _OPEN: Final = 6
@@ -52,7 +52,7 @@ def theory(judgement: Judgement) -> Section | None:
     if not ops:
         return None
     count = len(modelled)
-    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_LEAST)] if count else []
+    blocks: list[Block] = [*map(Paragraph, (_HOW, _LEAST, _LIMITED))] if count else []
     if count > _MOST_DRAWN:
         blocks.append(Paragraph(f"{count} curves have a model; the first {_MOST_DRAWN} are drawn.", tone="quiet"))
     parts: list[Section] = []
@@ -153,7 +153,7 @@ def _model_tables(curves: Sequence[Curve]) -> list[Block]:
         Column("Parameters", lambda one: one[0][2]),
         Column("Source", lambda one: one[0][3]),
     )
-    blocks: list[Block] = [table("What the model assumes", columns, used.items(), folded=True)] if used else []
+    blocks: list[Block] = [table("Model assumptions", columns, used.items(), folded=True)] if used else []
     varying = varying_fields(curve.series.key for curve in curves)
     return blocks + [
         _alternatives(curve, curve_label(curve.series.key, varying) if len(curves) > 1 else "")
@@ -177,7 +177,7 @@ def _alternatives(curve: Curve, label: str) -> Table:
         f"{name} textbook algorithms at {format_size(point.size_bytes)} with the same α, β and R; measured: "
         f"{format_time(point.time_ns)}"
     )
-    return table(caption, columns, curve.alternatives, _LIMITED, folded=True)
+    return table(caption, columns, curve.alternatives, folded=True)
 
 
 def fits(judgement: Judgement) -> Section:
