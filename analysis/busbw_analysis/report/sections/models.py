@@ -20,8 +20,8 @@ from busbw_analysis.report.tables.fits import fits_table
 from busbw_analysis.report.tables.joint_fits import joint_sections
 
 _LIMITED = (
-    "R limits all algorithms, even if the textbook formula omits it: no time is shorter than all bytes of all ranks at R. "
-    "Algorithms that move equally many bytes therefore take about as long at large sizes."
+    "R limits all algorithms, even if the textbook formula omits it: no time is shorter than all bytes of all ranks "
+    "at R. Algorithms that move equally many bytes therefore take about as long at large sizes."
 )
 _OPEN: Final = 6
 """Most curves shown unfolded; with more, each is folded."""
