@@ -157,7 +157,7 @@ _PARAMETER_COLUMNS: Final[tuple[Column[_Known], ...]] = (
     Column("Note", lambda one: one.note),
 )
 _TOGETHER_COLUMNS: Final[tuple[Column[NotSeparated], ...]] = (
-    Column("Not separated", lambda one: one.reason),
+    Column("Reason", lambda one: one.reason),
     Column("Needed data", lambda one: one.needs),
 )
 _HELD_OUT_COLUMNS: Final[tuple[Column[Validation], ...]] = (
