@@ -8,9 +8,7 @@ from busbw_analysis.models.networks import FatTree, Flat, Placement, Rails, Shar
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """B/s of one GPU in one direction and seconds of delay, inside a node and between nodes, with all GPUs sending
-    together.
-    """
+    """Rates of a GPU in one direction while all GPUs send: B/s and seconds of delay, inside and between nodes."""
 
     inner: float
     outer: float
