@@ -245,7 +245,7 @@ def test_launches_of_unlike_sizes_are_not_called_one_launch() -> None:
     ]
     section = memory_section(judge(pool((replace(run, rows=tuple(rows)),)), rows=ROWS))
     assert "No interval: the launches measured different sizes." in every_text(section)
-    assert "No interval: one launch." in every_text(memory_section(judged(kernels("stream_copy"), launches=1)))
+    assert "No interval: only one launch." in every_text(memory_section(judged(kernels("stream_copy"), launches=1)))
 
 
 def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
@@ -449,7 +449,7 @@ def test_a_checkpoint_is_durable_after_its_time() -> None:
 
 
 def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
-    why = "No share of practical for what is written: the catalogue knows what drives read in practice"
+    why = "No practical rate for writes: the catalogue knows what drives read in practice"
     for op in ("storage_write", "checkpoint_save", "storage_read"):
         judgement = judged(
             [case(op, 64 * MIB, 2, access=ACCESS if op != "checkpoint_save" else None)], STORING, ON_DRIVE

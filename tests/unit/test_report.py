@@ -277,7 +277,7 @@ def test_what_was_held_against_nothing_is_not_called_expected() -> None:
 def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
     written = compose.compose(judged(synthetic_run(cases, WORLD, launches=3)))
-    assert "Other algorithms from the textbooks at 16 MiB" in written.html
+    assert "Other textbook algorithms at 16 MiB" in written.html
     assert "R limits all algorithms" in written.text
     for name in ("segmented ring", "Rabenseifner", "recursive doubling", "double binary tree"):
         assert name in written.text
@@ -348,7 +348,7 @@ def test_several_runs_are_told_apart() -> None:
 def test_each_split_of_the_ranks_has_its_figure() -> None:
     cases = [case("all_reduce", size, group=group) for size in SIZES[:4] for group in ("all", "div:2")]
     html = compose.compose(judged(synthetic_run(cases, WORLD))).html
-    assert html.count('class="plot"') == 5
+    assert html.count('class="plot"') == 6
     assert "All ranks. A call of 64 B" in html
     assert "Groups div:2, running together. ranks 0,1: a call of 64 B" in html
 
@@ -436,7 +436,7 @@ def test_many_curves_are_spread_over_figures() -> None:
         for place in (False, True)
     ]
     html = compose.compose(judged(synthetic_run(cases, WORLD))).html
-    assert html.count('class="plot"') == 5
+    assert html.count('class="plot"') == 6
     assert "float64 · in place" in html
 
 
