@@ -124,7 +124,10 @@ def test_a_plan_keeps_the_order_of_real_steps_and_is_near_each(wide: Bed, tmp_pa
     assert fast_order != slow_order
     # The report ranks them, says what each waits for, and shows the errors.
     judgement = judge(load([known[0]]))
-    for section, columns in ((steps(judgement), ("Place", "Waits most for")), (training(judgement, ()), ("Error",))):
+    for section, columns in (
+        (steps(judgement), ("Over the fastest", "Waits most for")),
+        (training(judgement, ()), ("Error",)),
+    ):
         assert section is not None
         headings = {column.heading for block in section.blocks for column in getattr(block, "columns", ())}
         assert {*columns} <= headings

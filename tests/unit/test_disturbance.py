@@ -141,7 +141,7 @@ def test_a_launch_that_computed_much_more_or_less_than_the_call_takes_flags_its_
     assert ("unbalanced" in render(show.show_blocks(show.show_rows(judgement)))) == flagged
     page = compose.compose(judgement).text
     assert "Computation alone" in page
-    assert "more than twice as much was computed" in page, "of the words that are explained"
+    assert "more than twice the time of the call alone" in page, "of the words that are explained"
 
 
 def test_the_report_and_the_table_tell_the_overlap() -> None:
@@ -169,7 +169,7 @@ def test_the_report_and_the_table_tell_the_overlap() -> None:
 def test_a_checkpoint_beside_computation_is_not_called_communication(ops: tuple[str, ...], what: str) -> None:
     page = compose.compose(judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap", ops=ops))).text
     assert f"{what} beside computation" in page
-    assert f"slower beside {what.lower()} is no part of it" in page
+    assert f"slows down beside {what.lower()}" in page
 
 
 @pytest.mark.parametrize("loop", ["python", "compiled"])
@@ -189,15 +189,13 @@ def test_a_loop_that_is_not_pythons_is_told_with_what_it_costs(loop: LoopKind) -
     assert row["loop"] == loop
     assert ("compiled loop" in render(show.show_blocks([row]))) == (loop == "compiled")
     assert "takes 90 ns alone in a sample and 20 ns in a row of calls" in page
-    assert (
-        " that Python makes; in the compiled loop, which made those of 1 case, 170 ns and 4 ns, on the rank" in page
-    ) == (loop == "compiled")
+    assert ("In the compiled loop, which ran 1 case, it takes 170 ns and 4 ns." in page) == (loop == "compiled")
 
 
 def test_the_table_says_why_a_single_short_launch_has_no_interval() -> None:
     stored = synthetic_run([case("all_reduce", 1024, 2)], launches=1, samples=4)
     shown = render(show.show_blocks(show.show_rows(judged(stored))))
-    assert "fewer than 6 free samples has no interval" in " ".join(shown.replace("\n#", "").split())
+    assert "needs at least 6 independent samples" in " ".join(shown.replace("\n#", "").split())
     assert "; ±:" not in shown
 
 

@@ -23,7 +23,7 @@ from busbw.units import format_rate, format_time, parse_size
 SAMPLE = next((Path(__file__).parents[2] / "results" / "samples" / "vm").iterdir())
 DRAWN = 200
 THREE_DIGITS = 0.005
-_UNITS = {"µs": 1e3, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
+_UNITS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9, "B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
 _COLUMNS = {"Time": "time_ns", "low": "low_ns", "high": "high_ns", "algbw": "algbw", "busbw": "busbw"}
 
 Numbers = Mapping[str, float | None]
@@ -67,9 +67,9 @@ def truth() -> dict[tuple[str, int], Numbers]:
 
 
 def number(text: str) -> float | None:
-    """A number as people read it; None for a dash."""
-    plain = re.sub(r"[\s\u2007\u2008\u202f]", "", text)
-    return None if plain in {"–", ""} else float(plain)
+    """A number with its unit as people read it, in ns or B/s; None for a dash."""
+    value, _, unit = text.strip().partition(" ")
+    return float(value) * _UNITS[unit] if unit else None
 
 
 Said = list[tuple[float | None, float | None]]
@@ -97,11 +97,8 @@ def said_in(tables: Sequence[tuple[str, list[str], list[list[str]]]]) -> Said:
             for cells in rows:
                 size = 0 if cells[0] == "–" else parse_size(cells[0].replace(" ", ""))
                 for heading, cell in zip(headings, cells, strict=True):
-                    name, _, unit = heading.rstrip(")").partition(" (")
-                    if name in _COLUMNS and unit:
-                        given = number(cell)
-                        wanted = truth()[caption, size][_COLUMNS[name]]
-                        found.append((None if given is None else given * _UNITS[unit], wanted))
+                    if heading in _COLUMNS:
+                        found.append((number(cell), truth()[caption, size][_COLUMNS[heading]]))
     return found
 
 
@@ -157,8 +154,7 @@ class _Tables(HTMLParser):
         self._inside = "" if tag in {"caption", "th", "td"} else self._inside
         if tag == "table":
             caption, _, rows = self.found.pop()
-            units = [re.sub(r"\s+(µs|[KMG]B/s)$", r" (\1)", cell) for cell in rows[0]]
-            self.found.append((caption, units, rows[1:]))
+            self.found.append((caption, rows[0], rows[1:]))
 
     def handle_data(self, data: str) -> None:
         if self._inside == "caption":

@@ -110,7 +110,7 @@ def test_the_report_has_matrix_and_share(known: bool, said: str) -> None:  # noq
     report = compose(judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)], known=known))
     html, document = report.html, report.json
     assert "Rate from rank to rank at 64 MiB · peer_copy · float32 · pairs alone" in html
-    assert "with its answer" not in html
+    assert "and its reply" not in html
     assert said in html
     assert '"op": "peer_copy"' in document
     assert ('"denominator": "18 × NVLink 4' in document) == known

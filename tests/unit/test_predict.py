@@ -672,7 +672,7 @@ def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_t
     (found,) = answer(known, 16, MIB).forecasts
     assert "segmented-ring" in dict(found.ties)
     said = render([predict_tables.predict_table(answer(known, 16, MIB))])
-    assert said.count("cannot tell") == 1
+    assert said.count("cannot distinguish") == 1
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (4, 8)])
@@ -683,7 +683,7 @@ def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Seque
     untold = [name for name, taken in found.forecasts[0].ties if taken is None]
     assert untold
     text = render([predict_tables.predict_table(found)]).replace("\n# ", " ")
-    assert f"nor from {', '.join(untold)}, of which they do not tell the time" in text
+    assert f"nor from {', '.join(untold)}, whose times are unknown" in text
     rows = json.loads(json.dumps(predict_tables.document(found)))["predictions"][0]["ties"]
     assert {row["algorithm"] for row in rows if row["seconds"] is None} == set(untold)
 
@@ -720,7 +720,7 @@ def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
     known = measured_curves(read_groups([synthetic_run(short, OBEYING)]), "all_reduce")
     found = answer(known, 4, MIB)
     assert found.forecasts[0].measured is not None
-    assert "measured: the prediction has not seen it" in render([predict_tables.predict_table(found)])
+    assert "measured: not used for the prediction" in render([predict_tables.predict_table(found)])
 
 
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
@@ -831,7 +831,7 @@ def test_the_plot_is_a_file_that_says_what_is_extrapolated(kept: tuple[Path, ...
         return
     drawing = ET.fromstring(target.read_text())  # noqa: S314 (our own drawing)
     words = " ".join("".join(text.itertext()) for text in drawing.iter() if text.tag.endswith("text"))
-    for word in ("extrapolated beyond 4 ranks", "segmented ring (gloo), the model that answers", "32,768", "busbw"):
+    for word in ("extrapolated beyond 4 ranks", "segmented ring (gloo), used for the prediction", "32,768", "busbw"):
         assert word in words
     again = tmp_path / f"again.{ending}"
     busbw(kept, "--ranks", "256", "--size", "1MiB", "--plot", str(again))

@@ -121,8 +121,8 @@ def test_what_was_measured_is_called_seen_for_the_sizes_whose_answer_has_seen_it
     found = answer(known([*rings(), run(2, 2, "ping_pong", None)]), SMALL, LARGE)
     beside = tuple(replace(one, measured=found.data.of_op[0].points[0]) for one in found.forecasts)
     said = render([predict_tables.predict_table(replace(found, forecasts=beside))])
-    assert "# measured (64 B): it was among the data" in said
-    assert "# measured (64 MiB): the prediction has not seen it" in said
+    assert "# measured (64 B): used for the prediction" in said
+    assert "# measured (64 MiB): not used for the prediction" in said
 
 
 @pytest.mark.parametrize("beside", [(), (("all_reduce", "ring"), ("all_gather", "ring"))])

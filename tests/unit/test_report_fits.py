@@ -74,7 +74,7 @@ def test_command_and_report_show_the_same_section() -> None:
     text = render([together])
     for name in joint.algorithms.values():
         assert name in text
-    held_out = texts(tables_of(together)["What was kept from the fit, and predicted by it"])
+    held_out = texts(tables_of(together)["Predictions of held-out data"])
     assert [line[-1] for line in held_out] == [check.note for check in joint.validations]
     for note in joint.notes:
         assert note[1:] in prose(together)
@@ -112,7 +112,7 @@ def test_markdown_and_html_have_it() -> None:
     written = compose.compose(usual())
     for text in (written.text, written.html):
         assert "All curves in one fit: one host" in text
-        assert "a byte through the link of one rank" in text
+        assert "per byte through the link of one rank" in text
 
 
 def test_without_intervals_their_columns_go_and_the_reason_stands() -> None:
@@ -129,14 +129,14 @@ def test_what_cannot_be_told_apart_says_what_would_tell_it() -> None:
     ((alone, remedy), *_) = texts(tables_of(together)["Not separated by these data"])
     assert "do not separate α and c0" in alone
     assert remedy.startswith("add ")
-    assert "α + c0 only together" in prose(together)
+    assert "α + c0 only as a sum" in prose(together)
 
 
 def test_all_that_competed_are_there_to_be_opened() -> None:
     (one,) = joint_of(usual())
     joint = replace(joint_in(one), candidates={"all_reduce": (Candidate("ring", 0.012, 0.01),)})
     (section,) = joint_sections([replace(one, joint=joint)])
-    table = tables_of(section)["All algorithms that competed"]
+    table = tables_of(section)["All candidate algorithms"]
     assert table.folded
     assert texts(table) == [["all_reduce", "ring", "1.20", "1.00"]]
 

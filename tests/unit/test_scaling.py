@@ -36,9 +36,9 @@ def test_lines_that_win_only_because_thousands_of_messages_cost_one_delay_are_na
     said = labels(
         line("segmented ring (gloo)", 2e-5, chosen=True), line("sharded-parameter-server", 1e-6), line("ring", 2e-5)
     )
-    assert said[:2] == ["segmented ring (gloo), the model that answers", "ring"]
+    assert said[:2] == ["segmented ring (gloo), used for the prediction", "ring"]
     assert said[2].startswith("not drawn: sharded-parameter-server")
-    assert "as if messages sent at once cost one α together" in said[2]
+    assert "as if concurrent messages cost one α together" in said[2]
 
 
 @pytest.mark.parametrize("name", ["double-ring", "multi-ring", "double-tree", "4-ary-tree", "segmented-ring"])
@@ -49,7 +49,7 @@ def test_a_few_messages_at_once_are_no_reason_to_leave_a_line_out(name: str) -> 
 
 def test_the_algorithm_that_was_asked_for_is_drawn_with_what_its_formula_leaves_out() -> None:
     (said, _) = labels(line("direct", 1e-6, chosen=True))
-    assert said == "direct, the model that answers, as if messages sent at once cost one α together"
+    assert said == "direct, used for the prediction, as if concurrent messages cost one α together"
 
 
 @cache
@@ -91,5 +91,5 @@ def test_what_only_a_library_sends_at_once_is_no_better_drawn(op: str, names: Se
 def test_a_table_that_leads_to_many_messages_at_once_says_so(op: str, many: bool) -> None:  # noqa: FBT001
     found = next(one for one in over_open_mpi(op, SIZES[0]).lines if one.algorithm.startswith("choice of Open MPI"))
     (said, _) = labels(replace(found, chosen=True))
-    finding = ", as if messages sent at once cost one α together"
-    assert said == f"choice of Open MPI 5.0.8, the model that answers{finding if many else ''}"
+    finding = ", as if concurrent messages cost one α together"
+    assert said == f"choice of Open MPI 5.0.8, used for the prediction{finding if many else ''}"

@@ -157,8 +157,8 @@ def test_the_report_shows_each_rank_with_its_verdict() -> None:
     text = compose(arriving(delayed(2), launches=6)).text
     table = text.partition("Each rank over all cases")[2].splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in table[:10] if line.startswith("| ")}
-    assert re.search(r"\| \d\d\.\d \(\d\d\.\d–\d\d\.\d\) \| 1\.\d\d ms \| \d\d\.\d \| late \|", rows["2"])
-    assert "| not late |" in rows["1"]
+    assert re.search(r"\| \d\d\.\d \(\d\d\.\d–\d\d\.\d\) \| 1\.\d\d ms \| \d\d\.\d \| straggler \|", rows["2"])
+    assert "| normal |" in rows["1"]
 
 
 # --- who is not, is not ----------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last
     assert group.entry_known == (last is not None)
     assert group.views[named].late_count == group.samples
     text = compose(judgement).text
-    assert ("Came last" in text, "Shortest time (usually" in text) == (last is not None, last is None)
+    assert ("Arrived last" in text, "Shortest time (usually" in text) == (last is not None, last is None)
 
 
 def test_the_shortest_time_of_some_samples_proves_nothing() -> None:

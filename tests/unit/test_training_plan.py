@@ -227,15 +227,17 @@ def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
 
     run: Any = Measured(Questions(read_groups([read(STORED / "schema-2")])))
     run.questions = SimpleNamespace(summaries=[[Pairs()]])
-    assert (run.flop_per_second("float32"), run.overlap(), run.slowdowns()) == (None, None, [])
+    assert (run.flop_per_second("float32"), run.overlap(), run.overlaps) == (None, None, [])
 
 
 def test_the_slowdown_is_the_median_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Measured(Questions(read_groups([read(STORED / "schema-2")])))
-    assert len(run.slowdowns()) == 1
-    assert slowdown_of(run)[0] == max(1.0, run.slowdowns()[0])
-    monkeypatch.setattr(run, "slowdowns", lambda: [0.9, 1.3, 1.2])
+    (overlap,) = run.overlaps
+    assert slowdown_of(run)[0] == max(1.0, overlap.slowdown)
+    overlaps = [SimpleNamespace(slowdown=slowdown) for slowdown in (0.9, 1.3, 1.2)]
+    monkeypatch.setattr(Measured, "overlaps", overlaps)
     assert slowdown_of(run)[0] == 1.2
+    monkeypatch.undo()
     nothing = Measured(Questions(read_groups([read(STORED / "schema-7")])))
     assert slowdown_of(nothing)[0] == slowdown_of(None)[0] == 1.0
 
@@ -546,7 +548,7 @@ def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) ->
         ("--model 'Mixtral 8x7B' --gpus 64 --ep 16", "ep of 1, 2, 4, 8"),
         ("--model 'Llama 3 8B' --gpus 8 --tp 3", "tp of 1, 2, 4, 8"),
         ("--model 'Llama 3 8B' --gpus 8 --dp 8 --batch 4", "dp of 1, 2, 4"),
-        ("--model 'Llama 3 8B' --gpus 8 --dp 2 --tp 2 --pp 1 --cp 1", "product is 8"),
+        ("--model 'Llama 3 8B' --gpus 8 --dp 2 --tp 2 --pp 1 --cp 1", "the product 8"),
         ("--model 'Llama 3 8B' --gpus 8 --batch 24 --micro-batch 5", "micro-batch of 1, 2, 3, 4, 6, 8, 12, 24"),
     ],
 )

@@ -427,16 +427,16 @@ def test_the_table_says_which_part_is_where() -> None:
     both = [*seen(machines, "all_reduce", "hierarchical"), *seen(machines, "all_to_all", "two-level")]
     text = render(joint_sections(fit_regimes(both))).replace("\n# ", " ")
     for words in (
-        "a round between hosts",
-        "a round inside a host",
-        "a byte through the link of one rank between hosts: 1 GB/s",
-        "a byte inside a host, through the link of one rank: 5 GB/s",
+        "per round between hosts",
+        "per round inside a host",
+        "per byte through the link of one rank between hosts: 1 GB/s",
+        "per byte inside a host, through the link of one rank: 5 GB/s",
         "T = c0 + rounds · α + sent · β + inside a host rounds · α_i + sent · β_i + added · γ",
     ):
         assert words in text
     shared = render(joint_sections(fit_regimes(seen(Machines(one_card=True), "all_reduce", "hierarchical"))))
     assert "1/C" in shared
-    assert "a byte of all that the ranks of a host send to others: 1 GB/s" in shared
+    assert "per byte sent to other hosts by all ranks of a host: 1 GB/s" in shared
     flat = render(joint_sections(fit_regimes(seen(machines, "all_reduce", "ring"))))
     assert "between hosts" not in flat
     assert "_i" not in flat

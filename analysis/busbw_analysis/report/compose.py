@@ -1,4 +1,4 @@
-"""Writes the report of a judgement: composes the page, its answer and its verdicts, and puts the files on the disk."""
+"""Compose a report from a judgement and write its files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The three files of a report, as text, and the answers that they begin with, by the name of their run."""
+    """The three files of a report, as text, and the answer of each run by its name."""
 
     answers: Mapping[str, Answer]
     html: str
@@ -47,8 +47,10 @@ class Report:
 
 
 def compose(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Report:
-    """The report of ``judgement``, with the curves of ``references`` as thin lines in its figures, and with plans of
-    ``models``. The same judgement gives the same bytes.
+    """The report of one ``judgement``; the same judgement gives the same bytes.
+
+    references: their curves are drawn as thin lines.
+    models: training plans are added for these models.
     """
     (judgement,) = with_joint_fits([judgement])
     page = page_of(judgement, references, models)
@@ -56,7 +58,7 @@ def compose(judgement: Judgement, references: Sequence[Judgement] = (), models: 
 
 
 def compose_beside(judgements: Sequence[Judgement]) -> Report:
-    """The report of several judgements that may not be pooled: their answers, and their curves in the same figures."""
+    """The report of several judgements that may not be pooled: their answers, and their curves in shared figures."""
     page = page_beside(judgements, names_beside(judgements))
     return _report(page, to_json.render_beside(judgements, page.answers))
 
@@ -67,18 +69,19 @@ def _report(page: Page, machines: str) -> Report:
 
 
 def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str:
-    """The page of a comparison: how the bands of sizes compare, and the curves of both sides in the same figures."""
+    """The HTML page of a comparison: how each band of sizes compares, and the curves of both sides in one figure."""
     page = page_beside((first, second), ("A", "B"))
-    behind = "Every size of every band, with what the columns mean."
     blocks = tuple(compare_blocks(comparison, cases=True))
-    by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist=behind)
-    said = (answer_lines(comparison), bands_table(comparison))
-    return to_html.render(replace(page, title="B against A", comparison=said, sections=(by_size, *page.sections)))
+    by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
+    summary = (answer_lines(comparison), bands_table(comparison))
+    return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
 
 
 def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:
-    """Where a report goes: ``output``, else the folder of the only run. That of several is in ``results_dir``, under
-    the ends of their names: in the folder of one of them it would replace that run's own and be taken for it.
+    """The folder for a report: ``output`` if given, else the folder of the only run.
+
+    A report of several runs goes to ``results_dir``, named after their id suffixes. In the folder of one run it would
+    replace that run's own report.
     """
     if output is not None:
         return output
@@ -88,9 +91,9 @@ def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> 
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write the three files into ``folder`` (made if need be) and return the path of the HTML one.
+    """Write the three files into ``folder``, creating it if needed, and return the path of the HTML file.
 
-    Raises StoreError when that is not possible. Each file is replaced whole, so that a reader never sees half of one.
+    Each file is replaced atomically, so readers never see half of one. Raises StoreError if a file cannot be written.
     """
     for name, text in ((JSON_FILE, report.json), (TEXT_FILE, report.text), (HTML_FILE, report.html)):
         write_text(folder / name, text)
@@ -98,18 +101,20 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write one file whole, and make its folder if need be. Raises StoreError when that is not possible."""
+    """Write one file atomically, creating its folder if needed. Raises StoreError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.draft")
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; choose another place", code="not-writable") from error
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}; choose another folder", code="not-writable"
+        ) from error
 
 
 def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: Sequence[Model] = ()) -> Page:
-    """The page, in the order in which one should read it."""
+    """The page of one judgement, in reading order."""
     dataset, first = judgement.dataset, judgement.dataset.runs[0].run
     answer = answer_of(judgement)
     sides = (Side(judgement), *(Side(one, run_names(one.dataset), reference=True) for one in references))
@@ -123,25 +128,28 @@ def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: 
 
 
 def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
-    """The page of several judgements: what is told of one alone is left to its own report."""
+    """The page of several judgements; details of a single one are left to its own report."""
     sides = [Side(judgement, name) for name, judgement in zip(names, judgements, strict=True)]
-    told = [(side, answer_of(side.judgement)) for side in sides]
+    answered = [(side, answer_of(side.judgement)) for side in sides]
     facing = by_key(
-        (op, block) for side, answer in told for op, blocks in reasons(answer, side.name).items() for block in blocks
+        (op, block)
+        for side, answer in answered
+        for op, blocks in reasons(answer, side.name).items()
+        for block in blocks
     )
     return Page(
         title=" beside ".join(names),
         subtitle=" · ".join(
             f"{side.name}: {_title(side.judgement.dataset)}, {run_names(side.judgement.dataset)}" for side in sides
         ),
-        answers=tuple((side.name, answer, verdict_table(side.judgement, answer)) for side, answer in told),
+        answers=tuple((side.name, answer, verdict_table(side.judgement, answer)) for side, answer in answered),
         figure=overview(sides),
         sections=(operations(sides, facing), glossary()),
     )
 
 
 def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
-    """What tells judgements from each other in the fewest words: backends, ranks, machines, or else their runs."""
+    """The shortest names that distinguish the judgements: backends, ranks, machines, or else their runs."""
     datasets = [one.dataset for one in judgements]
     kinds = (
         [" and ".join(dict.fromkeys(row.case.backend for row in one.cases)) for one in datasets],
@@ -152,12 +160,12 @@ def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
 
 
 def run_names(dataset: Dataset) -> str:
-    """The runs that were pooled."""
+    """The ids of the pooled runs."""
     return ", ".join(stored.run.id for stored in dataset.runs)
 
 
 def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:
-    """The sections that have something to say. What most readers do not need waits for a click."""
+    """The sections that have content; those that most readers do not need are folded."""
     judgement = sides[0].judgement
     sent = any(verdict.busbw is not None for verdict in judgement.verdicts)
     failed = any(row.state == "failed" for row in judgement.dataset.cases)
@@ -187,8 +195,8 @@ def _world(dataset: Dataset) -> str:
 
 
 _Shown = Literal["always", "alone", "failed", "folded"]
-"""When a section is shown: always; where no message was sent, because it is what was asked for then; where a case
-failed; or only where a reader opens it, for which it needs a ``gist``.
+"""When a section is unfolded: always; ``alone``: if the run sent no messages; ``failed``: if a case failed; or never
+(``folded``, which needs a ``gist``).
 """
 
 _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...]] = (
@@ -212,4 +220,4 @@ _SECTIONS: Final[tuple[tuple[_Shown, Callable[[Judgement], Section | None]], ...
     ("folded", lambda one: environment(one.dataset)),
     ("folded", lambda _one: glossary()),
 )
-"""The sections of a report, in the order in which one should read them; a section without anything to say is None."""
+"""The sections of a report, in reading order; a section without content is None."""

@@ -1,7 +1,7 @@
-"""Tables, figures and sections, before they are text for a terminal, Markdown or HTML.
+"""Tables, figures and sections, independent of the output format (terminal, Markdown or HTML).
 
-All renderers read the same tables, so that they cannot disagree. All text here is plain and unescaped; escaping is the
-business of the renderer. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``, which ``plots`` has drawn.
+All renderers read the same tables, so they cannot disagree. All text here is plain and unescaped: each renderer escapes
+it. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``, which ``plots`` draws.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,19 +25,22 @@ TONES: Final[dict[RunStatus | VerdictStatus, Tone]] = {
     "not judged": "quiet",
     "failed": "bad",
 }
-"""The tone of the status of a run or of a verdict."""
+"""Status of a run or of a verdict → its tone."""
 
 SEVERITY: Final[dict[Severity, str]] = {"bad": "Problem", "caution": "Caution", "note": "Note"}
 HEAT_STEPS = 9
-"""A heatmap has the shades 0 (lowest) to 8 (highest)."""
+"""A heatmap has shades 0 (lowest) to 8 (highest)."""
 MISSING = "–"
-"""What stands where there is no number. The reason is said in the same table's note or row."""
+"""Shown where there is no number. The table's note or the row gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: ``heat`` shades it (0 … 8), ``bar`` draws a bar of that share (0 … 1) behind the number, ``link`` is
-    the anchor of what it names.
+    """One cell of a table.
+
+    heat: shade, 0 to 8.
+    bar: length of a bar behind the number, 0 to 1.
+    link: anchor of the section that the cell names.
     """
 
     text: str
@@ -52,14 +55,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """What a table shows of each of its rows, of type T, under one heading.
+    """One column of a table whose rows have type T.
 
     name: the heading.
-    value: what a row has here: text, a number, a finished ``Cell``, or None where there is nothing.
-    text: how a value is written. A column with one is of numbers and set right; without one it is of words.
-    unit: the unit of every cell, where all have the same.
-    group: the heading above those of neighbouring columns that have the same group.
-    ends: the ends of the interval or range of a value, which have columns of their own behind it.
+    value: takes a row and returns text, a number, a finished ``Cell``, or None for an empty cell.
+    text: formats a value. A column with a format holds numbers and is right-aligned; one without holds words.
+    unit: the unit shared by all cells.
+    group: a heading above neighbouring columns of the same group.
+    ends: the ends of the value's interval or range, shown in two more columns.
     """
 
     name: str
@@ -71,7 +74,7 @@ class Column(Generic[T]):
 
     @property
     def parts(self) -> Iterator["Column[T]"]:
-        """Itself and those of its ends, low and high."""
+        """The column itself and, if it has ends, its columns low and high."""
         yield self
         if (ends := self.ends) is not None:
             yield replace(self, name="low", value=lambda row: ends(row)[0])
@@ -79,7 +82,7 @@ class Column(Generic[T]):
 
     @property
     def numeric(self) -> bool:
-        """Whether its cells are numbers, which are set right."""
+        """Whether the cells are numbers, which are right-aligned."""
         return self.text is not None
 
     @property
@@ -100,7 +103,11 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns; the first ``row_headers`` cells of a row name it. ``folded`` tables wait to be asked for."""
+    """Rows under columns.
+
+    row_headers: how many of a row's first cells name the row.
+    folded: hidden until the reader opens it.
+    """
 
     caption: str
     columns: tuple[Column[Any], ...]
@@ -111,19 +118,19 @@ class Table:
 
     @property
     def groups(self) -> tuple[tuple[str, int], ...]:
-        """The groups of columns with how many they have, from the left; empty where there are none."""
+        """Column groups and their widths, from the left; empty if there are none."""
         if not any(column.group for column in self.columns):
             return ()
         return tuple((name, len(list(members))) for name, members in groupby(column.group for column in self.columns))
 
     @property
     def shaded(self) -> bool:
-        """Whether it is a heatmap, whose order means something."""
+        """Whether it is a heatmap. The order of its rows matters, so it cannot be sorted."""
         return any(cell.heat is not None for row in self.rows for cell in row)
 
     @property
     def note(self) -> str:
-        """Its notes as one paragraph."""
+        """All notes as one paragraph."""
         return " ".join(map(sentence, self.notes))
 
 
@@ -137,9 +144,7 @@ def table(
     without_empty: bool = False,
     distinct: bool = False,
 ) -> Table:
-    """A table of ``rows``. ``without_empty`` leaves out the columns in which nothing stands, ``distinct`` the rows that
-    read like an earlier one.
-    """
+    """Build a table of ``rows``. ``without_empty`` drops columns without a value, ``distinct`` drops repeated rows."""
     shown = [part for column in columns for part in column.parts]
     cells = [tuple(column.cell(row) for column in shown) for row in rows]
     cells = list(dict.fromkeys(cells)) if distinct else cells
@@ -152,7 +157,11 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
-    """A drawn sample and what it stands for; ``link`` is the anchor of that, ``series`` its name in the drawing."""
+    """A drawn sample and its label.
+
+    series: the series' name in the drawing.
+    link: anchor of the section that it stands for.
+    """
 
     swatch: str
     label: str
@@ -162,7 +171,7 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Drawings that belong together, what they show in one sentence, and the numbers behind them."""
+    """Drawings that belong together, a caption of one sentence, and the numbers behind them."""
 
     caption: str
     pictures: tuple[str, ...]
@@ -180,21 +189,21 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Words and what they mean."""
+    """Terms and their meanings."""
 
     entries: tuple[tuple[str, str], ...]
 
-
-Lines: TypeAlias = tuple[tuple[str, str], ...]
-"""Labels and their sentences, as an answer has them."""
 
 Block: TypeAlias = Paragraph | Terms | Table | Figure
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with what stands under it; ``anchor`` is unique on the page and safe in a URL. A ``folded`` one waits
-    to be asked for, and ``gist`` says beside its heading what it shows.
+    """A heading and its content.
+
+    anchor: unique on the page and safe in a URL.
+    folded: hidden until the reader opens it.
+    gist: a summary beside the heading.
     """
 
     anchor: str
@@ -207,11 +216,11 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole report: what stands on its first screen, then its sections.
+    """A whole report: the first screen, then the sections.
 
-    answers: those of the runs, with their names where several stand beside each other, and an operation a row.
+    answers: for each run its name (if there are several), its answer, and a table with one row per operation.
     figure: the overview.
-    comparison: how two runs compare, as labels with sentences and as a table; it comes before their answers.
+    comparison: how two runs compare, as labelled sentences and a table; shown before the answers.
     """
 
     title: str
@@ -219,17 +228,7 @@ class Page:
     answers: tuple[tuple[str, Answer, Table | None], ...]
     figure: Figure | None
     sections: tuple[Section, ...]
-    comparison: tuple[Lines, Table] | None = None
-
-
-def micro(nanoseconds: float) -> str:
-    """A time as a number of µs, with three digits."""
-    return three_digits(nanoseconds / 1e3)
-
-
-def giga(rate: float) -> str:
-    """A rate as a number of GB/s, with three digits."""
-    return three_digits(rate / 1e9)
+    comparison: tuple[tuple[tuple[str, str], ...], Table] | None = None
 
 
 def three_digits(value: float) -> str:
@@ -244,23 +243,23 @@ def three_digits(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a number of per cent: ``0.123`` → ``12.3``."""
+    """A share as a percentage without its sign: ``0.123`` → ``12.3``."""
     return three_digits(100 * share)
 
 
 def sentence(text: str) -> str:
-    """``text`` with a capital at its start and a full stop at its end."""
+    """``text`` with a capital first letter and a full stop at its end."""
     stripped = text.strip()
     closed = stripped if stripped.endswith((".", "!", "?")) else f"{stripped}."
     return closed[:1].upper() + closed[1:]
 
 
 def clock_time(stamp: str) -> str:
-    """A stored time of day as people read it, to the second: ``2026-11-21 06:12:34``."""
+    """A stored timestamp to the second, as people read it: ``2026-11-21 06:12:34``."""
     return stamp.replace("T", " ").removesuffix("Z").partition(".")[0]
 
 
-def letter(number: int) -> str:
-    """``A`` … ``Z``, then ``AA``, ``AB`` … as spreadsheets name columns."""
-    first, last = divmod(number, 26)
-    return (letter(first - 1) if first else "") + chr(ord("A") + last)
+def listed(texts: Iterable[str], word: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *others, last = texts
+    return f" {word} ".join(filter(None, (", ".join(others), last)))

@@ -1,5 +1,5 @@
-"""Writes a page as one HTML file that needs nothing else: no request, no font but the reader's own, and one script,
-without which everything can still be read.
+"""Render a page as one self-contained HTML file: no requests, the reader's own fonts, and one script that the page can
+be read without.
 """
 
 import base64
@@ -20,7 +20,7 @@ _FIGURE_SPACE, _POINT_SPACE = "\u2007", "\u2008"
 
 
 def render(page: Page) -> str:
-    """The page as HTML. All its text is escaped by the templates; only our own drawings go in as markup."""
+    """The page as HTML. The templates escape all text; only our own drawings are inserted as markup."""
     environment = Environment(
         loader=PackageLoader("busbw_analysis.report"),
         autoescape=True,
@@ -46,12 +46,12 @@ def render(page: Page) -> str:
 
 
 def _digest(script: str) -> str:
-    """What a content security policy allows this one script by."""
+    """The hash that lets the content security policy allow this script only."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def aligned(table: Table) -> list[list[tuple[Cell, str]]]:
-    """The rows of a table with the text to show, padded so that the decimal points of a column stand in line."""
+    """The rows of a table with the text to show, padded so that the decimal points of a column align."""
     texts = ([cell.text for cell in cells] for cells in zip(*table.rows, strict=True))
     shown = [
         _pad(of) if column.numeric and column.unit else of for column, of in zip(table.columns, texts, strict=False)
@@ -62,7 +62,7 @@ def aligned(table: Table) -> list[list[tuple[Cell, str]]]:
 def _pad(texts: list[str]) -> list[str]:
     matches = [_NUMBER.fullmatch(text) for text in texts]
     decimals = [len(match[1] or "") if match else 0 for match in matches]
-    # The first is as wide as the point that a whole number lacks.
+    # A whole number also lacks the decimal point, which is narrower than a digit.
     spaces = (_POINT_SPACE + _FIGURE_SPACE * max(decimals))[: max(decimals)]
     return [
         text + spaces[places:] if match else text for text, match, places in zip(texts, matches, decimals, strict=True)

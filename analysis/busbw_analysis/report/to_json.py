@@ -1,55 +1,54 @@
 """The judgement as JSON with stable keys, for scripts and for comparing reports.
 
-``report`` is the version of this layout. Times are in ns, rates in B/s, sizes in B, shares are fractions; a number that
-does not exist is null (there is no NaN and no Infinity). Keys:
+``report`` is the version of this layout. Times are in ns, rates in B/s, sizes in B, shares are fractions. A number that
+does not exist is null; there is no NaN or Infinity. Keys:
 
 - ``report``, ``answer`` (status, answer, cause, action, trust, measured, confidence, causes, as ``answer.Answer``)
-- ``warnings`` (severity, code, subject, text), what changes a decision most first
-- ``{"none": reason, "code": code}`` stands where something is not available: reason in words, code a stable word
-- ``sides``: instead of all the others, where runs that may not be pooled stand beside each other: the ``name`` of each
-  and its document
-- ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or
-  null for a run that was killed) and reason
+- ``warnings`` (severity, code, subject, text), those that affect decisions most first
+- ``{"none": reason, "code": code}`` replaces a value that is not available: reason in words, code a stable word
+- ``sides``: replaces all other keys in a report of several runs that may not be pooled: ``name`` and document of each
+- ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or null
+for a run that was killed) and reason
 - ``counts``: cases per state (measured, failed, skipped, not reached)
-- ``best``: the highest busbw of any case and group of ranks, as ``judge.Best``; null where nothing has a busbw
+- ``best``: the highest busbw of any case and group of ranks, as ``judge.Best``; null if nothing has a busbw
 - ``verdicts``: as ``verdicts.Verdict``
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``peak`` or ``{"none": reason}``,
-  ``alternatives``: what textbook algorithms would take at the largest size, ``explanation`` or ``{"none": reason}``:
-  where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
-  ``others`` would take, the ``fastest`` by size of those with one message ``at_once``, and ``in_words`` whether the
-  times are normal
-- ``joint``:
-  for every regime one set of parameters for all curves, ``not_separated``: what these data cannot tell, ``algorithms``
-  with their ``candidates``, and ``validations``; in base units, as ``busbw fit --json`` has it
-- ``crossings``: for every two algorithms of one op, over send/recv or the library's, which was faster for sure at each
-  size, where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest
-  size
+``alternatives``: predictions of textbook algorithms at the largest size, ``explanation`` or ``{"none": reason}``:
+``spent``: the parts of the time at every size, the formula of the lower ``bound``, the origin of γ (``sums``),
+predictions for ``others``, the ``fastest`` by size among those with one message ``at_once``, and ``in_words`` whether
+the times are normal
+- ``joint``: for every regime one set of parameters for all curves, ``not_separated``: parameters that these data do not
+separate, ``algorithms`` with their ``candidates``, and ``validations``; in base units, as in ``busbw fit --json``
+- ``crossings``: for every two algorithms of one op, explicit or of the library, the one that was certainly faster at
+each size, their crossings, ``expected_bytes`` (S*) and the ratio of the two, the gain at the smallest and largest size
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, pairs, rate, time_ns, low_ns and high_ns as rows of
-  senders, outliers, and in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for
-  every level above it, null between hosts whose switches are not known
-- ``pair_shares``: for each of them, where GPUs copied, what every pair reached of its peak, with the ``denominator``,
-  or ``{"none": reason}``; null where messages were sent
+senders, outliers, and the distance of two ranks in steps: 0 within a host, 1 below one leaf switch, one more for every
+level above it, null between hosts whose switches are unknown
+- ``pair_shares``: for each matrix of GPU copies, the share of its peak that every pair reached, with the
+``denominator``, or ``{"none": reason}``; null for messages
 - ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
-  name, pairs (how many), time_ns, interval, rate, times_within (how many times as long as within a host), slowest
-- ``lateness``: for every group of ranks that ran synchronising ops how late each came, as ``lateness.GroupLateness``
+name, pairs (how many), time_ns, interval, rate, times_within (time over that within a host), slowest
+- ``lateness``: for every group of ranks that ran synchronising ops the lateness of each, as
+``stragglers.GroupLateness``
 - ``rooflines``: for every host or GPU that computed, as ``roofline.Roofline``: ``memory`` (bytes_per_second) and
-  ``compute`` (flop_per_second) peaks, measured or not, ``balances`` in FLOP/byte, ``kernels`` with intensity,
-  flop_per_second, what is attainable under the measured peaks and which of them it is, ``unknown``: what is not known
-- ``network_rooflines``: FLOP for each byte on the wire and what it is made of, as ``network_roofline.NetworkRoofline``
-- ``memory``: for every kernel in memory and all that it was measured with: traffic (B/s) over the working set (B),
-  ``plateaus`` and ``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
+``compute`` (flop_per_second) peaks, measured or not, ``balances`` in FLOP/byte, ``kernels`` with intensity,
+flop_per_second, the attainable rate under the measured peaks and the peak that limits it, ``unknown``: missing facts
+- ``network_rooflines``: FLOP for each byte on the wire and its inputs, as ``network_roofline.NetworkRoofline``
+- ``memory``: for every kernel in memory and every setting: traffic (B/s) over the working set (B), ``plateaus`` and
+``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
-- ``steps``: every step of training, as ``steps.Trained``, with what follows from it: exposed_ns, hidden, bubble,
-  bubble_ns, waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes,
-  computed_memory; of its ``timeline`` what each rank computed and waited, and ``calls``: what of each kind is hidden
-- ``exchanges``: every way to exchange gradients beside the exact one, as ``exchanges.Exchanged``: their cases, and what
-  is gained and lost
-- ``single_calls``: what was measured in modes isolated and barriers, as ``single_calls.SingleCall``, with ``printed``
-  by a script that takes one sample and says GB/s of GiB/s, and the factors ``unit``, ``barrier`` and ``one_call``
-- ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
+- ``steps``: every training step, as ``steps.Trained``, with derived values: exposed_ns, hidden, bubble, bubble_ns,
+waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes, computed_memory; from its
+``timeline`` the time that each rank computed and waited, and ``calls``: the hidden share of each kind
+- ``exchanges``: every gradient exchange compared with the exact one, as ``exchanges.Exchanged``: their cases, gains and
+losses
+- ``single_calls``: cases measured in modes isolated and barriers, as ``single_calls.SingleCall``, with the number
+``printed`` by a script that takes one sample and labels GiB/s as GB/s, and the factors ``unit``, ``barrier`` and
+``one_call``
+- ``hierarchy``: levels from the core outwards, measured and nominal, as ``hierarchy.HierarchyLevel``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups; of a
-  pair matrix with more than 240 pairs the slowest 240, ``groups_left_out`` says how many more there are, and
-  ``pair_matrices`` has the times of all
+pair matrix with more than 240 pairs the slowest 240, ``groups_left_out`` counts the others, and ``pair_matrices`` has
+the times of all
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,25 +79,27 @@ from busbw_analysis.diagnosis.timelines import call_times, rank_times
 from busbw_analysis.fitting.joint import OneRegime
 
 LAYOUT: Final = 6
-"""Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
-time, of quantiles that were medians over launches each, and large matrices listed every pair, not their slowest.
-Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts. Up to 3 a
-peak was called ``roof``. Up to 4 ``joint`` had other names than the records, ``crossings`` had words,
-``pair_matrices`` ``odd`` for ``outliers``, and ``lateness`` ``accused`` for ``flagged``. Up to 5 ``answer`` was a
-paragraph beside a ``tone``, verdicts had a ``word``, ``joint`` had ``by_hand`` and ``rivals`` for ``explicit`` and
-``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
+"""Raised when a key is removed or changes its meaning; new keys do not raise it.
+
+1: ``spread`` was (p95 − p5) / time, of quantiles that were medians over launches, and large matrices listed every pair.
+2: settings were one text, ``variant``, and the access to a file was three of its parts.
+3: a peak was called ``roof``.
+4: ``joint`` had other names than the records, ``crossings`` had words, ``pair_matrices`` ``odd`` for ``outliers``, and
+``lateness`` ``accused`` for ``flagged``.
+5: ``answer`` was a paragraph beside a ``tone``, verdicts had a ``word``, ``joint`` had ``by_hand`` and ``rivals`` for
+``explicit`` and ``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
 """
 
 _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
 _MOST_PAIRS: Final = 240
-"""Pairs of one case with all their numbers."""
+"""Pairs of one case that are listed with all their numbers."""
 
 _OF_RUN: Final = ("id", "machine", "started", "busbw", "launcher")
 _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 
 def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
-    """The judgement as plain dictionaries, lists, strings and finite numbers, with its answer."""
+    """The judgement and its answer as plain dictionaries, lists, strings and finite numbers."""
     states = [row.state for row in judgement.dataset.cases]
     return {
         "report": LAYOUT,
@@ -131,29 +132,29 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
 
 
 def _with(one: object, *names: str) -> dict[str, JSON]:
-    """The fields of a record, and what follows from them under ``names``."""
+    """The fields of a record and the derived values ``names``."""
     return {**plain(one), **{name: plain(getattr(one, name)) for name in names}}
 
 
 def answer_fields(answer: Answer) -> JSON:
-    """The answer without its verdicts and findings, which stand beside it."""
+    """The answer without its verdicts and findings, which have keys of their own."""
     return plain({name: getattr(answer, name) for name in _ANSWER})
 
 
 def render(judgement: Judgement, answer: Answer) -> str:
-    """``document`` as text, strictly JSON."""
+    """``document`` as strict JSON."""
     return _text(document(judgement, answer))
 
 
-def render_beside(judgements: Sequence[Judgement], told: Sequence[tuple[str, Answer, object]]) -> str:
-    """The ``document`` of every judgement under ``sides``, with the name and the answer that are ``told``, as text."""
-    beside = zip(judgements, told, strict=True)
+def render_beside(judgements: Sequence[Judgement], answers: Sequence[tuple[str, Answer, object]]) -> str:
+    """The ``document`` of every judgement under ``sides``, with its name and answer."""
+    beside = zip(judgements, answers, strict=True)
     sides: list[JSON] = [{"name": name, **document(judgement, answer)} for judgement, (name, answer, _) in beside]
     return _text({"report": LAYOUT, "sides": sides})
 
 
 def _text(found: Mapping[str, JSON]) -> str:
-    # Not the json of Python, whose indenting takes seconds and GB where a matrix has a million pairs.
+    # Python's json takes seconds and GB to indent a matrix of a million pairs.
     return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
 
 
@@ -188,7 +189,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
 
 
 def fit_row(curve: Curve) -> dict[str, JSON]:
-    """The fit of a curve (seconds, bytes, B/s) and how the curve stands to its model."""
+    """The fit of a curve (seconds, bytes, B/s) and its comparison with the model."""
     key = curve.series.key
     return {
         "curve": key.label,
@@ -201,7 +202,7 @@ def fit_row(curve: Curve) -> dict[str, JSON]:
 
 
 def joint_rows(regimes: Sequence[OneRegime]) -> list[JSON]:
-    """The joint fit of every regime (seconds, seconds per byte), or in ``refused`` why there is none."""
+    """The joint fit of every regime (seconds, seconds per byte), or why there is none (``refused``)."""
     return [_joint(one) for one in regimes]
 
 

@@ -1,4 +1,4 @@
-"""Writes a page as Markdown: everything the HTML says, in tables; the drawings are left to their tables."""
+"""Render a page as Markdown: the same text and tables as in HTML, without drawings."""
 
 import re
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$])")
 
 
 def render(page: Page) -> str:
-    """The page as Markdown (GitHub's dialect). Text from outside stays text: no markup, no HTML, no broken table."""
+    """The page as GitHub Markdown. Text from outside cannot become markup, HTML or a broken table."""
     return "\n".join(_lines(page)).rstrip() + "\n"
 
 
 def escape(text: str) -> str:
-    """``text`` as Markdown that shows exactly it, on one line."""
+    """``text`` as one line of Markdown that shows exactly this text."""
     flat = " ".join(text.split())
     escaped = _SPECIAL.sub(r"\\\1", flat).replace("&", "&amp;").replace("://", ":&#8203;//")
-    # At the start of a line these would begin a list, a quotation or a heading.
+    # At the start of a line these characters would begin a list, a quotation or a heading.
     return re.sub(r"^([-+=]|\d+[.)])(?=\s|$)", r"\\\1", escaped)
 
 

@@ -1,4 +1,4 @@
-"""Writes tables and paragraphs as aligned text for a terminal; headings and notes stand behind ``#``."""
+"""Render tables and paragraphs as aligned text for a terminal; headings and notes begin with ``#``."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,32 +9,32 @@ from typing import Final, TypeAlias
 from busbw_analysis.report.document import MISSING, Block, Cell, Paragraph, Section, Table, Tone
 
 Line: TypeAlias = tuple[tuple[str, Tone], ...]
-"""Pieces of a line, each with its tone."""
+"""The segments of a line, each with its tone."""
 
 _WIDTH: Final = 80
 _wrap: Final = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 _BELOW: Final = "    | "
-"""Before what stands below a row: words from outside must not begin a line, where they could be taken for another."""
+"""Prefix of text below a row: external words must not begin a line, where they could pass for another row."""
 
 
-def render_lines(said: Sequence[tuple[str, str]], start: str = "") -> str:
-    """Labels, in a column of their own, and their sentences in lines of 80 columns that begin with ``start``."""
-    width = 2 + max(len(label) for label, _ in said)
+def render_lines(labelled: Sequence[tuple[str, str]], start: str = "") -> str:
+    """Labels in a column of their own and their sentences, wrapped to 80 columns; every line begins with ``start``."""
+    width = 2 + max(len(label) for label, _ in labelled)
     later = start + " " * width
     return "\n".join(
         line
-        for label, text in said
+        for label, text in labelled
         for line in _wrap(f"{label}:".ljust(width) + text, _WIDTH, initial_indent=start, subsequent_indent=later)
     )
 
 
 def render(blocks: Iterable[Block | Section]) -> str:
-    """The blocks with an empty line between any two; what is folded is left out, the report and JSON have it."""
+    """The blocks, separated by empty lines. Folded tables are left out; the report and JSON have them."""
     return "\n".join("".join(text for text, _ in line) for line in lines(blocks))
 
 
 def lines(blocks: Iterable[Block | Section]) -> Iterator[Line]:
-    """The same as lines of pieces, each with its tone."""
+    """The same as ``render``, as lines of segments with tones."""
     shown = False
     for block in blocks:
         for number, line in enumerate(_lines(block)):
@@ -55,7 +55,7 @@ def _lines(block: Block | Section) -> Iterator[Line]:
 
 
 def _notes(notes: Iterable[str]) -> Iterator[Line]:
-    """Each note behind ``#``, in lines of 80 columns."""
+    """Each note behind ``#``, wrapped to 80 columns."""
     for note in notes:
         for line in _wrap(note, _WIDTH - 2) or [""]:
             yield _quiet(f"# {line}".rstrip())
@@ -66,8 +66,9 @@ def _quiet(text: str) -> Line:
 
 
 def _table(table: Table) -> Iterator[Line]:
-    """Words left, numbers right; a line for groups and one for units where there are any. Columns that have no room in
-    a line are said below each row, or once above all rows where these have the same.
+    """Words left, numbers right, with a line for groups and one for units if there are any.
+
+    Columns that do not fit the line are printed below each row, or once above all rows if all values are equal.
     """
     heads = [
         [
@@ -96,8 +97,8 @@ def _table(table: Table) -> Iterator[Line]:
     for head in heads:
         if any(head[:shown]):
             yield _quiet(f"# {'  '.join(placed(head))}".rstrip())
-    if alike and (said := _said(table, table.rows[0], alike)):
-        yield from _notes([f"all rows: {said}"])
+    if alike and (shared := _named(table, table.rows[0], alike)):
+        yield from _notes([f"all rows: {shared}"])
     for row in table.rows:
         pieces = [
             ("  " + text, cell.tone) for text, cell in zip(placed([cell.text for cell in row]), row, strict=False)
@@ -106,14 +107,14 @@ def _table(table: Table) -> Iterator[Line]:
             pieces.pop()
         if pieces:
             yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
-        begin, text = _BELOW if shown else "  | ", _said(table, row, below)
+        begin, text = _BELOW if shown else "  | ", _named(table, row, below)
         for line in _wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=_BELOW):
             yield ((line, "plain"),)
     yield from _notes(table.notes)
 
 
-def _said(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
-    """Cells of a row with the names of their columns, but for that of the first one, which names the row."""
+def _named(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
+    """Cells of a row with their column names, except for the first column, which names the row."""
     found = ((place, table.columns[place], row[place].text) for place in places)
     return "; ".join(
         f"{column.group} {column.name}".strip() + f": {text} {column.unit}".rstrip() if place else text

@@ -1,1 +1,1 @@
-"""What training moves, keeps and waits for, by formula: traffic, memory, limits, storage and rooflines of a layout."""
+"""Traffic, memory, step time, limits, storage and rooflines of a training layout, by formula."""

@@ -1,4 +1,4 @@
-"""The GPU that a plan is for: that of runs, and how much it holds."""
+"""The GPU of a plan: the one of the runs, and its memory."""
 
 import re
 from collections.abc import Iterable
@@ -9,8 +9,8 @@ from busbw_analysis.data.load import Dataset
 
 
 def memory_of_gpu(gpu: Gpu) -> float:
-    """Bytes: the smallest number that its label has, or what is usable of it, in decimal GB: never more than is there,
-    because most vendors mean GiB.
+    """Usable bytes: the smallest number in its label, in decimal GB. This never overestimates, because most vendors
+    mean GiB.
     """
     usable = re.search(r"\((\d+) usable\)", gpu.memory)
     numbers = [usable[1]] if usable else re.findall(r"(\d+)(?= or | GB)", gpu.memory)
@@ -18,8 +18,9 @@ def memory_of_gpu(gpu: Gpu) -> float:
 
 
 def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
-    """That on which the ranks of runs were, of several kinds the one with least memory; None where ranks were on
-    processors, and where no row has its name.
+    """The GPU of the runs' ranks; with several kinds, the one with least memory.
+
+    None if the ranks ran on CPUs, or if no row of the catalogue matches.
     """
     rows = catalogue()
     found: list[Gpu] = []

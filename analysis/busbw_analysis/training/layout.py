@@ -1,8 +1,8 @@
-"""How a model is spread over GPUs: a layout, a step of training with it, and all layouts that a model allows.
+"""How a model is spread over GPUs: a layout, a training step with it, and all layouts that a model allows.
 
-Ranks are numbered so that dp · tp · pp · cp of them are all. The experts of a layer are split over ep of the dp · cp
-ranks that hold the same part of everything else, and each expert over tp ranks as a dense network is (expert
-parallelism within data parallelism: Rajbhandari et al. 2022, https://arxiv.org/abs/2201.05596).
+There are dp · tp · pp · cp ranks. The experts of a layer are split over ep of the dp · cp ranks that hold the same part
+of everything else, and each expert over tp ranks like a dense network (expert parallelism within data parallelism:
+Rajbhandari et al. 2022, https://arxiv.org/abs/2201.05596).
 """
 
 import math
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from busbw.errors import UsageError
 from busbw.runs.records import DTYPE_BYTES
@@ -32,18 +32,19 @@ _MOST_WAYS: Final = 20_000
 class Layout:
     """Degrees of parallelism, and how each works.
 
-    zero: 0 to 3 (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054): what data-parallel ranks divide among
-    them: nothing, optimizer states, gradients too, weights too (as FSDP). ``shard``: HSDP, zero 3 within groups of so
-    many ranks and copies of such groups (https://arxiv.org/abs/2304.11277).
-    micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
-    uneven: parts may differ by a layer where they do not divide the model; the last and the first, which have the head
-    and the embedding, are the shorter ones (as Llama 3 405B has it: https://arxiv.org/abs/2407.21783, section 3.3.2).
-    sequence_parallel: norms and dropout split along the sequence, too (https://arxiv.org/abs/2205.05198).
-    keep_inputs: with it, what is gathered is kept for gradients of weights, as torch does, and not gathered again.
-    columns: the last matrices of a layer are split by columns, too, so that their inputs and outputs are gathered.
-    scatter_gather: a boundary of the pipeline is crossed by 1/tp of the tensor, which is then gathered
+    zero: what data-parallel ranks divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too, as in FSDP
+    (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054).
+    shard: HSDP: zero 3 within groups of this many ranks, and copies of such groups (https://arxiv.org/abs/2304.11277).
+    micro_batches: per step and replica.
+    interleave: parts of the layers per pipeline stage.
+    uneven: parts may differ by a layer if they do not divide the model. The last and the first, with the head and the
+    embedding, are the shorter ones (as in Llama 3 405B: https://arxiv.org/abs/2407.21783, section 3.3.2).
+    sequence_parallel: norms and dropout are split along the sequence, too (https://arxiv.org/abs/2205.05198).
+    keep_inputs: with it, gathered inputs are kept for gradients of weights, as in torch, and not gathered again.
+    columns: the last matrices of a layer are also split by columns, so their inputs and outputs are gathered.
+    scatter_gather: 1/tp of the tensor crosses a pipeline boundary and is then gathered
     (https://arxiv.org/abs/2104.04473, section 4.1).
-    sync: gradients are reduced in every micro-batch or in the last; by default every with zero 3, else last.
+    sync: reduce gradients in every micro-batch or in the last; default: every with zero 3, else last.
     reshard: zero 3 gathers weights again for the backward pass, and in every micro-batch.
     """
 
@@ -71,42 +72,39 @@ class Layout:
         for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave"):
             value = getattr(self, name)
             if not 1 <= value <= MOST_GPUS:
-                _refuse(f"{name} {value}: want 1 to {MOST_GPUS}")
+                _refuse(f"{name} {value}: expected 1 to {MOST_GPUS}")
         if self.gpus > MOST_GPUS:
-            _refuse(f"{self.gpus} GPUs: want at most {MOST_GPUS}")
+            _refuse(f"{self.gpus} GPUs: expected at most {MOST_GPUS}")
         if self.zero not in range(4):
-            _refuse(f"zero {self.zero}: want 0, 1, 2 or 3")
-        for name, allowed in (("schedule", Schedule), ("recompute", Recompute), ("context", Context)):
-            if getattr(self, name) not in get_args(allowed):
-                _refuse(f"{name} {getattr(self, name)!r}: want one of {', '.join(get_args(allowed))}")
+            _refuse(f"zero {self.zero}: expected 0, 1, 2 or 3")
         _divides("ep", self.ep, self.replicas, f"dp · cp = {self.replicas} ranks")
         self._check_groups()
 
     def _check_groups(self) -> None:
         if self.shard is not None:
             if self.zero != 3:
-                _refuse(f"shard {self.shard} with zero {self.zero}: hsdp is zero 3 in groups; want zero 3")
+                _refuse(f"shard {self.shard} with zero {self.zero}: hsdp is zero 3 in groups; use zero 3")
             _divides("shard", self.shard, self.replicas, f"dp · cp = {self.replicas} ranks")
             if self.ep > 1:
-                _refuse(f"shard {self.shard} with ep {self.ep}: want one of them; ep has groups of its own")
+                _refuse(f"shard {self.shard} with ep {self.ep}: use only one of them; ep has groups of its own")
         if self.interleave > 1:
             if self.pp == 1 or self.schedule == "gpipe":
-                _refuse(f"interleave {self.interleave}: want pp of 2 or more and schedule 1f1b, or interleave 1")
+                _refuse(f"interleave {self.interleave}: it needs pp of 2 or more and schedule 1f1b; else use 1")
             if self.micro_batches % self.pp:
-                _refuse(f"{self.micro_batches} micro-batches: interleaved, want a multiple of pp = {self.pp}")
+                _refuse(f"{self.micro_batches} micro-batches: interleaving needs a multiple of pp = {self.pp}")
         if self.sequence_parallel and self.tp == 1:
-            _refuse("sequence parallelism with tp 1: want tp of 2 or more, whose ranks share the sequence")
+            _refuse("sequence parallelism with tp 1: it needs tp of 2 or more, whose ranks share the sequence")
         if self.scatter_gather and (self.tp == 1 or self.pp == 1):
-            _refuse("scatter-gather: want tp and pp of 2 or more")
+            _refuse("scatter-gather: it needs tp and pp of 2 or more")
 
     @property
     def gpus(self) -> int:
-        """How many there are."""
+        """Number of GPUs."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same parameters, but for experts: they reduce gradients, and zero divides among them."""
+        """Ranks with the same parameters, except experts: they reduce gradients, and zero divides among them."""
         return self.dp * self.cp
 
     @property
@@ -117,14 +115,15 @@ class Layout:
 
     @property
     def bubble(self) -> float:
-        """Idle over ideal time of the pipeline, (p−1)/(m v) (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473,
-        section 2.2); GPipe and 1F1B are alike with v = 1.
+        """Idle over ideal time of the pipeline, (p−1)/(m v); GPipe and 1F1B are alike with v = 1.
+
+        Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2.
         """
         return (self.pp - 1) / (self.micro_batches * self.interleave)
 
     @property
     def bubble_share(self) -> float:
-        """Idle share of the whole time: (p−1)/(m v + p−1)."""
+        """Idle share of the pipeline's total time: (p−1)/(m v + p−1)."""
         return (self.pp - 1) / (self.micro_batches * self.interleave + self.pp - 1)
 
 
@@ -133,7 +132,7 @@ def _refuse(message: str, code: str = "layout") -> None:
 
 
 def divisors(number: int) -> list[int]:
-    """All numbers that divide it, ascending."""
+    """All divisors of ``number``, ascending."""
     low = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
     return sorted({*low, *(number // one for one in low)})
 
@@ -141,12 +140,16 @@ def divisors(number: int) -> list[int]:
 def _divides(name: str, degree: int, whole: int, what: str) -> None:
     if degree < 1 or whole % degree:
         fit = ", ".join(map(str, divisors(whole)[:24])) if whole <= 10**12 else "a divisor"
-        _refuse(f"{name} {degree} does not divide {what}; want one of {fit}", "divides")
+        _refuse(f"{name} {degree} does not divide {what}; use one of {fit}", "divides")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters of one part of a rank, ``count`` times, and among how many ranks they are the same."""
+    """``count`` equal parts of a rank's model.
+
+    parameters: of each.
+    ranks: number of ranks that hold the same parameters.
+    """
 
     name: str
     parameters: int
@@ -155,18 +158,18 @@ class Unit:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Parameters of all parts."""
         return self.parameters * self.count
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of training: ``batch`` sequences of ``sequence`` tokens with all replicas together.
+    """One training step of ``batch`` sequences of ``sequence`` tokens over all replicas.
 
-    gradients: type in which gradients are kept and reduced (None: as the weights).
+    gradients: data type in which gradients are kept and reduced (None: as the weights).
     imbalance: tokens of the busiest rank's experts over the mean, 1 (even) to ep.
-    ranks_per_host: GPUs of a host; with it, and a limit on the nodes of a token, expert traffic is split by hosts.
-    nodes_per_token: on how many nodes the experts of a token are at most (0: no limit).
+    ranks_per_host: GPUs of a host; with it and ``nodes_per_token``, expert traffic is split by hosts.
+    nodes_per_token: most nodes that the experts of a token are on (0: no limit).
     """
 
     model: Model
@@ -182,38 +185,38 @@ class Step:
         model, layout = self.model, self.layout
         for name in ("batch", "sequence"):
             if not 1 <= getattr(self, name) <= MOST_GPUS:
-                _refuse(f"{name} {getattr(self, name)}: want 1 to {MOST_GPUS}")
+                _refuse(f"{name} {getattr(self, name)}: expected 1 to {MOST_GPUS}")
         if self.gradients is not None and self.gradients not in DTYPE_BYTES:
-            _refuse(f"gradients {self.gradients!r}: want one of {', '.join(DTYPE_BYTES)}")
+            _refuse(f"gradients {self.gradients!r}: expected one of {', '.join(DTYPE_BYTES)}")
         self._check_parts()
         if layout.tp > 1:
             self._check_tensor(model, layout.tp)
         if model.experts:
             _divides("ep", layout.ep, model.experts, f"{model.experts} experts of {model.name}")
         elif layout.ep > 1:
-            _refuse(f"ep {layout.ep}: {model.name} has no experts; want ep 1", "no-experts")
+            _refuse(f"ep {layout.ep}: {model.name} has no experts; use ep 1", "no-experts")
         self._check_context()
         pieces = layout.dp * layout.micro_batches
         if self.batch % pieces:
             fit = ", ".join(map(str, divisors(max(1, self.batch // layout.dp))[:24]))
             hint = f"micro-batches of {fit}" if self.batch % layout.dp == 0 else f"a multiple of {pieces} sequences"
-            _refuse(f"batch {self.batch} is not cut evenly by dp · micro-batches = {pieces}; want {hint}", "divides")
+            _refuse(f"batch {self.batch} is not a multiple of dp · micro-batches = {pieces}; use {hint}", "divides")
         if not 1 <= self.imbalance <= layout.ep:
-            _refuse(f"imbalance {self.imbalance:g}: want 1 (even) to ep = {layout.ep}")
+            _refuse(f"imbalance {self.imbalance:g}: expected 1 (even) to ep = {layout.ep}")
         self._check_hosts()
 
     def _check_parts(self) -> None:
         model, parts = self.model, self.layout.pp * self.layout.interleave
         what = f"{model.layers} layers of {model.name}"
         if self.layout.uneven and parts > model.layers:
-            _refuse(f"pp · interleave {parts}: want at most the {what}, one for each part", "divides")
+            _refuse(f"pp · interleave {parts}: expected at most the {what}, one per part", "divides")
         if not self.layout.uneven and model.layers % parts:
             fit = ", ".join(map(str, divisors(model.layers)))
-            _refuse(f"pp · interleave {parts} does not divide {what}; want one of {fit}, or --uneven", "divides")
+            _refuse(f"pp · interleave {parts} does not divide {what}; use one of {fit}, or --uneven", "divides")
 
     def _check_hosts(self) -> None:
         if self.ranks_per_host is not None and self.ranks_per_host < 1:
-            _refuse(f"ranks-per-host {self.ranks_per_host}: want 1 or more")
+            _refuse(f"ranks-per-host {self.ranks_per_host}: expected 1 or more")
         if self.ep_per_host is not None and self.layout.ep > self.ep_per_host:
             _divides("ranks-per-host / tp", self.ep_per_host, self.layout.ep, f"ep = {self.layout.ep} ranks")
 
@@ -230,14 +233,12 @@ class Step:
         if layout.cp == 1:
             return
         if not model.heads:
-            _refuse(f"cp {layout.cp}: {model.name} has no attention; want cp 1", "no-attention")
+            _refuse(f"cp {layout.cp}: {model.name} has no attention; use cp 1", "no-attention")
         if layout.context == "ulysses":
             heads, groups = model.heads // layout.tp, self.key_heads
-            _divides("cp", layout.cp, heads, f"heads/tp = {heads} of {model.name}, which ulysses deals out")
+            _divides("cp", layout.cp, heads, f"heads/tp = {heads} of {model.name}, which ulysses distributes")
             if groups % layout.cp and layout.cp % groups:
-                _refuse(
-                    f"cp {layout.cp}: ulysses wants one that divides kv_heads/tp = {groups} or a multiple", "divides"
-                )
+                _refuse(f"cp {layout.cp}: ulysses needs a divisor or a multiple of kv_heads/tp = {groups}", "divides")
 
     @property
     def micro_batch(self) -> int:
@@ -251,12 +252,12 @@ class Step:
 
     @property
     def own_tokens(self) -> int:
-        """Tokens that a rank alone has between layers: b s / c, divided by t with sequence parallelism."""
+        """Tokens of a rank between layers: b s / c, divided by t with sequence parallelism."""
         return self.tokens // (self.layout.tp if self.layout.sequence_parallel else 1)
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values of one tensor rank."""
+        """Heads of keys and values on one tensor rank."""
         return (self.model.heads if self.model.kv_rank else self.model.kv_heads) // self.layout.tp
 
     @property
@@ -266,39 +267,38 @@ class Step:
 
     @property
     def ep_per_host(self) -> int | None:
-        """Ranks of a host that experts are split over: those of tp are beside each other (None: not said)."""
+        """Ranks of a host that experts are split over; tp ranks are neighbours (None: unknown)."""
         return None if self.ranks_per_host is None else max(1, self.ranks_per_host // self.layout.tp)
 
     @property
     def middle(self) -> int:
-        """The stage that speaks for all: the first of those that send both ways and have experts, if the model has
-        any; the first of all where there are no such.
-        """
+        """The representative stage: the first inner stage with experts, else the first inner stage, else stage 0."""
         inner = [stage for stage in self.kinds if 0 < stage < self.layout.pp - 1] or [0]
         return next((stage for stage in inner if self.layers_of(stage)[1]), inner[0])
 
     @property
     def kinds(self) -> Mapping[int, int]:
-        """The first stage of every kind, by its layers and whether it is the first or the last → how many there are."""
+        """First stage of every kind → number of such stages. Kinds differ in layers or in being first or last."""
         layout, model = self.layout, self.model
         return _kinds(model.layers, model.layers - model.expert_layers, layout.pp, layout.interleave)
 
     def check_stage(self, stage: int) -> int:
-        """``stage``, if there is such a one."""
+        """``stage``, if it exists."""
         if not 0 <= stage < self.layout.pp:
-            _refuse(f"stage {stage}: want 0 to {self.layout.pp - 1}")
+            _refuse(f"stage {stage}: expected 0 to {self.layout.pp - 1}")
         return stage
 
     def layers_of(self, stage: int) -> tuple[int, int]:
-        """Layers of a stage without and with experts; interleaved, part j of stage r is number j p + r in a row."""
+        """Layers of a stage without and with experts; interleaved, part j of stage r is part j p + r of the model."""
         layout, model = self.layout, self.model
         return _layers_of(model.layers, model.layers - model.expert_layers, layout.pp, layout.interleave, stage)
 
     @property
     def bubble_share(self) -> float:
-        """Idle share of the time of all stages, by their layers alone: 1 − m Σ L_r/(p T), where the longest stage works
-        m times and the others fill and drain it, T = m max L_r + (Σ L_r − max L_r)/v; (p−1)/(m v + p−1) where all have
-        as many.
+        """Idle share of the time of all stages, by their layers alone: 1 − m Σ L_r/(p T).
+
+        The longest stage works m times and the others fill and drain it: T = m max L_r + (Σ L_r − max L_r)/v. With
+        equal stages this is (p−1)/(m v + p−1).
         """
         layout = self.layout
         layers = [sum(self.layers_of(stage)) for stage in range(layout.pp)]
@@ -307,25 +307,27 @@ class Step:
         return (whole - m * together) / whole
 
     def units(self, stage: int) -> tuple[Unit, ...]:
-        """What a rank of a stage holds before zero divides it; the rows of a vocabulary are padded to a multiple of tp
-        as Megatron does.
+        """Parameters of a rank of a stage before zero divides them.
+
+        The rows of a vocabulary are padded to a multiple of tp, as in Megatron.
         """
         layout = self.layout
         ends = stage == 0, stage == layout.pp - 1
         return _units(self.model, layout.tp, layout.ep, layout.replicas, self.layers_of(stage), ends)
 
     def shards(self, unit: Unit) -> int:
-        """Among how many ranks zero divides it."""
+        """Number of ranks among which zero divides ``unit``."""
         return unit.ranks if self.layout.shard is None else self.layout.shard
 
 
-# Plans ask the same of thousands of steps.
+# Plans need the same results for thousands of steps, so they are cached.
 
 
 @lru_cache(maxsize=1 << 14)
 def part(layers: int, parts: int, number: int) -> tuple[int, int]:
-    """The first layer of a part of the pipeline, and how many it has. What is left when all have as many goes to the
-    second and those behind it, one each, then to the first and at the end to the last.
+    """The first layer of a part of the pipeline, and its number of layers.
+
+    Remaining layers go to the second part and those after it, one each, then to the first and finally to the last.
     """
     length, more = divmod(layers, parts)
     with_first = more == parts - 1 and parts > 1
@@ -343,10 +345,10 @@ def _layers_of(layers: int, dense_layers: int, pp: int, interleave: int, stage: 
 
 @lru_cache(maxsize=1 << 14)
 def _kinds(layers: int, dense_layers: int, pp: int, interleave: int) -> Mapping[int, int]:
-    all_of_it = [
+    kinds = [
         (*_layers_of(layers, dense_layers, pp, interleave, stage), stage == 0, stage == pp - 1) for stage in range(pp)
     ]
-    return {all_of_it.index(kind): count for kind, count in Counter(all_of_it).items()}
+    return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
 
 
 @lru_cache(maxsize=1 << 14)
@@ -372,14 +374,18 @@ def _units(
 
 
 def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | None = None) -> Iterator[Layout]:
-    """All layouts on so many GPUs whose degrees divide the model (layers, heads, widths, experts, sequence), with all
-    else as in ``like``; ``degrees``: none above it but dp. Raises UsageError for a number with too many divisors.
+    """All layouts on ``gpus`` GPUs whose degrees divide the model: layers, heads, widths, experts, sequence.
+
+    like: all other settings. degrees: upper limit of all degrees except dp. Raises UsageError for a number with too
+    many divisors.
     """
     base = Layout() if like is None else like
     most = gpus if degrees is None else degrees
     ways = list(islice(_ways(gpus), _MOST_WAYS + 1))
     if len(ways) > _MOST_WAYS:
-        _refuse(f"{gpus} GPUs have more than {_MOST_WAYS} products of tp, pp, cp and dp; want a number with fewer")
+        _refuse(
+            f"{gpus} GPUs have more than {_MOST_WAYS} products of tp, pp, cp and dp; use a number with fewer divisors"
+        )
     for tp, pp, cp in ways:
         dp = gpus // tp // pp // cp
         split, parts = base.sequence_parallel and tp > 1, base.scatter_gather and tp > 1 < pp
@@ -394,7 +400,7 @@ def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | 
 
 
 def _ways(gpus: int) -> Iterator[tuple[int, int, int]]:
-    """tp, pp and cp whose product divides ``gpus``."""
+    """tp, pp and cp with a product that divides ``gpus``."""
     for tp in divisors(gpus):
         for pp in divisors(gpus // tp):
             yield from ((tp, pp, cp) for cp in divisors(gpus // tp // pp))

@@ -2,11 +2,11 @@
 
 A reconstruction of Erdil and Schneider-Joseph 2024, "Data movement limits to frontier model training"
 (https://arxiv.org/abs/2411.01137), from its abstract, the predecessor of its simulator
-(https://github.com/davidsj/ml_par_sim) and the constants that Sevilla et al. 2024 quote of it
-(https://epoch.ai/blog/can-ai-scaling-continue-through-2030, appendix E and notes 91 to 102). That its numbers come out
-within a factor of 2 does not prove that the paper computes them so.
+(https://github.com/davidsj/ml_par_sim) and the constants quoted by Sevilla et al. 2024
+(https://epoch.ai/blog/can-ai-scaling-continue-through-2030, appendix E and notes 91 to 102). Its results agree within a
+factor of 2, which does not prove that the paper computes them this way.
 
-Models are multi-layer perceptrons, dense and trained with 20 tokens a parameter: C = 6 N D = 120 N² FLOP.
+Models are multi-layer perceptrons, dense and trained with 20 tokens per parameter: C = 6 N D = 120 N² FLOP.
 """
 
 import math
@@ -23,31 +23,40 @@ from busbw.errors import UsageError
 Real = npt.NDArray[np.float64]
 
 HEADLINES: Final[dict[str, float]] = {"cliff": 2e28, "cliff with another network": 1e30, "wall": 2e31}
-"""FLOP that the authors state, in three months: abstract and https://epoch.ai/blog/data-movement-bottlenecks-scaling-past-1e28-flop."""
+"""FLOP stated by the authors for three months: abstract and
+https://epoch.ai/blog/data-movement-bottlenecks-scaling-past-1e28-flop.
+"""
 
 CLIFF: Final = 0.8
-"""Of the best utilisation."""
+"""Share of the best utilisation."""
 _DAY: Final = 86400.0
 _LOWEST, _HIGHEST, _STEP = 25.0, 36.0, 0.5
-"""Decades of FLOP that are searched."""
+"""Searched decades of FLOP."""
 _MOST_DOUBLINGS: Final = 8
-"""GPUs are at most 2^8 times as many as could do it at peak."""
+"""At most 2^8 times the GPUs that would suffice at peak are tried."""
 _LEAST: Final = 1e-20
-"""Of a constant; the most is 1e30, but for ``_MOST``: a node of so many has 66 ways to put groups into it."""
+"""Lower limit of a constant; the upper limit is 1e30, except for ``_MOST``. A node of 1024 GPUs has 66 ways to place
+groups.
+"""
 _MOST: Final = {"per_host": 1024, "batch_power": 4.0, "layers_power": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Everything that the limits depend on; rates in one direction and of one GPU.
+    """All inputs of the limits; rates are of one GPU in one direction.
 
-    flop_per_second, memory: of an H100 in 8 bits, 2e15 as the paper rounds it, and 3.35e12 B/s. element_bytes: 1.
-    inner, outer, per_host: rate within a node of so many GPUs (450e9 B/s), and between nodes (50e9 B/s).
-    passes: times that a byte of an all_reduce crosses a link: 2 by a ring, 1 where switches add.
-    kernel_seconds: start of a product (4.5 µs, A100). reduce_seconds: latency of an all_reduce (6.8 + 2·2·0.6 = 9.2 µs,
-    NCCL's tree in low latency); hop_seconds: more of it for each doubling of nodes, twice (0: none, as in the wall).
-    days: of training. batch_tokens, batch_power: B = 4e6 (C/1e25)^(1/6) tokens in a step. layers, layers_power: L =
-    0.088 N^0.27. tokens: 20 a parameter. widening: 4 times as wide inside a layer.
+    flop_per_second, memory: of an H100 in 8 bits, 2e15 as rounded by the paper, and 3.35e12 B/s.
+    element_bytes: 1.
+    inner, outer, per_host: rate within a node of ``per_host`` GPUs (450e9 B/s), and between nodes (50e9 B/s).
+    passes: times that a byte of an all_reduce crosses a link: 2 with a ring, 1 if switches reduce.
+    kernel_seconds: start of a product (4.5 µs, A100).
+    reduce_seconds: latency of an all_reduce (6.8 + 2·2·0.6 = 9.2 µs, NCCL's low-latency tree).
+    hop_seconds: added twice for each doubling of nodes (0: none, as in the wall).
+    days: duration of training.
+    batch_tokens, batch_power: B = 4e6 (C/1e25)^(1/6) tokens in a step.
+    layers, layers_power: L = 0.088 N^0.27.
+    tokens: per parameter, 20.
+    widening: inner width of a layer over its outer width, 4.
     """
 
     flop_per_second: float = 2e15
@@ -74,7 +83,7 @@ class Constants:
             value = getattr(self, name)
             least, most = 0.0 if name in may_be_zero else _LEAST, _MOST.get(name, 1e30)
             if not least <= value <= most:
-                raise UsageError(f"{name} {value!s:.30}: want a number from {least:g} to {most:g}", code="limits")
+                raise UsageError(f"{name} {value!s:.30}: expected a number from {least:g} to {most:g}", code="limits")
 
     @property
     def layer_seconds(self) -> float:
@@ -83,20 +92,21 @@ class Constants:
 
     @property
     def least_tokens(self) -> float:
-        """Tokens of a rank's micro-batch below which reading weights takes longer than products: H w/(2 W) (333 tokens
-        with 2e15 and 3e12; the paper's section on memory by Sevilla et al., note 94).
+        """Tokens of a rank's micro-batch below which reading weights takes longer than products: H w/(2 W).
+
+        333 tokens with 2e15 and 3e12; the paper's section on memory by Sevilla et al., note 94.
         """
         return self.flop_per_second * self.element_bytes / (2 * self.memory)
 
     def shape(self, flop: float) -> tuple[float, float, float, float]:
-        """Parameters N, tokens D, tokens of a step B and layers L of a training of so many FLOP."""
+        """Parameters N, tokens D, tokens of a step B and layers L of a training of ``flop``."""
         parameters = (flop / (6 * self.tokens)) ** 0.5
         batch = self.batch_tokens * (flop / 1e25) ** self.batch_power
         return parameters, self.tokens * parameters, batch, self.layers * parameters**self.layers_power
 
 
 def wall(constants: Constants) -> float:
-    """FLOP beyond which latency alone takes longer than the time there is: T = t_L L D/B, solved for N, C = 120 N²."""
+    """FLOP above which latency alone exceeds the available time: T = t_L L D/B, solved for N, with C = 120 N²."""
     c = constants
     per_flop = 6 * c.tokens
     steps = c.tokens / (c.batch_tokens * (per_flop / 1e25) ** c.batch_power)  # D/B over N^(1 − 2 power)
@@ -109,7 +119,7 @@ def wall(constants: Constants) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """The best way to do ``flop`` in time: share of peak, and how. All None and 0 where there is none."""
+    """The best way to train ``flop`` in time: its share of peak, and its layout. All 0 if there is none."""
 
     flop: float
     share: float
@@ -121,13 +131,14 @@ class Utilisation:
 
 
 def utilisation(flop: float, constants: Constants) -> Utilisation:
-    """The best of all powers of two of pp, of both tensor degrees, dp and micro-batches, and of ways to put groups into
-    nodes.
+    """The best of all powers of two for pp, both tensor degrees, dp and micro-batches, and of all placements of groups
+    in nodes.
 
-    A step takes (m L/p + p − 1) · max(products, memory, network) + L t_L: 6 N' q FLOP a layer and micro-batch of q
-    tokens for a rank's N' parameters, 4 N' elements of memory (weights read twice, gradients read and written), and
-    all_reduces of (f d/t_h) q over t_r and (d/t_r) q over t_h forward and again backward, with N' over dp once a step.
-    A group within a node has the rate inside; one that leaves it, the rate between nodes.
+    A step takes (m L/p + p − 1) · max(products, memory, network) + L t_L. For a layer and a micro-batch of q tokens, a
+    rank with N' parameters computes 6 N' q FLOP and moves 4 N' elements of memory (weights read twice, gradients read
+    and written). It takes part in all_reduces of (f d/t_h) q over t_r and (d/t_r) q over t_h, forward and again
+    backward, and of N' over dp once a step. A group within a node has the inner rate; one that leaves it, the outer
+    rate.
     """
     c = constants
     parameters, tokens, batch, layers = c.shape(flop)
@@ -167,8 +178,10 @@ def utilisation(flop: float, constants: Constants) -> Utilisation:
 
 
 def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:
-    """GPUs, pp, both tensor degrees, dp and micro-batches: all powers of two that belong together, pp at most m and L,
-    a micro-batch of a token or more, and inner tensor degrees of 1/2 to 16 times the outer ones (the optimum is 4).
+    """GPUs, pp, both tensor degrees, dp and micro-batches: all consistent powers of two.
+
+    pp is at most m and L, a micro-batch has at least one token, and inner tensor degrees are 1/2 to 16 times the outer
+    ones (the optimum is 4).
     """
 
     def powers(count: int) -> Real:
@@ -185,7 +198,7 @@ def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:
 
 
 def _placements(per_host: int, outer: Real, inner: Real, dp: Real) -> Iterator[tuple[Real, Real, Real]]:
-    """How many ranks of each group a node holds: tensor groups in all ways of powers of two, data groups the rest."""
+    """Ranks of each group on one node: tensor groups in all powers of two, data groups fill the rest."""
     doublings = max(0, int(np.log2(per_host)))
     for first in range(doublings + 1):
         for second in range(doublings + 1 - first):
@@ -195,8 +208,12 @@ def _placements(per_host: int, outer: Real, inner: Real, dp: Real) -> Iterator[t
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """FLOP at which utilisation falls below 80 % of its ``best``, from which on nothing is done in time, and at which
-    latency alone ends it, for a network called ``name``. None: beyond what was searched.
+    """Limits for a network or change called ``name``, in FLOP; None: beyond the searched range.
+
+    best: the best utilisation.
+    cliff: utilisation falls below 80 % of ``best``.
+    infeasible: no layout finishes in time.
+    wall: latency alone takes too long.
     """
 
     name: str
@@ -208,7 +225,9 @@ class Limits:
 
 @lru_cache(maxsize=64)
 def curve(constants: Constants) -> tuple[Utilisation, ...]:
-    """The best utilisation every half decade, from the first that is worth a GPU until nothing is done in time."""
+    """The best utilisation every half decade, from the first that needs at least one GPU until nothing finishes in
+    time.
+    """
     found: list[Utilisation] = []
     for decade in np.arange(_LOWEST, _HIGHEST + _STEP, _STEP):
         found.append(utilisation(float(10**decade), constants))
@@ -218,7 +237,7 @@ def curve(constants: Constants) -> tuple[Utilisation, ...]:
 
 
 def limits(name: str, constants: Constants) -> Limits:
-    """All of them; the last crossing of the curve is searched between its two points, to a 16th of their distance."""
+    """All limits; the last crossing is searched between its two points, to 1/16 of their distance."""
     points = curve(constants)
     best = max(one.share for one in points)
     found = [_last(points, least, constants) for least in (CLIFF * best, 0.0)]
@@ -226,7 +245,7 @@ def limits(name: str, constants: Constants) -> Limits:
 
 
 def _last(points: tuple[Utilisation, ...], least: float, constants: Constants) -> float | None:
-    """The FLOP above which the share never exceeds ``least`` again."""
+    """The FLOP above which the share stays at or below ``least``."""
     above = [number for number, one in enumerate(points) if one.share > least]
     if not above or above[-1] == len(points) - 1:
         return None
@@ -241,14 +260,14 @@ def _last(points: tuple[Utilisation, ...], least: float, constants: Constants) -
 
 
 def variants(constants: Constants) -> dict[str, Constants]:
-    """What moves the limits: one thing changed at a time, and what no network could better."""
+    """Changes that move the limits: one at a time, and bounds for any network."""
     c = constants
     free = replace(c, inner=1e30, outer=1e30)
     return {
         "as described": c,
         "rate between nodes × 4": replace(c, outer=4 * c.outer),
         "nodes of 64 GPUs": replace(c, per_host=64),
-        "switches that add": replace(c, passes=1.0),
+        "switches that reduce": replace(c, passes=1.0),
         "another network: infinite rates": free,
         "and infinite memory rate": replace(free, memory=1e30),
         "latency / 4": replace(

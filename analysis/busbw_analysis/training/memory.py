@@ -1,8 +1,8 @@
-"""What a rank keeps in memory while it trains: weights, gradients, optimizer, activations, buffers; and checkpoints.
+"""Memory of a rank in training: weights, gradients, optimizer, activations, buffers; and checkpoints.
 
 Parameters: Rajbhandari et al. 2020 (https://arxiv.org/abs/1910.02054), section 3 and figure 1. Activations: Korthikanti
 et al. 2022 (https://arxiv.org/abs/2205.05198), section 4, whose model (four times as wide inside, as many heads of keys
-as of queries, dropout, 2 bytes) gives s b h (34 + 5 a s/h) a layer; here the same tensors are added up for any model.
+as of queries, dropout, 2 bytes) gives s b h (34 + 5 a s/h) per layer; here the same tensors are summed for any model.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ Optimizer = Literal["adam", "momentum", "sgd"]
 Kernels = Literal["scores", "flash", "eager"]
 
 _STATES: Final[dict[str, int]] = {"adam": 2, "momentum": 1, "sgd": 0}
-"""Numbers in float32 that an optimizer keeps of each parameter, beside a float32 copy of narrower weights."""
+"""float32 numbers that an optimizer keeps per parameter, in addition to a float32 copy of narrower weights."""
 _WIDE: Final = 4
 
 CHECKPOINT_BYTES: Final = (14, 12, 2)
-"""Bytes of a parameter: 16-bit weights with copy and both states of Adam, the copy and states alone, the weights."""
+"""Bytes per parameter: 16-bit weights with copy and both Adam states, the copy and states alone, the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerParameter:
-    """Bytes of a parameter on a rank, on average, of a group of n: weights, gradients and optimizer by zero stage."""
+    """Mean bytes per parameter on a rank of a group of n: weights, gradients and optimizer, depending on zero."""
 
     weights: float
     gradients: float
@@ -41,8 +41,10 @@ class PerParameter:
 
 
 def per_parameter(width: int, gradient: int, optimizer: Optimizer, zero: int, ranks: int) -> PerParameter:
-    """Bytes of one parameter. Weights of 2 bytes have a float32 copy, which the optimizer is counted with: Adam 12,
-    momentum 8, plain descent 4 (section 3.1). Gradients of float32 make 18 of 16.
+    """Bytes of one parameter. The float32 copy of 2-byte weights counts as optimizer: Adam 12, momentum 8, plain
+    descent 4.
+
+    See section 3.1. Gradients in float32 make 18 of 16.
     """
     states = _WIDE * (_STATES[optimizer] + (width < _WIDE))
     return PerParameter(
@@ -52,7 +54,11 @@ def per_parameter(width: int, gradient: int, optimizer: Optimizer, zero: int, ra
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one rank of a pipeline stage; ``activations`` of all micro-batches that are under way."""
+    """Bytes on one rank of a pipeline stage.
+
+    activations: of all micro-batches in flight.
+    under_way: number of micro-batches in flight.
+    """
 
     stage: int
     weights: float
@@ -64,23 +70,26 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
 def memory(step: Step, optimizer: Optimizer = "adam", kernels: Kernels | None = None) -> Memory:
-    """Of the rank that needs most; of stages of a kind the first has most under way. ``kernels``: attention keeps its
-    scores, or recomputes them block by block (flash), or does so while norms and gates are single operations, as in
-    torch without a compiler (eager). By default scores for models with dropout, whose training was described so, and
-    flash for others.
+    """Memory of the rank that needs most; among equal stages the first has most in flight.
+
+    kernels: how attention and norms keep activations. scores: attention keeps its scores. flash: it recomputes them
+    block by block. eager: as flash, with norms and gates as single operations, like torch without a compiler. Default:
+    scores for models with dropout, whose training was described that way, flash for others.
     """
     chosen: Kernels = ("scores" if step.model.dropout else "flash") if kernels is None else kernels
     return max((_of_stage(step, stage, optimizer, chosen) for stage in step.kinds), key=lambda one: one.total)
 
 
 def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) -> Memory:
-    """Without resharding a rank has whole weights beside its part of them; where only the last micro-batch reduces
-    gradients, they are whole until then.
+    """Memory of a rank of a stage.
+
+    Without resharding, a rank has whole weights beside its part. If only the last micro-batch reduces gradients, they
+    are whole until then.
     """
     layout, width = step.layout, step.model.width_bytes
     weights = gradients = states = 0.0
@@ -93,19 +102,20 @@ def _of_stage(step: Step, stage: int, optimizer: Optimizer, kernels: Kernels) ->
     kept = count * sum(_kept_layers(step, stage, kernels)) + _ends(step, stage, count, kernels)
     if kernels == "eager" and layout.pp > 1:
         given = _given(step, stage, count)
-        kept = max(kept + given, 2 * given)  # behind a step the last stage joins what it gave
+        kept = max(kept + given, 2 * given)  # after a step the last stage joins its outputs
     return Memory(stage, weights, gradients, states, kept, _buffers(step, stage, kernels), count)
 
 
 def _late(layout: Layout) -> bool:
-    """Whether gradients are added up over several micro-batches before they are reduced."""
+    """Whether gradients accumulate over several micro-batches before they are reduced."""
     return layout.reduces < layout.micro_batches
 
 
 def under_way(layout: Layout, stage: int) -> float:
-    """Micro-batches whose activations a stage keeps at once, in units of all its layers: m with GPipe, min(m, p − r)
-    with 1F1B, and interleaved 2(p − r − 1) + (v − 1) p + 1 of v parts, so that the first stage keeps 1 + (p−1)/(p v)
-    times as much as without (arXiv:2205.05198, section 4.2.3; arXiv:2104.04473, section 2.2).
+    """Micro-batches with activations on a stage at the same time, in units of all its layers.
+
+    m with GPipe, min(m, p − r) with 1F1B. Interleaved: 2(p − r − 1) + (v − 1) p + 1 of v parts, so that the first stage
+    keeps 1 + (p−1)/(p v) times as much as without (arXiv:2205.05198, section 4.2.3; arXiv:2104.04473, section 2.2).
     """
     p, m, v = layout.pp, layout.micro_batches, layout.interleave
     if layout.schedule == "gpipe":
@@ -116,8 +126,10 @@ def under_way(layout: Layout, stage: int) -> float:
 
 
 def _kept_layers(step: Step, stage: int, kernels: Kernels) -> Iterator[float]:
-    """Bytes of one micro-batch in all layers of a stage: with everything recomputed only the input of a layer, 2 s b h
-    (arXiv:2205.05198, table 2), which sequence parallelism divides by t.
+    """Bytes of one micro-batch in all layers of a stage.
+
+    With full recomputation only the input of a layer, 2 s b h (arXiv:2205.05198, table 2), which sequence parallelism
+    divides by t.
     """
     dense, expert = step.layers_of(stage)
     for count, experts in ((dense, False), (expert, True)):
@@ -130,13 +142,14 @@ def _kept_layers(step: Step, stage: int, kernels: Kernels) -> Iterator[float]:
 def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     """Bytes that one layer keeps of one micro-batch on one rank for its backward pass.
 
-    Split over tensor ranks: queries, keys, values, what attention gives, scores, and the inside of the feed-forward
+    Split over tensor ranks: queries, keys, values, the output of attention, scores, and the inside of the feed-forward
     network. Whole on each, unless sequence parallelism splits them: the inputs of norms, of attention and of the
-    feed-forward network, masks of dropout: s b h (10 + 24/t + 5 a s/(h t)) without, (34 + 5 a s/h)/t with it (sections
-    4.1, 4.2). Selective recomputation leaves the scores out (section 5). A gated network keeps two inner tensors
-    and their product. Single operations keep as well, each as what its derivative needs: the gate's activation, what
-    an RMS norm gives before its weight, keys and values repeated for all heads, and attention's output in order of
-    tokens; and with sequence parallelism what is gathered, where it is not gathered again.
+    feed-forward network, and masks of dropout. This gives s b h (10 + 24/t + 5 a s/(h t)) without and (34 + 5 a s/h)/t
+    with sequence parallelism (sections 4.1, 4.2). Selective recomputation omits the scores (section 5).
+
+    A gated network keeps two inner tensors and their product. Single operations also keep what their derivatives need:
+    the gate's activation, the output of an RMS norm before its weight, keys and values repeated for all heads, and
+    attention's output in order of tokens; and with sequence parallelism gathered inputs that are not gathered again.
     """
     layout, model = step.layout, step.model
     width, tokens, h = model.width_bytes, step.tokens, model.hidden
@@ -153,7 +166,7 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
         elif kernels != "scores":
             split += 4.0 * tokens * model.heads
         if kernels == "eager" and model.kv_rank:
-            # Values that are not as wide as keys have no joined kernel on a processor: scores are kept.
+            # On CPUs there is no fused kernel for values narrower or wider than keys: scores are kept.
             unequal = model.key_dim != model.head_value_dim
             split += pairs * width * (unequal and layout.recompute != "selective")
             whole += width * tokens * (h + model.q_rank + model.kv_rank + model.rope_dim)
@@ -167,7 +180,7 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
     if experts:
         routed = tokens * model.top_k * step.imbalance
         split += width * inner * model.expert_ffn * (routed + tokens * model.shared_experts)
-        # What goes into experts and comes out; torch keeps the weighed results, too.
+        # Inputs and outputs of experts; torch also keeps the weighted results.
         whole += width * routed * h * (3 if kernels == "eager" else 2) + _WIDE * tokens * model.experts
     else:
         split += width * inner * model.ffn * tokens
@@ -178,9 +191,11 @@ def layer_bytes(step: Step, kernels: Kernels, *, experts: bool) -> float:
 
 
 def _ends(step: Step, stage: int, count: float, kernels: Kernels) -> float:
-    """What the ends keep: a mask of dropout behind the embedding for each micro-batch under way; the inputs of the last
-    norm and of the head, and logits in float32, 4 s b h (1 + V/h)/t for one micro-batch (section 4.3). With single
-    operations a loss over divided logits keeps four tensors of them (torch's ``loss_parallel``).
+    """Memory of the first and last stage outside the layers.
+
+    First: a mask of dropout after the embedding for each micro-batch in flight. Last: the inputs of the last norm and
+    of the head, and logits in float32, 4 s b h (1 + V/h)/t for one micro-batch (section 4.3). With single operations a
+    loss over divided logits keeps four tensors of them (torch's ``loss_parallel``).
     """
     layout, model = step.layout, step.model
     split = layout.tp if layout.sequence_parallel else 1
@@ -194,7 +209,7 @@ def _ends(step: Step, stage: int, count: float, kernels: Kernels) -> float:
 
 
 def _given(step: Step, stage: int, count: float) -> float:
-    """What torch's ``PipelineStage`` keeps of what a stage gave: of micro-batches under way, the last stage of all."""
+    """Outputs of a stage kept by torch's ``PipelineStage``: of micro-batches in flight, on the last stage of all."""
     model, layout = step.model, step.layout
     last = stage == layout.pp - 1
     width = -(-model.vocabulary // layout.tp) if last and model.vocabulary else model.hidden
@@ -202,11 +217,12 @@ def _given(step: Step, stage: int, count: float) -> float:
 
 
 def _buffers(step: Step, stage: int, kernels: Kernels) -> float:
-    """What lives for a moment: with zero 3 the weights of two units, one at work and one on its way, and the gradients
-    of one before they are divided (arXiv:2304.11277, section 3.4), where they are not kept whole; with everything
-    recomputed the activations of a layer. Single operations make the gradient of a matrix before it is added to that of
-    earlier micro-batches or of its unit, and with zero 1 a rank's shares of gradients and new weights are tensors of
-    their own.
+    """Short-lived buffers.
+
+    With zero 3 the weights of two units, one in use and one being gathered, and the gradients of one before they are
+    divided (arXiv:2304.11277, section 3.4), unless they are kept whole. With full recomputation the activations of a
+    layer. Single operations compute the gradient of a matrix before adding it to that of earlier micro-batches or of
+    its unit, and with zero 1 a rank's shares of gradients and new weights are separate tensors.
     """
     layout, units = step.layout, step.units(stage)
     total = 0.0
@@ -234,19 +250,20 @@ def _largest_matrix(step: Step, stage: int) -> float:
 
 
 def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
-    """Parameters of what is gathered at once: experts with the layer around them."""
+    """Parameters that are gathered together: experts with the layer around them."""
     experts = sum(unit.parameters for unit in units if unit.name == "experts")
     around = {"layers around experts": experts}
     return [unit.parameters + around.get(unit.name, 0) for unit in units if unit.name != "experts"]
 
 
-# --- what fits -----------------------------------------------------------------------------------------------------
+# --- layouts that fit ----------------------------------------------------------------------------------------------
 
 
 def what_fits(step: Step, room: float, optimizer: Optimizer, kernels: Kernels | None) -> Step:
-    """The same step in another layout on as many GPUs that needs at most ``room`` bytes; the least change first: zero,
-    then recomputation, then degrees up to 64 with sequence parallelism. Raises AnalysisError (never-fits) where there
-    is none, with how many GPUs hold parameters alone.
+    """The same step in another layout on the same number of GPUs that needs at most ``room`` bytes.
+
+    The smallest change is preferred: zero, then recomputation, then degrees up to 64 with sequence parallelism. Raises
+    AnalysisError (never-fits) if there is none, with the number of GPUs that hold the parameters alone.
     """
     for changed in _changes(step):
         if memory(changed, optimizer, kernels).total <= room:
@@ -270,12 +287,12 @@ def _changes(step: Step) -> Iterator[Step]:
         if step.batch % layout.dp:
             continue
         made = replace(layout, sequence_parallel=layout.tp > 1, micro_batches=step.batch // layout.dp)
-        with suppress(UsageError):  # a sequence that cp does not divide
+        with suppress(UsageError):  # cp may not divide the sequence
             yield replace(step, layout=made, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
 
 
 def least_gpus(step: Step, room: float, optimizer: Optimizer = "adam") -> str:
-    """On how many GPUs of ``room`` bytes there is place for all parameters, in words: no layout needs fewer."""
+    """The number of GPUs of ``room`` bytes that can hold all parameters, in words: a lower bound for any layout."""
     bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1).total
     least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
-    return f"weights, gradients and optimizer alone, {bytes_:g} B a parameter, want {least} GPUs or more"
+    return f"weights, gradients and optimizer alone, {bytes_:g} B per parameter, need {least} GPUs or more"

@@ -1,6 +1,4 @@
-"""Every layout of a model on so many GPUs that divides and fits, by the time of a step; what would change it; and how
-it scales.
-"""
+"""Rank all layouts of a model on a number of GPUs that divide the model and fit in memory; sensitivity and scaling."""
 
 import math
 from collections import Counter
@@ -24,16 +22,21 @@ SAID: Final = "TP > CP > PP > DP"
 _SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
 _PARTS: Final = (1, 2, 3, 4, 6, 8)
 _SMALL_BUBBLE: Final = 0.02
-"""Parts of a stage that are tried, and the share of a bubble below which no more are: they send more."""
+"""Interleaved parts of a stage to try; once the bubble is below this share, more parts are not tried, because they send
+more.
+"""
 _SEQUENCES: Final = (1, 2, 4)
-"""Sequences of a micro-batch that are tried."""
+"""Sequences per micro-batch to try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is planned: a model on ``gpus``, ``batch`` sequences of ``sequence`` tokens a step, with all that is not
-    tried as in ``like``. ``fixed``: degrees that are given. ``sequence_parallel``: wherever
-    tp is 2 or more. ``room``: bytes of a GPU (None: memory is not looked at).
+    """What to plan: a model on ``gpus`` GPUs, with ``batch`` sequences of ``sequence`` tokens per step.
+
+    like: all settings that are not searched.
+    fixed: degrees that the user gave.
+    sequence_parallel: use it wherever tp is 2 or more.
+    room: memory of a GPU in bytes; None: memory is not checked.
     """
 
     model: Model
@@ -50,20 +53,20 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A layout with the time of its step and what a rank keeps."""
+    """A layout with its step time and the memory of a rank."""
 
     step: Step
     memory: Memory
     time: StepTime
 
     def share_of_peak(self, flop_per_second: float, *, causal: bool) -> float:
-        """Model FLOP utilisation: what training needs, nothing computed twice, over what all GPUs could."""
+        """Model FLOP utilisation: FLOP that training needs, without recomputation, over the peak of all GPUs."""
         flop = flop_per_token(self.step.model, self.step.sequence, causal=causal) * self.step.batch * self.step.sequence
         return flop / (self.time.total * self.step.layout.gpus * flop_per_second)
 
     def ends(self, machine: Machine) -> tuple[float, float] | None:
-        """The interval of the step's time by those of its calls, all at their low or high end at once; None where one
-        has none, and without calls.
+        """The step time with all calls at the low or high end of their interval; None without calls or if an interval
+        is missing.
         """
         if not self.time.prices or any(one.low is None or one.high is None for one in self.time.prices):
             return None
@@ -72,20 +75,23 @@ class Planned:
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
-        """What of its calls lies outside of what was measured, the most frequent first."""
-        said = Counter(words for one in self.time.prices for words in one.extrapolated)
-        return tuple(words for words, _ in said.most_common())
+        """Which calls lie outside the measured range, and how; the most frequent first."""
+        counts = Counter(words for one in self.time.prices for words in one.extrapolated)
+        return tuple(words for words, _ in counts.most_common())
 
     @property
     def not_validated(self) -> int:
-        """Kinds of calls whose way of predicting has not held on what it had not seen."""
+        """Kinds of calls whose prediction failed validation on held-out data."""
         return sum(not one.validated for one in self.time.prices)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All layouts, the fastest first, one for each choice of degrees. ``tried``: steps that were timed; ``too_large``:
-    those that memory refused; ``refused``: why others have no time, with how many.
+    """All layouts, the fastest first, one for each choice of degrees.
+
+    tried: steps that were timed.
+    too_large: steps that do not fit in memory.
+    refused: reasons why other steps have no time, with their counts.
     """
 
     layouts: tuple[Planned, ...]
@@ -95,7 +101,7 @@ class Plan:
 
 
 class _Search:
-    """What a plan has found so far: of every choice of degrees the fastest, and of all steps that with least memory."""
+    """Results of a search so far: the fastest step for every choice of degrees, and the step with least memory."""
 
     def __init__(self, wanted: Wanted, machine: Machine) -> None:
         self.wanted, self.machine = wanted, machine
@@ -106,7 +112,7 @@ class _Search:
         self.smallest: Step | None = None
 
     def among(self, choices: Sequence[Step]) -> None:
-        """Time steps that need less and less memory, and more and more time: nearly always the first that fits."""
+        """Time ``choices``, from most to least memory and least to most time: usually only the first that fits."""
         least = memory(choices[-1], kernels=self.wanted.kernels)
         room = math.inf if self.wanted.room is None else self.wanted.room
         if self.least is None or least.total < self.least.total:
@@ -130,11 +136,11 @@ class _Search:
             if key not in self.best or found.time.total < self.best[key].time.total:
                 self.best[key] = found
             if layout.zero == 1 or (layout.zero == 0 and layout.replicas == 1):
-                return  # more zero sends more, and the optimizer has no less to do; more recomputation computes more
+                return  # more zero sends more without saving work; more recomputation computes more
 
 
 def plan(wanted: Wanted, machine: Machine) -> Plan:
-    """Time every layout. Raises UsageError when none divides, AnalysisError when none fits or none has a price."""
+    """Time every layout. Raises UsageError if none divides the model, AnalysisError if none fits or has a price."""
     search = _Search(wanted, machine)
     for choices in _choices(wanted, machine.per_host):
         search.among(choices)
@@ -143,19 +149,20 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
         fixed = ", ".join(f"{name} {value}" for name, value in wanted.fixed.items())
         raise UsageError(
             f"no layout of {what}{f' with {fixed}' if fixed else ''} divides its layers, heads, and a batch of "
-            f"{wanted.batch} sequences of {wanted.sequence}; want {_what_divides(wanted)}",
+            f"{wanted.batch} sequences of {wanted.sequence}; use {_what_divides(wanted)}",
             code="divides",
         )
     if not search.best and search.refused:
         raise AnalysisError(
-            f"no layout of {what} has a time: {next(iter(search.refused))}; --network or --nic says what runs do not",
+            f"no layout of {what} can be timed: {next(iter(search.refused))}; give the missing rates by --network or "
+            "--nic",
             code="no-price",
         )
     if not search.best:
         degrees = ", ".join(f"{name} {getattr(search.smallest.layout, name)}" for name in DIMENSIONS)
         room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (wanted.room or 0.0, search.least.total))
         raise AnalysisError(
-            f"no layout of {what} fits {room}; the least, {least}, has {degrees}; want more GPUs, or more memory: "
+            f"no layout of {what} fits {room}; the least, {least}, has {degrees}; use more GPUs, or more memory: "
             f"{least_gpus(search.smallest, wanted.room or 0.0)}",
             code="never-fits",
         )
@@ -164,17 +171,17 @@ def plan(wanted: Wanted, machine: Machine) -> Plan:
 
 
 def _what_divides(wanted: Wanted) -> str:
-    """The degrees that there are in place of one that is fixed and that no layout has, else another batch."""
-    made = list(_dividing(wanted))
+    """Values that divide, for a fixed degree that no layout has; else another batch."""
+    possible = list(_dividing(wanted))
     for name in DIMENSIONS:
-        there = {getattr(one, name) for one in made}
-        if there and wanted.fixed.get(name, min(there)) not in there:
-            return f"{name} of {', '.join(map(str, sorted(there)))}"
+        degrees = {getattr(one, name) for one in possible}
+        if degrees and wanted.fixed.get(name, min(degrees)) not in degrees:
+            return f"{name} of {', '.join(map(str, sorted(degrees)))}"
     sequences = wanted.fixed.get("micro_batch")
-    dividing = {one for layout in made for one in divisors(wanted.batch // layout.dp)}
+    dividing = {one for layout in possible for one in divisors(wanted.batch // layout.dp)}
     if sequences is not None and dividing and sequences not in dividing:
         return f"micro-batch of {', '.join(map(str, sorted(dividing)[:24]))}"
-    return f"another --batch ({wanted.gpus}), or other degrees, whose product is {wanted.gpus}"
+    return f"another --batch ({wanted.gpus}), or other degrees with the product {wanted.gpus}"
 
 
 def _dividing(wanted: Wanted) -> Iterator[Layout]:
@@ -185,8 +192,9 @@ def _dividing(wanted: Wanted) -> Iterator[Layout]:
 
 
 def _choices(wanted: Wanted, per_host: int) -> Iterator[list[Step]]:
-    """For every choice of degrees, micro-batch and parts of a stage: the steps with more and more of recomputation and
-    zero, which need less and less memory.
+    """Steps for every choice of degrees, micro-batch and interleaved parts.
+
+    Each list has more and more recomputation and zero, and needs less and less memory.
     """
     fixed = {name: value for name, value in wanted.fixed.items() if name in DIMENSIONS}
     for layout in _dividing(wanted):
@@ -212,17 +220,17 @@ def _steps(wanted: Wanted, layout: Layout, per_host: int, micro_batches: int, pa
         return
     stages: tuple[Recompute, ...] = ("none", "full") if wanted.like.recompute == "none" else (wanted.like.recompute,)
     split = wanted.sequence_parallel and layout.tp > 1 and wanted.sequence % (layout.tp * layout.cp) == 0
-    limited = layout.ep % max(1, per_host // layout.tp) == 0  # else hosts have parts of groups
+    limited = layout.ep % max(1, per_host // layout.tp) == 0  # else a host would have a part of a group
     uneven, hosts = model.layers % (pp * parts) > 0, per_host if limited else None
     made = replace(layout, micro_batches=micro_batches, interleave=parts, sequence_parallel=split, uneven=uneven)
     for recompute, zero in product(stages, _given(wanted.fixed.get("zero"), (0, 1, 2, 3))):
-        sync = "every" if zero == 2 else wanted.like.sync  # or gradients are whole until the last micro-batch
+        sync = "every" if zero == 2 else wanted.like.sync  # otherwise gradients stay whole until the last micro-batch
         with suppress(UsageError):
             one = replace(made, zero=zero, sync=sync, recompute=recompute)
             yield Step(model, one, wanted.batch, wanted.sequence, wanted.gradients, 1.0, hosts, model.nodes_per_token)
 
 
-# --- what would change it ------------------------------------------------------------------------------------------
+# --- sensitivity ---------------------------------------------------------------------------------------------------
 
 
 SCENARIOS: Final = (
@@ -230,40 +238,41 @@ SCENARIOS: Final = (
     Scenario("twice the rate inside hosts", inside=2.0),
     Scenario("half the latency", latency=0.5),
     Scenario("twice the compute", compute=2.0),
-    Scenario("everything hidden that can be", overlap=1.0),
-    Scenario("nothing hidden", overlap=0.0),
+    Scenario("all possible overlap", overlap=1.0),
+    Scenario("no overlap", overlap=0.0),
 )
 
 
 def sensitivity(planned: Planned, machine: Machine) -> dict[str, float]:
-    """By what share the step would be longer (negative: shorter) in the same layout, with one thing changed."""
+    """Relative change of the step time in the same layout if one property of the machine changes."""
     now = planned.time.total
     return {one.name: step_time(planned.step, machine, one).total / now - 1 for one in SCENARIOS}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The dimensions of a layout by one measure, the most first. ``holds``: whether that is as is often said."""
+    """The dimensions of a layout, sorted by one measure.
+
+    holds: whether the order agrees with the common rule.
+    """
 
     by: str
     values: Mapping[Dimension, float]
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """All, the most first."""
+        """All dimensions, the largest first."""
         return tuple(sorted(self.values, key=lambda one: -self.values[one]))
 
     @property
     def holds(self) -> bool | None:
-        """Whether TP > CP > PP > DP is so for those that there are; None for fewer than two."""
-        there = [self.values[one] for one in _SAID_ORDER if one in self.values]
-        return None if len(there) < 2 else all(one > other for one, other in pairwise(there))
+        """Whether TP > CP > PP > DP holds for the dimensions used; None for fewer than two."""
+        ordered = [self.values[one] for one in _SAID_ORDER if one in self.values]
+        return None if len(ordered) < 2 else all(one > other for one, other in pairwise(ordered))
 
 
 def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
-    """The dimensions of a layout that it uses by bytes, messages, exposed time, and by how much longer the step gets
-    when the latency of a dimension doubles.
-    """
+    """The dimensions that a layout uses, by bytes, messages, exposed time, and the cost of twice the latency."""
     step = planned.step
     rows = traffic(step)
     used = [one for one in _SAID_ORDER if sent(rows, one)]
@@ -279,7 +288,7 @@ def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
 
 
 def with_most_dimensions(found: Plan) -> Planned:
-    """The fastest layout of those that use most of tp, cp, pp and dp: rules on their order speak of nothing else."""
+    """The fastest layout among those that use most of tp, cp, pp and dp, because rules on their order need several."""
 
     def used(one: Planned) -> int:
         return sum(getattr(one.step.layout, name) > 1 for name in _SAID_ORDER)
@@ -287,13 +296,14 @@ def with_most_dimensions(found: Plan) -> Planned:
     return max(found.layouts, key=lambda one: (used(one), -one.time.total))
 
 
-# --- how it scales -------------------------------------------------------------------------------------------------
+# --- scaling -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """The same degrees but dp on other numbers of GPUs. ``points``: (GPUs, step). ``takes_over``: the fewest GPUs on
-    which exposed communication takes longer than computation; None: on none up to the most that were tried.
+    """The same degrees except dp on other numbers of GPUs.
+
+    points: (GPUs, step time).
     """
 
     kind: str
@@ -301,16 +311,17 @@ class Scaled:
 
     @property
     def takes_over(self) -> int | None:
-        """See above."""
+        """The fewest GPUs for which exposed communication takes longer than computation; None if there are none."""
         return next((gpus for gpus, time in self.points if time.communication > time.compute), None)
 
 
 def scaling(
     planned: Planned, machine: Machine, room: float | None = None, kernels: Kernels | None = None
 ) -> tuple[Scaled, Scaled]:
-    """Weak scaling, where the batch grows with the GPUs, and strong scaling, where it stays and micro-batches get fewer
-    until there is one, and then each sequence is split over more ranks (cp); up to 65,536 GPUs, by doubling from one
-    replica. Steps that need more than ``room`` bytes are left out (None: memory is not looked at).
+    """Weak scaling, where the batch grows with the GPUs, and strong scaling, where it is fixed.
+
+    GPUs double from one replica to 65,536. In strong scaling, micro-batches decrease to one; then cp splits each
+    sequence over more ranks. Steps that need more than ``room`` bytes are left out (None: memory is not checked).
     """
     step, layout = planned.step, planned.step.layout
     one_replica = layout.tp * layout.pp * layout.cp
@@ -330,7 +341,7 @@ def scaling(
 
 
 def _of_one_batch(step: Step, replicas: Sequence[int]) -> Iterator[Layout]:
-    """Layouts on more and more GPUs for the batch as it is: fewer micro-batches, then more cp."""
+    """Layouts on more and more GPUs for a fixed batch: fewer micro-batches, then more cp."""
     last: Layout | None = None
     for dp in replicas:
         whole, left = divmod(step.batch, dp * step.micro_batch)
@@ -344,5 +355,5 @@ def _of_one_batch(step: Step, replicas: Sequence[int]) -> Iterator[Layout]:
 
 
 def dimensions_used(found: Sequence[Planned]) -> tuple[Dimension, ...]:
-    """Those that expose anything in any of these layouts."""
+    """Dimensions with exposed communication in any of these layouts."""
     return tuple(one for one in DIMENSIONS if any(each.time.exposed.get(one) for each in found))

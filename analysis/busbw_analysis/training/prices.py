@@ -1,7 +1,7 @@
-"""What a call of a collective takes: by a network that is described, or by what a run has measured.
+"""The time of a collective call: from a described network, or from a run's measurements.
 
-A price is the time of one call of a group while all groups like it have theirs, split into what latency and what moving
-bytes takes, so that a plan can ask for another network.
+A price is the time of one call of a group while all similar groups make theirs. It is split into latency and moving
+bytes, so that a plan can vary the network.
 """
 
 from bisect import bisect_left
@@ -28,7 +28,7 @@ from busbw_analysis.training.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks of a group, the hosts that they are on, and how many groups like it share each host."""
+    """Ranks of a group, the hosts that they are on, and the number of similar groups on each host (``at_once``)."""
 
     ranks: int
     hosts: int
@@ -36,13 +36,15 @@ class Group:
 
     @property
     def each(self) -> int:
-        """Ranks of it on a host."""
+        """Ranks of the group per host."""
         return -(-self.ranks // self.hosts)
 
 
 def group_of(layout: Layout, row: Traffic, per_host: int) -> Group:
-    """Where the ranks of a group are. They are numbered tp first, then cp, ep, dp and pp, as by Megatron
-    (arXiv:2104.04473, section 3.2), and hosts are filled one after the other.
+    """The placement of a group's ranks.
+
+    Ranks are numbered tp first, then cp, ep, dp and pp, as in Megatron (arXiv:2104.04473, section 3.2), and hosts are
+    filled in turn.
     """
     per_host = min(per_host, layout.gpus)
     stride = layout.tp
@@ -50,7 +52,7 @@ def group_of(layout: Layout, row: Traffic, per_host: int) -> Group:
         stride = 1
     elif row.dimension == "pp":
         stride = layout.tp * layout.replicas
-        if stride * layout.pp > per_host:  # some neighbours are on two hosts, and the others wait for those
+        if stride * layout.pp > per_host:  # some neighbours are on different hosts, and the others wait for them
             return Group(row.ranks, row.ranks, per_host)
     elif row.dimension == "dp" and row.what.endswith("experts"):
         stride = layout.tp * layout.ep
@@ -66,10 +68,15 @@ def group_of(layout: Layout, row: Traffic, per_host: int) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Seconds of a call: ``latency`` is there for the smallest size, too, ``moving`` grows with it. ``far``: between
-    hosts. ``low`` and ``high``: ends of the 95 % interval of both together. ``origin``: what it rests on.
-    ``extrapolated``: what of it lies outside of what was measured; ``validated``: whether the same way of predicting
-    held on what it had not seen.
+    """Seconds of a call.
+
+    latency: the part that the smallest size also has.
+    moving: the part that grows with the size.
+    far: between hosts.
+    low, high: ends of the 95 % interval of both parts together.
+    origin: what the price is based on.
+    extrapolated: in which respects it lies outside the measured range.
+    validated: whether the same prediction passed validation on held-out data.
     """
 
     latency: float
@@ -83,31 +90,31 @@ class Price:
 
     @property
     def seconds(self) -> float:
-        """Both parts."""
+        """Both parts together."""
         return self.latency + self.moving
 
 
 class Prices(Protocol):
-    """Where prices are from."""
+    """A source of prices."""
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
-        """Of one call. Raises AnalysisError where nothing tells."""
+        """The price of one call. Raises AnalysisError if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """By the rates and delays of a GPU: of a ring and a tree the faster one, each with the bytes of a ring.
+    """Prices from the rates and delays of a GPU: the faster of a ring and a tree, both with the bytes of a ring.
 
-    A group that has several ranks on a host uses the cards of all of them. ring: one delay for each hop on the way
-    through all ranks, all_reduce twice; tree: one for each doubling of hosts, and of ranks on one. An all_to_all is
-    pairwise, and what goes to other hosts has a rank's own card.
+    A group with several ranks on a host uses the cards of all of them. Ring: one delay per hop through all ranks, twice
+    for all_reduce. Tree: one delay per doubling of hosts, and of ranks on one. An all_to_all is pairwise, and its
+    traffic to other hosts uses each rank's own card.
     """
 
     rates: Rates
     origin: str = "the network as described"
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
-        """Of one call; no interval."""
+        """The price of one call, without an interval."""
         rates, far = self.rates, group.hosts > 1
         if op == "send_recv":
             delay, rate = (rates.outer_delay, rates.outer) if far else (rates.inner_delay, rates.inner)
@@ -126,14 +133,17 @@ class Described:
 
 
 _SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
-"""Sizes that a run's fits are asked for; between two of them time is taken as a line."""
+"""Sizes at which a run's fits are evaluated; between two of them time is interpolated linearly."""
 _INSTEAD: Final = {"all_to_all_v": "all_to_all"}
-"""What tells of an op that was not measured."""
+"""Substitutes for ops that were not measured."""
 
 
 class Measured:
-    """By the fits of runs. ``shared``: ranks of a host share its card and memory, so that groups at once take as long
-    as one with all of their bytes; by default where ranks are on processors. ``otherwise``: for what runs do not tell.
+    """Prices from the fits of runs.
+
+    otherwise: used for calls that the runs do not cover.
+    shared: ranks of a host share its card and memory, so that concurrent groups take as long as one with all of their
+    bytes; default for ranks on CPUs.
     """
 
     def __init__(self, questions: Questions, otherwise: Prices | None = None, *, shared: bool | None = None) -> None:
@@ -145,7 +155,7 @@ class Measured:
         self._points = lru_cache(maxsize=None)(self._ask)
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
-        """Of one call, on the line between the two nearest sizes that were asked for."""
+        """The price of one call, interpolated between the two nearest evaluated sizes."""
         size = size_bytes * (group.at_once if self.shared else 1)
         found = self._points(op, group.ranks, group.hosts)
         if isinstance(found, AnalysisError):
@@ -173,7 +183,7 @@ class Measured:
                 return [_price(one, 0.5 if name == "ping_pong" else 1.0) for one in found.forecasts]
             why = next(iter(found.unanswered.values()))
             failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
-        # An op that was not measured on anything: in a ring of messages.
+        # An op that was never measured: a ring of messages.
         rates = self.rates(hosts)
         if rates is None:
             return failed or AnalysisError(op, code="no-price")
@@ -181,8 +191,9 @@ class Measured:
         return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
 
     def _asks(self, op: str, ranks: int, hosts: int) -> Iterator[tuple[str, int, int]]:
-        """What may tell of a call, the nearest first: operation, ranks, hosts. A message between two is half of a
-        ping-pong, or one of those that more ranks sent at once.
+        """Queries that may give the price of a call, the closest first: operation, ranks, hosts.
+
+        A message between two ranks is half of a ping-pong, or one of those that more ranks sent together.
         """
         if op != "send_recv":
             yield op, ranks, min(hosts, ranks)
@@ -201,22 +212,23 @@ class Measured:
         yield from ((op, count, on) for count, on in sorted(sent) if count > 2 and (on > 1) == (hosts > 1))
 
     def rates(self, hosts: int) -> Rates | None:
-        """By α and β of messages inside a host, and between ``hosts`` of them; None where nothing tells. What there is
-        only one of stands for both: messages of one host, or of hosts with a rank each.
+        """Rates from α and β of messages inside a host and between ``hosts``; None if they are unknown.
+
+        If only one kind exists (one host, or one rank per host), it is used for both.
         """
         wanted = (False,) if hosts == 1 else (True,) if self.per_host == 1 else (False, True)
-        for known in ("all_reduce", "all_gather", "send_recv"):
+        for op in ("all_reduce", "all_gather", "send_recv"):
             with suppress(AnalysisError, UsageError):
-                found = [self.questions.messages(known, far=far) for far in wanted]
-                told = [one for one in found if not isinstance(one, Unavailable)]
-                if len(told) == len(found):
-                    inner, outer = told[0], told[-1]
+                found = [self.questions.messages(op, far=far) for far in wanted]
+                known = [one for one in found if not isinstance(one, Unavailable)]
+                if len(known) == len(found):
+                    inner, outer = known[0], known[-1]
                     bytes_per_second = 1 / inner.beta_seconds_per_byte, 1 / outer.beta_seconds_per_byte
                     return Rates(*bytes_per_second, inner.alpha_seconds, outer.alpha_seconds, self.per_host)
         return None
 
     def flop_per_second(self, dtype: str) -> tuple[float, str] | None:
-        """Of one rank, by the best product of matrices of this type that was measured; None where there is none."""
+        """FLOP/s of one rank in the best measured matmul of this data type; None if there is none."""
         found = [
             (FLOP["matmul"](case.count) / group.time_ns * 1e9, case.size_bytes)
             for case, group in self._measured(lambda case: (case.op, case.dtype) == ("matmul", dtype))
@@ -227,28 +239,25 @@ class Measured:
         return rate, f"{format_flop(rate)} a rank, the best matmul of the run ({dtype}, {format_size(size)})"
 
     def overlap(self) -> tuple[float, str] | None:
-        """The share of a call that computation beside it hid, median over all cases; None where it was not measured."""
-        shares = [one.share for one in self._overlaps]
+        """The share of a call hidden by concurrent computation, median over all cases; None if it was not measured."""
+        shares = [one.share for one in self.overlaps]
         return (median(shares), f"as measured, median of {len(shares)} cases") if shares else None
 
-    def slowdowns(self) -> list[float]:
-        """Computation beside a call over the same alone, of all cases."""
-        return [one.slowdown for one in self._overlaps]
-
     @property
-    def _overlaps(self) -> list[Overlap]:
+    def overlaps(self) -> list[Overlap]:
+        """Overlap with computation, of all cases that measured it."""
         measured = (group.overlap for _, group in self._measured(lambda case: case.mode == "overlap"))
         return [one for one in measured if one is not None]
 
     def _measured(self, wanted: Callable[[Case], bool]) -> Iterator[tuple[Case, GroupSummary]]:
-        # The case is asked first: groups of a pair matrix are made one by one, and may be a million.
+        # Filter by case first: groups of a pair matrix are created one by one, and may be a million.
         every = (one for summaries in self.questions.summaries for one in summaries if one.state == "measured")
         return ((one.case, group) for one in every if wanted(one.case) for group in one.groups)
 
 
 def slowdown_of(run: Measured | None) -> tuple[float, str]:
-    """By what factor computation takes longer beside a call, with what it rests on; 1 where no run tells."""
-    found = [] if run is None else run.slowdowns()
+    """Factor by which computation takes longer beside a call, and its origin; 1 if no run measured it."""
+    found = [] if run is None else [one.slowdown for one in run.overlaps]
     if not found:
         return 1.0, "not included: no run measured computation beside a call"
     factor = max(1.0, median(found))

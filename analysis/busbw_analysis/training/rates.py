@@ -1,4 +1,4 @@
-"""The rates of one GPU on a network that is described as for ``busbw simulate``."""
+"""The rates of one GPU on a network described as for ``busbw simulate``."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,7 @@ from busbw_analysis.models.networks import FatTree, Flat, Placement, Rails, Shar
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes per second of one GPU in one direction, and seconds of delay, inside a node and between nodes, with
-    everything on its way at once.
-    """
+    """Rates of a GPU in one direction while all GPUs send: B/s and seconds of delay, inside and between nodes."""
 
     inner: float
     outer: float
@@ -20,8 +18,9 @@ class Rates:
 
 
 def rates_of(specification: str, ranks: int, per_host: int) -> Rates:
-    """What a GPU has when all of its node send: of a card that they share, a part; below an oversubscribed leaf, less;
-    from one memory that all messages take, a part of it.
+    """The rates of a GPU when all GPUs of its node send.
+
+    It has a part of a shared card or of a shared memory, and less below an oversubscribed leaf.
     """
     shared = specification.strip().startswith("shared")
     on_each = ranks if shared else min(per_host, ranks)

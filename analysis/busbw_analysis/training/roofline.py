@@ -1,4 +1,4 @@
-"""The roofline of a training step: what each phase computes for every byte of memory and of network that it takes.
+"""The roofline of a training step: FLOP of each phase per byte of memory and of network.
 
 A phase takes at least max(FLOP/π, memory bytes/β, network bytes/W) (Williams et al. 2009,
 https://doi.org/10.1145/1498765.1498785; with a network: https://jax-ml.github.io/scaling-book/roofline/).
@@ -15,8 +15,9 @@ from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """FLOP of one rank in a step, and the bytes of its memory, or those that it sends for a dimension of the layout
-    (None: not counted).
+    """FLOP of one rank in a step, and the bytes of its memory or those that it sends (None: not counted).
+
+    dimension: the dimension of the layout that the bytes are sent for.
     """
 
     name: str
@@ -27,16 +28,16 @@ class Phase:
 
     @property
     def memory_intensity(self) -> float | None:
-        """FLOP for a byte of memory."""
+        """FLOP per byte of memory."""
         return self.flop / self.memory_bytes if self.memory_bytes else None
 
     @property
     def network_intensity(self) -> float | None:
-        """FLOP for a byte on the wire."""
+        """FLOP per byte sent."""
         return self.flop / self.network_bytes if self.network_bytes else None
 
     def seconds(self, flop_per_second: float, memory: float, rates: Rates | None, layout: Layout) -> dict[str, float]:
-        """The least time by what may decide it: compute, memory, network."""
+        """The least time by each limit: compute, memory, network."""
         found = {"compute": self.flop / flop_per_second}
         if self.memory_bytes is not None:
             found["memory"] = self.memory_bytes / memory
@@ -46,8 +47,10 @@ class Phase:
 
 
 def rate_of(rates: Rates, layout: Layout, dimension: Dimension) -> float:
-    """B/s of a GPU in the groups of a dimension: of a node, if a group is within one. Ranks are numbered tp first, then
-    cp, ep, dp and pp, as by Megatron (arXiv:2104.04473, section 3.2: tensor groups within a node).
+    """B/s of a GPU in the groups of a dimension: the inner rate if a group fits into a node.
+
+    Ranks are numbered tp first, then cp, ep, dp and pp, as in Megatron (arXiv:2104.04473, section 3.2: tensor groups
+    within a node).
     """
     copies = layout.replicas
     ranks = {"tp": 1, "cp": layout.cp, "ep": layout.ep, "dp": copies, "pp": copies * layout.pp}[dimension]
@@ -55,21 +58,21 @@ def rate_of(rates: Rates, layout: Layout, dimension: Dimension) -> float:
 
 
 def rate_of_node(rates: Rates, layout: Layout) -> float:
-    """B/s of a GPU in the groups of dp that leave a node, if the ranks of one reduce there first and each sends a part:
-    that of all of their cards, at most that of the node.
+    """B/s of a GPU in dp groups that leave a node, if the node's ranks reduce inside first and each sends a part.
+
+    This is the rate of all their cards, at most the rate inside the node.
     """
     each = min(layout.replicas, max(1, rates.per_host // layout.tp))
     return min(rates.inner, rates.outer * each)
 
 
 def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[Phase, ...]:
-    """Products forward and backward, attention, the optimizer, and the whole step against each dimension's traffic, of
-    a rank of the stage that ``traffic`` takes.
+    """Products forward and backward, attention, the optimizer, and the whole step against each dimension's traffic.
 
-    Memory: of a product the weights once a pass (and gradients read and written in the backward pass) and its inputs
-    and outputs; of attention queries, keys, values and results (no scores, as flash attention has it:
-    https://arxiv.org/abs/2205.14135); of the optimizer its states, gradients and weights read, and written but for
-    gradients.
+    All are of a rank of the stage that ``traffic`` takes. Memory of a product: the weights once per pass (in the
+    backward pass gradients are also read and written) and its inputs and outputs. Of attention: queries, keys, values
+    and results (no scores, as in flash attention: https://arxiv.org/abs/2205.14135). Of the optimizer: its states,
+    gradients and weights are read, states and weights written.
     """
     stage, layout, model = step.middle, step.layout, step.model
     m, width = layout.micro_batches, model.width_bytes
@@ -101,12 +104,13 @@ def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[
 
 
 _OPTIMIZER_FLOP = 12
-"""Of Adam for a parameter: two averages, two corrections, a root, a quotient, a step; it hardly matters."""
+"""FLOP of Adam per parameter: two averages, two corrections, a root, a quotient, a step; it hardly matters."""
 
 
 def optimizer_work(step: Step, stage: int, optimizer: Optimizer = "adam") -> tuple[float, float]:
-    """FLOP of a rank for the parameters that zero leaves it, and the bytes that it reads and writes: states and weights
-    both, gradients once.
+    """FLOP of a rank for its share of the parameters, and the bytes read and written.
+
+    States and weights are read and written, gradients only read.
     """
     states = sum(unit.total / (step.shards(unit) if step.layout.zero else 1) for unit in step.units(stage))
     each = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1)
@@ -114,14 +118,15 @@ def optimizer_work(step: Step, stage: int, optimizer: Optimizer = "adam") -> tup
 
 
 def scores_of(step: Step, stage: int, *, causal: bool) -> float:
-    """FLOP of a rank's attention for the forward pass of one micro-batch."""
+    """FLOP of a rank's attention in the forward pass of one micro-batch."""
     of_layer = model_rows.attention_flop(step.model, step.sequence, causal=causal) / step.model.layers
     return of_layer * sum(step.layers_of(stage)) * step.tokens / step.layout.tp
 
 
 def products_of(step: Step, stage: int) -> tuple[float, float]:
-    """Multiplications of a rank for one micro-batch, and elements that its products read and write; of the rank whose
-    experts are busiest.
+    """Multiplications of a rank for one micro-batch, and elements that its products read and write.
+
+    With experts, of the rank with the busiest ones.
     """
     layout, model = step.layout, step.model
     dense, expert = step.layers_of(stage)
@@ -142,9 +147,10 @@ def products_of(step: Step, stage: int) -> tuple[float, float]:
 
 
 def least_tokens(flop_per_second: float, bytes_per_second: float, ranks: int, width: int = 2) -> float:
-    """Tokens of a rank in a step from which an all_reduce of gradients takes no longer than the backward pass beside
-    it: 4 Ψ FLOP a token against 2(n−1)/n Ψ w bytes: (n−1)/n w/2 · π/W, so π/W with 2 bytes and many ranks. With zero 3
-    the same holds of a micro-batch: an all_gather and a reduce_scatter are as many bytes
+    """Tokens per rank and step from which an all_reduce of gradients takes no longer than the concurrent backward pass.
+
+    4 Ψ FLOP per token against 2(n−1)/n Ψ w bytes: (n−1)/n w/2 · π/W, so π/W with 2 bytes and many ranks. With zero 3
+    the same holds per micro-batch, because an all_gather and a reduce_scatter move as many bytes
     (https://jax-ml.github.io/scaling-book/training/, on data parallelism and FSDP).
     """
     return (ranks - 1) / ranks * width / 2 * flop_per_second / bytes_per_second

@@ -1,4 +1,4 @@
-"""Well-known loose statements about the traffic of training, beside what holds, with both numbers for a step."""
+"""Common loose statements about the traffic of training, with the exact ones and both numbers for a step."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,11 @@ from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """``said`` in the words that go around, ``holds`` instead, and what both make for this step: ``said_value`` as it
-    stands, in elements where it has no type, and ``sent_bytes``; None where it is about no number.
+    """A common statement and what is exact.
+
+    said, holds: the statement as it circulates, and the exact one.
+    said_value: the statement's number for this step, taken literally; in elements if it names no data type.
+    sent_bytes: the exact number. Both are None for a statement without a number.
     """
 
     dimension: str
@@ -21,43 +24,44 @@ class Statement:
 
 
 def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
-    """All of them, for the rows of one stage of a step."""
+    """All statements, for the rows of one stage of a step."""
     layout, model = step.layout, step.model
     whole = 2.0 * parameters(model)
     tokens = step.batch // layout.dp * step.sequence
     again = 2 if layout.recompute == "full" else 1
     sums = (1 + (model.heads > 0)) * (2 * (1 + again) + layout.sequence_parallel)
     order = sorted(DIMENSIONS, key=lambda one: -sent(rows, one))
-    found = [
+    found = (
         Statement(
             "dp",
             "2θ",
-            "2(n−1)/n Ψ w_g: bytes, not elements; θ/(t p) of a rank, not the model; once a step, or with zero 3 three "
-            "times (n−1)/n Ψ w in every micro-batch",
+            "2(n−1)/n Ψ w_g: bytes, not elements; θ/(t p) of a rank, not of the model; once a step, or with zero 3 "
+            "three times (n−1)/n Ψ w in every micro-batch",
             whole,
             sent(rows, "dp"),
         ),
         Statement(
             "tp",
             "TP communicates parameters, 2θ forward and backward",
-            f"activations: {sums} b s h (t−1)/t w a {'dense ' if model.experts else ''}layer and micro-batch; no "
-            "parameter moves",
+            f"activations: {sums} b s h (t−1)/t w per {'dense ' if model.experts else ''}layer and micro-batch; "
+            "parameters are not sent",
             2 * whole,
             sent(rows, "tp"),
         ),
         Statement(
             "pp",
             "b s h / M",
-            "b s h w in each direction for every micro-batch, v times when interleaved; /t where ranks send parts",
+            "b s h w in each direction for every micro-batch, v times when interleaved; /t if ranks send parts",
             tokens * model.hidden / layout.micro_batches,
             sent(rows, "pp"),
         ),
         Statement(
             "cp",
             "b s h / CP",
-            f"{2 + again} (c−1) b s/c (h_k + h_v)/t w a layer: every hop, forward and backward, of keys and values only"
+            f"{2 + again} (c−1) b s/c (h_k + h_v)/t w per layer: every hop, forward and backward, of keys and values "
+            "only"
             if layout.context == "ring"
-            else f"{1 + again} (c−1)/c b s/c (h_q + h_k + h_v + h_r)/t w a layer: queries, keys, values and results, "
+            else f"{1 + again} (c−1)/c b s/c (h_q + h_k + h_v + h_r)/t w per layer: queries, keys, values and results, "
             "forward and backward",
             step.tokens * model.hidden,
             sent(rows, "cp"),
@@ -65,10 +69,10 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
         Statement(
             "",
             "TP > CP > PP > DP",
-            "how often they wait, not how many bytes; by bytes here: "
+            "true for how often they wait, not for bytes; by bytes here: "
             + " > ".join(one.upper() for one in order if sent(rows, one)),
             None,
             None,
         ),
-    ]
+    )
     return tuple(one for one in found if one.sent_bytes is None or one.sent_bytes)

@@ -1,8 +1,8 @@
-"""How long a step of training takes in a layout: computation, the pipeline's bubble, and communication that is exposed.
+"""The time of a training step in a layout: computation, the pipeline's bubble, and exposed communication.
 
-Every stage works through m micro-batches, each a forward and a backward pass with the calls that computation waits for;
-the slowest stage decides, and the others fill and drain the pipeline (Narayanan et al. 2021, arXiv:2104.04473, section
-2.2). Calls that can go on beside computation are hidden as far as there is enough of it, and as far as overlap reaches.
+Every stage processes m micro-batches, each a forward and a backward pass with the calls that computation waits for. The
+slowest stage decides; the others fill and drain the pipeline (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
+Calls that can overlap are hidden as far as there is enough computation, and as far as ``overlap`` allows.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +22,14 @@ _Parts = dict[Dimension, float]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What computes and what carries: FLOP/s that a rank achieves in matrix products, B/s of its memory for the
-    optimizer (None: not counted), ranks of a host, the prices of calls, the share of a call that computation beside it
-    hides, and the factor by which computation takes longer meanwhile.
+    """Speeds of a machine.
+
+    flop_per_second: achieved by a rank in matrix products.
+    per_host: ranks per host.
+    prices: times of calls.
+    overlap: share of a call that concurrent computation hides.
+    memory_bytes_per_second: of a rank, for the optimizer (None: not counted).
+    slowdown: factor by which computation takes longer meanwhile.
     """
 
     flop_per_second: float
@@ -38,8 +43,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A machine with other speeds, or one ``end`` of the intervals of its prices. ``latency_of``: the dimension whose
-    latency alone is another (None: that of all).
+    """A machine with other speeds, given as factors, or one ``end`` of the intervals of its prices.
+
+    latency_of: the dimension whose latency changes (None: all).
     """
 
     name: str = "as it is"
@@ -52,7 +58,7 @@ class Scenario:
     end: End = "value"
 
     def seconds(self, price: Price, dimension: Dimension) -> float:
-        """Of one call."""
+        """Seconds of one call."""
         if self.end != "value":
             end = price.low if self.end == "low" else price.high
             return price.seconds if end is None else end
@@ -65,9 +71,13 @@ AS_IT_IS: Final = Scenario()
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step and its parts, which add up: ``compute`` of the slowest stage, ``bubble`` in which it waits for
-    the pipeline to fill and drain, ``exposed`` communication by dimension, ``optimizer``. ``hidden``: communication
-    beside computation. ``prices``: of all kinds of calls.
+    """Seconds of a step and its parts, which add up.
+
+    compute: of the slowest stage.
+    bubble: waiting for the pipeline to fill and drain.
+    exposed: communication by dimension.
+    hidden: communication that overlaps with computation.
+    prices: of all kinds of calls.
     """
 
     compute: float
@@ -79,23 +89,23 @@ class StepTime:
 
     @property
     def communication(self) -> float:
-        """All that is exposed."""
+        """All exposed communication."""
         return sum(self.exposed.values())
 
     @property
     def total(self) -> float:
-        """Of the step."""
+        """Seconds of the step."""
         return self.compute + self.bubble + self.optimizer + self.communication
 
     @property
     def parts(self) -> dict[str, float]:
-        """All of them by name."""
+        """All parts by name."""
         own = {"compute": self.compute, "bubble": self.bubble, "optimizer": self.optimizer}
         return {**own, **{one: self.exposed.get(one, 0.0) for one in DIMENSIONS}}
 
     @property
     def binds(self) -> str:
-        """The longest part but computation where that is less than half of the step; else compute."""
+        """What limits the step: "compute" if it is at least half of the step, else the longest other part."""
         parts = self.parts
         rest = {name: seconds for name, seconds in parts.items() if name != "compute"}
         return "compute" if 2 * self.compute >= self.total else max(rest, key=lambda name: rest[name])
@@ -103,8 +113,11 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One stage in one micro-batch: forward pass, backward pass with what is computed again, of both the attention, and
-    seconds by dimension of what computation waits for.
+    """One stage in one micro-batch.
+
+    backward: with recomputation.
+    attention: its part of the forward and of the backward pass.
+    waits: seconds by dimension of calls that computation waits for.
     """
 
     forward: float
@@ -122,17 +135,19 @@ class _Stage:
 
 
 def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> StepTime:
-    """Of a step. T = m t + (Σ t_r − t)/v with the stages' t_r and the slowest one's t; behind it what could not be
-    hidden. Raises AnalysisError where a call has no price.
+    """The time of a step: T = m t + (Σ t_r − t)/v with the stages' t_r and the slowest one's t, plus exposed
+    overlapping calls.
+
+    Raises AnalysisError if a call has no price.
     """
     layout, m = step.layout, step.layout.micro_batches
-    told: dict[tuple[str, int, Group], Price] = {}
+    prices: dict[tuple[str, int, Group], Price] = {}
 
     def seconds(row: Traffic) -> float:
         key = row.op, row.size_bytes, group_of(layout, row, machine.per_host)
-        if key not in told:
-            told[key] = machine.prices.price(*key)
-        return scenario.seconds(told[key], row.dimension)
+        if key not in prices:
+            prices[key] = machine.prices.price(*key)
+        return scenario.seconds(prices[key], row.dimension)
 
     rows = {stage: traffic(step, stage) for stage in step.kinds}
     stages = {stage: _stage(step, stage, machine, scenario, rows[stage], seconds) for stage in rows}
@@ -151,13 +166,15 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
     memory = machine.memory_bytes_per_second
     optimizer = 0.0 if memory is None else optimizer_work(step, slowest)[1] / memory
-    return StepTime(compute, bubble, optimizer, exposed, hidden, tuple(told.values()))
+    return StepTime(compute, bubble, optimizer, exposed, hidden, tuple(prices.values()))
 
 
 def hops_in_a_row(step: Step) -> float:
-    """Messages between stages that a step waits for one after the other, counted in played schedules: those that fill
-    and drain the pipeline, 2(p−1), or 2(p v − 1) with v parts; with 1F1B and one part a stage has no pass to do in
-    between, and waits in nearly every micro-batch: 2(p−1) m/p + 2(p−2), exact for m a multiple of p.
+    """Messages between stages that a step waits for one after the other, counted in simulated schedules.
+
+    Filling and draining the pipeline takes 2(p−1), or 2(p v − 1) with v parts. With 1F1B and one part per stage there
+    is no pass to compute in between, and nearly every micro-batch waits: 2(p−1) m/p + 2(p−2), exact for m a multiple of
+    p.
     """
     p, m, v = step.layout.pp, step.layout.micro_batches, step.layout.interleave
     if v > 1:
@@ -181,10 +198,11 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
 
 
 def _beside(step: Step, busy: _Stage, rows: _Rows, share: float, seconds: _Seconds) -> tuple[_Parts, _Parts]:
-    """What of the calls that can be hidden is exposed, and what is hidden: computation of their pass, which each takes
-    away from the next. Of gradients that are reduced once that is the last micro-batch's backward pass, of weights
-    gathered once the first one's forward pass; keys and values of ring attention have the attention alone. Messages of
-    a pipeline are counted by hops.
+    """Exposed and hidden seconds of the calls that can overlap.
+
+    Each call hides behind computation of its pass, which is then no longer available to the next. Gradients reduced
+    once can use only the last micro-batch's backward pass, weights gathered once only the first one's forward pass;
+    keys and values of ring attention only the attention. Messages of a pipeline are counted by hops.
     """
     m = step.layout.micro_batches
     left = {"forward": m * busy.forward, "backward": m * busy.backward}

@@ -1,6 +1,6 @@
-"""What training asks of storage: the rate at which samples are read, the time of a checkpoint, and how often to save.
+"""Storage needs of training: the rate of reading samples, the time of a checkpoint, and how often to save.
 
-Rates are bytes per second, times seconds. Measured rates take the same functions.
+Rates are B/s, times are seconds. Measured rates can be used as well.
 """
 
 import math
@@ -17,7 +17,7 @@ _NARROW_VOCABULARY: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """B/s of a storage, for all that use it together, and what it rests on."""
+    """B/s of a storage, shared by all its users, and its origin."""
 
     bytes_per_second: float
     origin: str
@@ -25,7 +25,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Bytes a second that one GPU reads while it computes: ``bytes_per_flop`` of the samples times what it achieves."""
+    """Samples read by training: ``bytes_per_flop`` of the samples times the FLOP/s that each GPU achieves."""
 
     what: str
     bytes_per_flop: float
@@ -34,55 +34,55 @@ class Reading:
 
     @property
     def per_gpu(self) -> float:
-        """B/s (Ibrahim et al. 2021, https://doi.org/10.1109/PMBS54543.2021.00007, section 3)."""
+        """B/s of one GPU (Ibrahim et al. 2021, https://doi.org/10.1109/PMBS54543.2021.00007, section 3)."""
         return self.bytes_per_flop * self.flop_per_second
 
     @property
     def bytes_per_second(self) -> float:
-        """Of all GPUs."""
+        """B/s of all GPUs."""
         return self.per_gpu * self.gpus
 
     def share_of(self, bytes_per_second: float) -> float:
-        """Share of a storage's read rate that training takes; above 1 it waits, and runs at 1 over this."""
+        """Share of a storage's read rate; above 1 training waits, and runs at 1 over this share."""
         return self.bytes_per_second / bytes_per_second
 
 
 def reading_samples(sample: Sample, flop_per_second: float, gpus: int) -> Reading:
-    """Of a row of samples."""
+    """Reading of samples of a fixed size."""
     return Reading(sample.name, sample.bytes / sample.flop, flop_per_second, gpus)
 
 
 def reading_tokens(model: Model, sequence: int, flop_per_second: float, gpus: int) -> Reading:
-    """Of a stream of tokens, of 2 bytes up to a vocabulary of 65536, else of 4."""
+    """Reading of a stream of tokens, with 2 bytes each up to a vocabulary of 65536, else 4."""
     bytes_ = 2 if model.vocabulary <= _NARROW_VOCABULARY else 4
     flop = flop_per_token(model, sequence, causal=True)
     return Reading(f"tokens of {model.name}", bytes_ / flop, flop_per_second, gpus)
 
 
 def write_seconds(bytes_: float, writers: int, writer_rate: float | None, storage_rate: float) -> float:
-    """Time in which ``writers`` save ``bytes_`` together: as fast as they are together, or as the storage is."""
+    """Time to save ``bytes_``, limited by ``writers`` together or by the storage."""
     _positive(bytes_=bytes_, writers=writers, writer_rate=writer_rate or 1.0, storage_rate=storage_rate)
     together = math.inf if writer_rate is None else writers * writer_rate
     return bytes_ / min(together, storage_rate)
 
 
-def copy_seconds(bytes_: float, gpus: int, rate: float = COPY_BYTES_PER_SECOND) -> float:
-    """Time in which all GPUs copy their parts to their hosts, after which a model may go on while it is written."""
-    _positive(bytes_=bytes_, gpus=gpus, rate=rate)
-    return bytes_ / gpus / rate
+def copy_seconds(bytes_: float, gpus: int) -> float:
+    """Time to copy all GPUs' parts to their hosts; training can continue while they are written."""
+    return bytes_ / gpus / COPY_BYTES_PER_SECOND
 
 
 def young(cost: float, between_failures: float) -> float:
-    """Best time of computation between two checkpoints that each stop it for ``cost``: √(2 δ M) (Young 1974,
-    https://doi.org/10.1145/361147.361115), for δ far below M.
+    """Best computation time between two checkpoints that each stop it for ``cost``: √(2 δ M), for δ far below M.
+
+    Young 1974, https://doi.org/10.1145/361147.361115.
     """
-    _positive(cost=cost, between_failures=between_failures)
     return math.sqrt(2 * cost * between_failures)
 
 
 def daly(cost: float, between_failures: float) -> float:
-    """The same to a higher order: √(2 δ M) (1 + √(δ/2M)/3 + (δ/2M)/9) − δ, and M from δ = 2 M on (Daly 2006,
-    https://doi.org/10.1016/j.future.2004.11.016, equation 37).
+    """The same to a higher order: √(2 δ M) (1 + √(δ/2M)/3 + (δ/2M)/9) − δ, and M from δ = 2 M on.
+
+    Daly 2006, https://doi.org/10.1016/j.future.2004.11.016, equation 37.
     """
     _positive(cost=cost, between_failures=between_failures)
     if cost >= 2 * between_failures:
@@ -92,8 +92,10 @@ def daly(cost: float, between_failures: float) -> float:
 
 
 def lost(cost: float, interval: float, between_failures: float, restart: float) -> float:
-    """Share of all time that does not go on: 1 − τ/T for T = M e^(R/M) (e^((τ+δ)/M) − 1), what τ seconds of work take
-    when failures come by chance every M and cost a restart R (Daly 2006, equation 20).
+    """Share of time without progress: 1 − τ/T for T = M e^(R/M) (e^((τ+δ)/M) − 1).
+
+    T is the time for τ seconds of work if failures occur at random every M seconds and each costs a restart R (Daly
+    2006, equation 20).
     """
     _positive(interval=interval, between_failures=between_failures)
     exponent = (restart + interval + cost) / between_failures
@@ -106,14 +108,18 @@ def lost(cost: float, interval: float, between_failures: float, restart: float) 
 def _positive(**numbers: float) -> None:
     for name, value in numbers.items():
         if not 0 < value < math.inf:
-            raise UsageError(f"{name.rstrip('_')} {value:g}: want a finite number above 0", code="storage")
+            raise UsageError(f"{name.rstrip('_')} {value:g}: expected a finite number above 0", code="storage")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Saving every ``interval`` seconds of work, which each time stops it for ``stops`` seconds and is written after
-    ``written``; ``lost`` share of all time (Daly), and ``loosely`` δ/τ + τ/2M + R/M of it. None where nobody says how
-    often it fails.
+    """A schedule of checkpoints. All fields after ``written`` are None if the failure rate is unknown.
+
+    stops: seconds that each one stops training.
+    written: seconds until it is written.
+    young, interval: seconds of work between two, by Young and by Daly.
+    lost: share of all time (Daly).
+    loosely: the approximation δ/τ + τ/2M + R/M of it.
     """
 
     how: str
@@ -128,7 +134,7 @@ class Checkpoints:
 def checkpoints(
     stops: float, written: float, between_failures: float | None, restart: float, *, how: str
 ) -> Checkpoints:
-    """At the best interval by Daly; one that goes on while it is written waits at least until it is."""
+    """The best interval by Daly; an asynchronous checkpoint is written before the next begins."""
     if between_failures is None:
         return Checkpoints(how, stops, written)
     best = max(daly(stops, between_failures), written - stops)

@@ -1,8 +1,8 @@
-"""What a rank sends in a step of training, dimension by dimension: which collective, how large, how often, by formula.
+"""Bytes that a rank sends in a training step, by dimension: which collective, how large, how often, with formulas.
 
-S is that of docs/formats.md and nccl-tests: the buffer of a rank in an all_reduce or all_to_all, the whole output of an
-all_gather, the whole input of a reduce_scatter, a message of a send_recv. A rank sends S × bus factor in a call, which
-is what a ring or a direct exchange sends and no algorithm without a switch that adds can do with less.
+S is defined as in docs/formats.md and nccl-tests: the buffer of a rank in an all_reduce or all_to_all, the whole output
+of an all_gather, the whole input of a reduce_scatter, a message of a send_recv. A rank sends S × bus factor in a call:
+as much as in a ring or a direct exchange, and the least for any algorithm without switches that reduce.
 
 Letters: d, t, p, c, e degrees, b sequences of a micro-batch, s tokens of a sequence, h hidden, L layers of the stage, m
 micro-batches, v interleaved parts, w bytes of an element, w_g of a gradient, Ψ parameters of a rank, k experts of a
@@ -37,10 +37,13 @@ NODES: Final = "DeepSeek-AI 2024 (arXiv:2412.19437), sections 2.1.2 and 3.2.2"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Equal calls of one collective in a step, as one rank has them.
+    """Equal calls of one collective in a step, for one rank.
 
-    ranks: of its group. size_bytes: S of a call. messages: calls of a step. sent_bytes: what the rank sends in all of
-    them. hideable: it can go on beside computation; otherwise computation waits for it.
+    ranks: ranks of its group.
+    size_bytes: S of a call.
+    messages: calls per step.
+    sent_bytes: bytes sent by the rank in all of them.
+    hideable: it can overlap with computation; otherwise computation waits.
     """
 
     dimension: Dimension
@@ -56,14 +59,12 @@ class Traffic:
 
     @property
     def sent_bytes(self) -> float:
-        """In a step."""
+        """Bytes sent per step."""
         return self.messages * self.size_bytes * (bus_factor(self.op, self.ranks) or 0.0)
 
 
 def traffic(step: Step, stage: int | None = None) -> tuple[Traffic, ...]:
-    """Everything that a rank of a pipeline stage sends in a step (None: the middle one, ``Step.middle``). Rows of
-    groups of one rank, and of nothing, are left out.
-    """
+    """All traffic of a rank of a pipeline stage (None: the middle one, ``Step.middle``), without empty rows."""
     chosen = step.middle if stage is None else step.check_stage(stage)
     layers = _columns if step.layout.columns else _tensor
     parts = (_data, layers, _summed, _vocabulary, _pipeline, _context, _experts)
@@ -81,10 +82,11 @@ def sent(rows: tuple[Traffic, ...], dimension: Dimension | None = None, *, hidea
 
 
 def _data(step: Step, stage: int) -> Iterator[Traffic]:
-    """Gradients, and weights that zero has divided. Without division an all_reduce of Ψ w_g; with zero 1 and 2 the same
-    bytes as reduce_scatter of gradients and all_gather of weights; with zero 3 the weights are gathered for the forward
-    and again for the backward pass of every micro-batch: 3 (n−1)/n Ψ w (arXiv:1910.02054, section 7). Experts are
-    reduced among n/e ranks.
+    """Gradients, and weights that zero has divided.
+
+    Without division an all_reduce of Ψ w_g. With zero 1 and 2 the same bytes as a reduce_scatter of gradients and an
+    all_gather of weights. With zero 3, weights are gathered for the forward and again for the backward pass of every
+    micro-batch: 3 (n−1)/n Ψ w (arXiv:1910.02054, section 7). Experts are reduced among n/e ranks.
     """
     layout, width, gradient = step.layout, step.model.width_bytes, step.gradient_bytes
     if layout.zero == 3:
@@ -104,8 +106,9 @@ def _data(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _sharded(step: Step, stage: int) -> Iterator[Traffic]:
-    """Zero 3 unit by unit: a layer, its experts, the embedding, the head. HSDP adds an all_reduce of each shard's
-    gradients among the copies of its group: 2(r−1)/r Ψ/n_s w_g for r copies.
+    """Zero 3 unit by unit: a layer, its experts, the embedding, the head.
+
+    HSDP adds an all_reduce of each shard's gradients among the r copies of its group: 2(r−1)/r Ψ/n_s w_g.
     """
     layout, width, gradient = step.layout, step.model.width_bytes, step.gradient_bytes
     gathers: tuple[Phase, ...] = ("forward", "backward") if layout.reshard else ("forward",)
@@ -123,11 +126,13 @@ def _sharded(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _tensor(step: Step, stage: int) -> Iterator[Traffic]:
-    """Activations between the ranks that share a layer: behind attention and behind the feed-forward network an
-    all_reduce of b s h in the forward pass, before them one in the backward pass: 8 b s h (t−1)/t w a layer. With
-    sequence parallelism each is an all_gather and a reduce_scatter instead, of the same bytes, and the two inputs that
-    are kept in parts are gathered again for the gradients of weights, beside a product. Computing everything twice adds
-    a forward pass. Experts: their inputs are what all_to_all brought, k b s h when balanced.
+    """Activations between the ranks that share a layer.
+
+    After attention and after the feed-forward network an all_reduce of b s h in the forward pass, before them one in
+    the backward pass: 8 b s h (t−1)/t w a layer. With sequence parallelism each becomes an all_gather and a
+    reduce_scatter of the same bytes, and the two inputs kept in parts are gathered again for the gradients of weights,
+    beside a product. Full recomputation adds a forward pass. Experts: their inputs come from the all_to_all, k b s h
+    when balanced.
     """
     layout, model = step.layout, step.model
     t, m = layout.tp, layout.micro_batches
@@ -156,9 +161,11 @@ def _tensor(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _columns(step: Step, stage: int) -> Iterator[Traffic]:
-    """Layers that are split by columns alone: in the forward pass an all_gather of what goes into the last matrix of
-    attention and feed-forward network, and of what comes out; in the backward pass a reduce_scatter of the gradient of
-    the first, and an all_reduce of that of the block's input.
+    """Layers that are split by columns only.
+
+    Forward pass: an all_gather of the input of the last matrix of attention and of the feed-forward network, and one of
+    its output. Backward pass: a reduce_scatter of the gradient of the former, and an all_reduce of the gradient of the
+    block's input.
     """
     layout, model = step.layout, step.model
     token, calls = step.tokens * model.width_bytes, sum(step.layers_of(stage)) * layout.micro_batches
@@ -176,8 +183,9 @@ def _columns(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _summed(step: Step, stage: int) -> Iterator[Traffic]:
-    """Gradients of what every tensor rank has and works with other data of: norms of heads, and with sequence
-    parallelism all other norms, biases and routers as well. They are added up once a step.
+    """Gradients of parameters that every tensor rank holds but uses with other data, reduced once a step.
+
+    These are norms of heads, and with sequence parallelism all other norms, biases and routers.
     """
     layout, model = step.layout, step.model
     dense, expert = step.layers_of(stage)
@@ -192,9 +200,11 @@ def _summed(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _vocabulary(step: Step, stage: int) -> Iterator[Traffic]:
-    """What an embedding and a head that are split over the vocabulary add on the first and last stage: a sum of b s h
-    behind the embedding, one in the backward pass before the head, and three of a number a token (its maximum, the sum
-    of exponentials, the target's logit) in float32 for the loss. Tied ones on two stages add their gradients up.
+    """Traffic of an embedding and a head that are split over the vocabulary, on the first and last stage.
+
+    A reduction of b s h after the embedding, one in the backward pass before the head, and for the loss three of one
+    float32 per token (maximum, sum of exponentials, the target's logit). Tied weights on two stages reduce their
+    gradients.
     """
     layout, model = step.layout, step.model
     if not model.vocabulary:
@@ -221,8 +231,10 @@ def _vocabulary(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
-    """Outputs go to the next stage and gradients back, b s h w for each of m micro-batches and v parts; nothing comes
-    before the first part or behind the last. With scatter-gather, or a split sequence, a rank sends 1/t of it.
+    """Outputs to the next stage and gradients back: b s h w for each of m micro-batches and v parts.
+
+    Nothing arrives before the first part or leaves after the last. With scatter-gather or a split sequence, a rank
+    sends 1/t.
     """
     layout, model = step.layout, step.model
     size = step.tokens * model.hidden * model.width_bytes
@@ -240,10 +252,12 @@ def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _context(step: Step, stage: int) -> Iterator[Traffic]:
-    """Attention over a sequence that c ranks share. Ring: keys and values of s/c tokens go from rank to rank, c−1 times
-    in the forward pass, and again with their gradients in the backward pass: 3 (c−1) b s/c (h_k + h_v) w a layer.
-    Ulysses: an all_to_all each of queries, keys, values and results, in both directions: (c−1)/c of b s/c of each,
-    where keys and values have at least one head for each rank. Latent attention sends keys and values of all heads.
+    """Attention over a sequence shared by c ranks.
+
+    Ring: keys and values of s/c tokens travel from rank to rank, c−1 times in the forward pass, and again with their
+    gradients in the backward pass: 3 (c−1) b s/c (h_k + h_v) w a layer. Ulysses: an all_to_all each of queries, keys,
+    values and results, in both directions: (c−1)/c of b s/c of each; keys and values have at least one head per rank.
+    Latent attention sends keys and values of all heads.
     """
     layout, model = step.layout, step.model
     c, calls = layout.cp, sum(step.layers_of(stage)) * layout.micro_batches
@@ -271,9 +285,10 @@ def _context(step: Step, stage: int) -> Iterator[Traffic]:
 
 
 def _experts(step: Step, stage: int) -> Iterator[Traffic]:
-    """Tokens to their experts and back: (e−1)/e of k tokens h w, twice in the forward and twice in the backward pass of
-    every layer with experts; with an imbalance x the busiest rank has x times as much. Limited to M nodes, a token goes
-    to each node once and is handed on inside: min(k, M) copies between nodes, k inside them.
+    """Tokens to their experts and back: (e−1)/e of k tokens h w, twice in the forward and twice in the backward pass.
+
+    This holds for every layer with experts; with an imbalance x the busiest rank has x times as much. Limited to M
+    nodes, a token is sent to each node once and forwarded inside: min(k, M) copies between nodes, k inside them.
     """
     layout, model = step.layout, step.model
     calls = step.layers_of(stage)[1] * layout.micro_batches

@@ -1,7 +1,7 @@
-"""Draws the figures of the report from plain arrays: a quantity over the size, log–log, with bars, fits and peaks.
+"""Draw the report's figures from plain data: a quantity over the size, log–log, with bars, fits and peaks.
 
-Nothing from outside (no host, no plan, no error text) is drawn: the words of a figure are its axes' units. Names of
-series stand in the legend, which is part of the page and is escaped there.
+No external text (host, plan, error) is drawn: the only words are the units of the axes. The legend, which is part of
+the page and escaped there, names the series.
 """
 
 from collections.abc import Iterable
@@ -42,18 +42,21 @@ LINE_STYLES: Final[dict[LineKind, tuple[Literal["-"] | tuple[int, tuple[float, .
     "other": ("-", 0.5),
     "reference": ("-", 0.7),
 }
-"""Kind of a line → its dashes as matplotlib has them, and its width in points."""
+"""Kind of a line → its dashes in matplotlib's format, and its width in points."""
 _USUAL: Final = (BOX, WIDTH, HEIGHT)
 _WIDE: Final = ((0.13, 0.085, 0.855, 0.83), 720, 340)
-"""Box of the axes as shares of the drawing, its width and height in points."""
+"""Box of the axes as shares of the drawing; width and height in points."""
 _FAR = 8.0
-"""A line may leave the measured range by this factor; beyond it, it is cut off, so that the points keep the room."""
+"""A line that leaves the measured range by more than this factor is cut off, to leave room for the points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured size: the headline ``value`` (ns or B/s) between ``low`` and ``high`` (None: no bar). ``tip`` is
-    what is said to who points at it.
+    """One measured size.
+
+    value: ns or B/s.
+    low, high: ends of the bar; None for no bar.
+    tip: the tooltip.
     """
 
     size_bytes: int
@@ -65,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together, in the colour and marker of ``slot``."""
+    """Points of one series, in the colour and marker of ``slot``."""
 
     slot: int
     points: tuple[Point, ...]
@@ -73,8 +76,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve that was not measured: (size in bytes, ns or B/s). ``slot`` None draws it in ink. A peak has a ``note``
-    that is written on it.
+    """A curve that was not measured.
+
+    vertices: (size in bytes, ns or B/s).
+    slot: colour; None draws it in ink.
+    note: text written on a peak.
     """
 
     kind: LineKind
@@ -85,9 +91,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One log–log picture: what is on it, and the words for those who do not see it. A ``wide`` one has the whole width
-    of the page and joins its points.
-    """
+    """One log–log drawing and its alternative text. A ``wide`` one spans the page and joins its points."""
 
     quantity: Quantity
     heading: str
@@ -98,7 +102,7 @@ class Panel:
 
 
 def drawable(series: Iterable[Series]) -> bool:
-    """Whether there is anything to see: at least three sizes above 0. Two are said faster in a table."""
+    """Whether a drawing is worthwhile: at least three sizes above 0. A table shows two better."""
     return len({point.size_bytes for one in series for point in one.points if point.size_bytes > 0}) > 2
 
 
@@ -124,7 +128,7 @@ def paint(axes: Axes, panel: Panel) -> None:
 
 
 def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> str:
-    """A legend's sample of a series or a line, as a small SVG that readers of the text may skip."""
+    """A legend sample of a series or line."""
     colour = "var(--ink)" if slot is None else f"var(--series-{slot % SLOTS})"
     if kind == "points" or kind == "joined":  # noqa: PLR1714 - mypy follows this
         slot = slot or 0
@@ -170,7 +174,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 
 def draw_bars(axes: Axes, slot: int, points: Iterable[Point]) -> None:
-    """The range of each point that has one."""
+    """The interval or range of each point that has one."""
     barred = [(point.size_bytes, point.low, point.high) for point in points if point.low and point.high]
     if barred:
         sizes, lows, highs = zip(*barred, strict=True)
@@ -205,8 +209,10 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 
 def _write_notes(axes: Axes, panel: Panel) -> None:
-    """The notes of lines below them, each at the first place where no other one is near. Where all are taken it is left
-    to the legend: text upon text says nothing. In a wide panel, whose legend has the rates, only the left end is one.
+    """Notes of lines, each below its line at the first free place.
+
+    A note without a free place is left to the legend, because overlapping text is unreadable. A wide panel, whose
+    legend has the rates, uses only the left end.
     """
     height, places = (_WIDE_NOTE, _NOTE_PLACES[:1]) if panel.wide else (_NOTE, _NOTE_PLACES)
     taken: list[tuple[float, float]] = []
@@ -224,7 +230,7 @@ def _write_notes(axes: Axes, panel: Panel) -> None:
 
 
 _NOTE_PLACES: Final = (0.0, 0.3, 0.6)
-"""Where along a line a note may begin; towards its end the fastest points are near the peak."""
+"""Possible starts of a note along its line; the fastest points are near the peak towards the line's end."""
 _NOTE: Final = 13.0
 _WIDE_NOTE: Final = 24.0
-"""Points that notes need between each other; a phone shows those of a wide drawing twice as large."""
+"""Distance between notes in points; phones show those of a wide drawing twice as large."""

@@ -1,4 +1,4 @@
-"""Draws how near trainings come to the optimum, over steps or over time."""
+"""Draw the gap of each training to the optimum, over steps or over time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from busbw_analysis.report.plots.svg import SERIES, inline
 
 _TICKS: Final = 4
 Lines = Mapping[str, Sequence[tuple[float, float]]]
-"""Name → points; the same names in every picture."""
+"""Name → points; the same names in every drawing."""
 
 
 def swatch(slot: int) -> str:
-    """A legend's sample of a line."""
+    """A legend sample of a line."""
     dashes = " ".join(f"{length:g}" for length in dashes_of(slot)[1])
     return sample(
         f'<path d="M1 7h26" stroke="var(--series-{slot % SLOTS})" stroke-width="2" stroke-dasharray="{dashes}"/>'
@@ -21,7 +21,7 @@ def swatch(slot: int) -> str:
 
 
 def draw(lines: Lines, ticks: Sequence[tuple[float, str]], identity: str, heading: str, description: str) -> str:
-    """Shares on a logarithmic axis over what ``ticks`` name, as an inline SVG. ``identity`` is unique on the page."""
+    """Shares on a logarithmic axis over ``ticks`` as an inline SVG. ``identity`` is unique on the page."""
     shares = [share for points in lines.values() for _, share in points if share > 0]
     low, high = widen(min(shares), max(shares), 1.3, 10.0)
     with canvas() as (figure, axes):

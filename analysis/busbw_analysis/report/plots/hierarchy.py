@@ -1,6 +1,6 @@
-"""Draws the hierarchy: a row for every level, a bar for what was measured, an outline for what its datasheet has.
+"""Draw the hierarchy: one row per level, with a bar for the measured rate and an outline for the nominal rate.
 
-Nothing from outside is drawn: the words of the picture are kinds of levels and the sizes at which plateaus end.
+No external text is drawn: the only words are kinds of levels and the sizes at which plateaus end.
 """
 
 import math
@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator
 
 from busbw.units import format_rate
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
-from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, sample
+from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.plots.svg import SERIES, inline
 
 _WIDTH, _ROW, _MARGIN = 620, 30, 56
 _BAR, _OUTLINE = 0.46, 0.74
 _AXIS = 0.715
-"""Share of the width that the axis has."""
+"""Width of the axis as a share of the drawing."""
 _WORDS = 84
-"""Room for a rate in words, in points."""
+"""Width of a rate in words, in points."""
 
 
 SWATCHES: Final = {
@@ -31,12 +30,12 @@ SWATCHES: Final = {
 
 
 def swatch(name: str) -> str:
-    """A legend's sample, as a small SVG that readers of the text may skip."""
+    """A legend sample."""
     return sample(SWATCHES[name])
 
 
 def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, title: str, description: str) -> str:
-    """The rows from top to bottom under ``labels`` as an inline SVG. ``identity`` is unique on the page."""
+    """The rows from top to bottom, named by ``labels``, as an inline SVG. ``identity`` is unique on the page."""
     rates = [rate for row in rows for rate in (row.measured, row.nominal, row.practical) if rate]
     low, high = 10 ** math.floor(math.log10(min(rates)) - 0.3), max(rates) * 3.0
     height = _MARGIN + _ROW * len(rows)
@@ -44,13 +43,9 @@ def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, t
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xscale("log")
         axes.set_xlim(low, high)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
         ticks = [10.0**exponent for exponent in range(round(math.log10(low)), math.floor(math.log10(high)) + 1)]
         name_ticks(axes.xaxis, ticks, list(map(format_rate, ticks)))
-        axes.yaxis.set_major_locator(FixedLocator(list(range(len(rows)))))
-        axes.set_yticklabels(labels, parse_math=False)
-        axes.tick_params(axis="y", labelcolor=INK)
-        axes.grid(visible=False, axis="y")
+        row_axis(axes, labels)
         axes.spines["bottom"].set_visible(False)
         room = (high / low) ** (_WORDS / (_AXIS * _WIDTH))
         for place, row in enumerate(rows):
@@ -88,9 +83,9 @@ def _draw_row(axes: Axes, place: int, row: HierarchyLevel, low: float, room: flo
 
 
 def words_begin(row: HierarchyLevel, low: float, room: float) -> float:
-    """The rate at which a row's words stand: at the end of what was measured, or behind a mark that would lie in them.
+    """The rate at which a row's text begins: at the end of its bar, or after a mark that would overlap it.
 
-    ``room`` is the ratio of two rates that are as far apart as words are long.
+    room: ratio of two rates that are one text width apart.
     """
     marks = sorted(rate for rate in (row.nominal, row.practical) if rate)
     if not row.measured:

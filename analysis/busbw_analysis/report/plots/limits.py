@@ -1,4 +1,4 @@
-"""Limits of training for several networks, and the best utilisation over its size: a plain figure for a file."""
+"""Limits of training for several networks, and the best utilisation over compute, as a figure in a file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from busbw_analysis.report.plots.axes import save
 from busbw_analysis.training.limits import CLIFF, Constants, Limits, curve
 
 _DASHES = ("-", "--", ":")
-"""Of neighbours, so that lines on top of each other are told apart."""
+"""Dashes of neighbours differ, so that overlapping lines remain distinguishable."""
 
 
 def save_limits(path: Path, networks: Mapping[str, Constants], found: Sequence[Limits]) -> None:
-    """Write the picture as what the file's name ends in. Raises UsageError when it cannot be written."""
+    """Write the figure in the format given by the suffix. Raises UsageError if it cannot be written."""
     figure = Figure(figsize=(9, 9), layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(3, 2))
     colours = mpl.colormaps["tab20"]
@@ -37,7 +37,7 @@ def save_limits(path: Path, networks: Mapping[str, Constants], found: Sequence[L
 
 
 def _limits(axes: Axes, found: Sequence[Limits]) -> None:
-    """Where the cliff and the wall of each are; the first one's as lines through all."""
+    """The cliff and the wall of each row; those of the first row as lines across all rows."""
     rows = range(len(found))
     for label, marker, values in (
         ("cliff: 80 % of the best", "o", [one.cliff for one in found]),

@@ -1,6 +1,4 @@
-"""Draws what theory leaves over: how far fit and model are from each measured size, where the time goes, and how far
-algorithms are from the fastest of them.
-"""
+"""Draw how models compare with measurements: ratios, parts of the time, and times relative to the fastest algorithm."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,7 @@ from busbw_analysis.report.plots.axes import (
     canvas,
     draw_points,
     head,
+    log_height,
     name_ticks,
     sample,
     size_axis,
@@ -30,37 +29,30 @@ COLOURS: Final[dict[Part, str]] = {
     "sums": SERIES[2],
     "unexplained": HAIRLINE,
 }
-"""The order is that of the stack, from the floor up."""
+"""In the order of the stack, from the bottom up."""
 
-_RATIOS: Final = (0.001, 0.01, 0.03, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
-_TIMES: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0, 1000.0, 10000.0)
 _LEAST_SPAN = 2.0
 _HIGHEST_STACK = 2.0
-"""A column is cut off at twice what was measured; its numbers stand in the table."""
+"""A column is cut off at twice the measured time; the table has its numbers."""
 
 
 Ratios = Mapping[Literal["fit", "model"], Sequence[tuple[int, float]]]
 """Predicted over measured time at each size (bytes)."""
 Stack = Mapping[int, Mapping[Part, float]]
-"""Shares of the measured time, by size (bytes). Parts that come to more than 1 are a model too slow."""
+"""Shares of the measured time, by size (bytes). A sum above 1 means that the model is too slow."""
 
 
 def draw_ratios(ratios: Ratios, identity: str, title: str, description: str) -> str:
-    """Predicted / measured − 1 over size as an inline SVG, on an axis where twice and half are as far from nothing.
+    """Predicted / measured − 1 over size as an inline SVG, on an axis on which twice and half are equally far from 0.
 
-    ``identity`` is unique on the page; title and description are its alt text.
+    ``identity`` is unique on the page; title and description are its alternative text.
     """
     with canvas() as (figure, axes):
         values = [ratio for points in ratios.values() for _, ratio in points]
         reach = max(_LEAST_SPAN, *(max(value, 1 / value) * 1.15 for value in values))
-        axes.set_yscale("log")
-        axes.set_ylim(1 / reach, reach)
-        ticks = [ratio for ratio in _RATIOS if 1 / reach <= ratio <= reach]
-        if len(ticks) > 7:
-            ticks = [ratio for ratio in ticks if ratio not in {0.03, 0.2, 0.8, 1.25, 5.0, 30.0}]
+        log_height(axes, 1 / reach, reach, _difference)
         size_axis(axes, [size for points in ratios.values() for size, _ in points])
         head(axes, "Predicted / measured − 1")
-        name_ticks(axes.yaxis, ticks, [_difference(ratio) for ratio in ticks])
         axes.axhline(1.0, color=INK, linewidth=0.9, zorder=2)
         for kind, points in ratios.items():
             draw_points(axes, 0 if kind == "model" else 1, points, linewidth=0.8)
@@ -68,7 +60,7 @@ def draw_ratios(ratios: Ratios, identity: str, title: str, description: str) -> 
 
 
 def draw_stack(stack: Stack, identity: str, title: str, description: str) -> str:
-    """Shares of the measured time over size as an inline SVG, one column for each size, with a line at all of it."""
+    """Shares of the measured time as an inline SVG: one column per size, and a line at 100 %."""
     with canvas() as (figure, axes):
         top = max(1.0, *(sum(shares.values()) for shares in stack.values()))
         axes.set_ylim(0, min(top, _HIGHEST_STACK) * 1.04)
@@ -104,21 +96,16 @@ def draw_relative(
     title: str,
     description: str,
 ) -> str:
-    """Times over that of the fastest as an inline SVG, over size, with a line at every crossing and at its S*. Each of
-    ``algorithms`` has its points, and the vertices (bytes, ratio) of what is between them.
+    """Times relative to the fastest over size as an inline SVG, with a line at every crossover and its S*.
+
+    algorithms: for each its points, and the vertices (bytes, ratio) of the line between them.
     """
     with canvas() as (figure, axes):
         every = [point for points, _ in algorithms for point in points]
         reach = max(_LEAST_SPAN, 1.15 * max(point.value for point in every))
-        axes.set_yscale("log")
-        axes.set_ylim(1 / reach**0.06, reach)
+        log_height(axes, 1 / reach**0.06, reach, "{:g} ×".format)
         size_axis(axes, [point.size_bytes for point in every])
         head(axes, "Time / that of the fastest")
-        ticks = [tick for tick in _TIMES if tick <= reach]
-        ticks = (
-            ticks if len(ticks) <= 7 else [tick for tick in ticks if math.log10(tick) % 1 == 0 or tick in {3.0, 30.0}]
-        )
-        name_ticks(axes.yaxis, ticks, [f"{tick:g} ×" for tick in ticks])
         left, right = axes.get_xlim()
         for turn, expected in turns:
             if turn.low_bytes is not None and turn.high_bytes is not None:
@@ -134,12 +121,12 @@ def draw_relative(
 
 
 def swatch(part: Part) -> str:
-    """A legend's sample of a part, as a small SVG that readers of the text may skip."""
+    """A legend sample of a part."""
     return sample(f'<path d="M7 1h14v12h-14z" fill="{VARIABLES[COLOURS[part]]}"/>')
 
 
 def _difference(ratio: float) -> str:
-    """A ratio as what it is more or less than 1: ``+25 %``, ``−50 %``, ``0``."""
+    """A ratio as a difference from 1: ``+25 %``, ``−50 %``, ``0``."""
     share = 100 * (ratio - 1)
     if share == 0:
         return "0"

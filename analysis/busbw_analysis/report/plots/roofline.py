@@ -1,4 +1,4 @@
-"""Draws a roofline: FLOP/s over FLOP/byte, both logarithmic, with measured roofs solid and nominal ones broken."""
+"""Draw a roofline: FLOP/s over FLOP/byte, both logarithmic; measured peaks are solid, nominal ones dashed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -26,13 +26,14 @@ _LINE_OF: Final = {True: LINE_STYLES["fit"], False: LINE_STYLES["peak"]}
 
 
 def draw(roofline: Roofline, dtype: str, slots: Mapping[str, int], identity: str, title: str, description: str) -> str:
-    """The roofs and kernels of a data type as an inline SVG; kernels have the colour and marker of ``slots`` by op, and
-    memories before the outermost one are thin lines. ``identity`` is unique on the page; title and description are its
-    alt text.
+    """The peaks and kernels of a data type as an inline SVG.
+
+    slots: operation → colour and marker of its kernels. Thin lines are caches. ``identity`` is unique on the page;
+    title and description are its alternative text.
     """
-    ceilings = [roof for roof in roofline.compute if roof.dtype == dtype]
+    ceilings = [peak for peak in roofline.compute if peak.dtype == dtype]
     kernels = [kernel for kernel in roofline.kernels if kernel.dtype == dtype]
-    outermost = {roof.measured: roof for roof in roofline.memory}
+    outermost = {peak.measured: peak for peak in roofline.memory}
     with canvas((0.19, 0.14, 0.79, 0.765)) as (figure, axes):
         left, right = _scale(axes, roofline.memory, ceilings, kernels, outermost.values())
         head(axes, dtype, -0.24)
@@ -52,7 +53,7 @@ def _scale(
     kernels: Sequence[Kernel],
     outermost: Iterable[MemoryRoof],
 ) -> tuple[float, float]:
-    """Scales, limits and ticks; the ends of the horizontal axis."""
+    """Set scales, limits and ticks; return the ends of the horizontal axis."""
     at = [kernel.intensity for kernel in kernels]
     at += [
         ceiling.flop_per_second / slope.bytes_per_second
@@ -70,7 +71,7 @@ def _scale(
     axes.set_xlim(left, right)
     horizontal = decade_ticks(left, right)
     name_ticks(axes.xaxis, horizontal, [f"{value:g}" for value in horizontal])
-    axes.set_xlabel("FLOP for every byte that must move", color=MUTED, fontsize=10)
+    axes.set_xlabel("FLOP per byte moved", color=MUTED, fontsize=10)
     return left, right
 
 
@@ -91,7 +92,7 @@ def _draw_slope(
         zorder=2,
     )
     if slope.measured and not inner:
-        # In the middle of the line, below it, where no kernel can be: they are above only when caches help.
+        # In the middle, below the line: kernels are above the line only if caches help.
         middle = (left * end) ** 0.5
         write(axes, format_rate(slope.bytes_per_second), middle, slope.bytes_per_second * middle, (6, -12))
 
@@ -103,7 +104,7 @@ def _draw_ceiling(axes: Axes, ceiling: ComputeRoof, slopes: Sequence[MemoryRoof]
     axes.plot([start, right], [ceiling.flop_per_second] * 2, color=INK, linewidth=width, linestyle=style, zorder=2)
     words = f"{format_flop(ceiling.flop_per_second)}{'' if ceiling.measured else ' nominal'}"
     if ceiling.measured and start > left:
-        # Left of all ridges, where no kernel can be and the nominal one, which may be close above, is not yet.
+        # Left of all ridges, where no kernel can be and the nominal peak, maybe close above, is not yet drawn.
         write(axes, words, start, ceiling.flop_per_second, (-6, -4), "right")
     else:
         write(axes, words, right, ceiling.flop_per_second, (-2, 4), "right")

@@ -1,8 +1,8 @@
-"""Draws one call over numbers of ranks, as a file: what every algorithm would take, what was measured, and where all of
-it is extrapolated.
+"""Draw one call over the number of ranks, as a file: the prediction of every algorithm, the measurements, and the
+extrapolated range.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -23,23 +23,25 @@ _STYLES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _WIDTH, _HEIGHT = 7.6, 4.0
 _MOST_LINES = len(SERIES)
 _MOST_AT_ONCE: Final = 8
-"""A formula takes all messages of a round to cost one α. What it leaves out is their number times o of LogP, which for
-so many may be as much as α; with n − 1 of them on thousands of ranks it would be nearly all of the time.
+"""Most messages per round for which a formula is drawn.
+
+Formulas charge one α for all messages of a round. They omit the overhead o of LogP for each message, which for this
+many may be as large as α; for n − 1 messages on thousands of ranks it would be nearly all of the time.
 """
 
 Scale = Callable[[int, float], float | None]
-"""Ranks and seconds → what is drawn."""
+"""Ranks and seconds → drawn value."""
 
 
 def write(evidence: MeasuredCurves, asked: PredictionQuery, path: Path) -> None:
-    """Draw ``asked`` over ranks into ``path``. Raises UsageError as ``save``, AnalysisError when there is nothing to
+    """Draw ``asked`` over ranks into ``path``. Raises UsageError as ``save`` does, AnalysisError if there is nothing to
     draw.
     """
     save(draw(scaling(evidence, asked), f"{asked.op} over {evidence.backend}"), path)
 
 
 def draw(shown: Scaling, what: str) -> Figure:
-    """Time over ranks, and busbw below it where the op has one."""
+    """Time over ranks, and busbw below if the op has one."""
     panels: list[tuple[str, Scale, Callable[[float], str]]] = [
         ("Time of one call", lambda _ranks, seconds: seconds * 1e9, format_time)
     ]
@@ -69,27 +71,26 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     drawn: list[float] = []
     kept = [line for line in shown.lines if line.chosen or not _all_at_once(line)]
     for slot, line in enumerate(kept[:_MOST_LINES]):
-        found = [(ranks, scale(ranks, time.value)) for ranks, time in line.points]
-        points = [(ranks, value) for ranks, value in found if value is not None]
+        points = _scaled(scale, ((ranks, time.value) for ranks, time in line.points))
         drawn += [value for _, value in points]
-        said = ", the model that answers" if line.chosen else ", cannot be told from it" if line.tied else ""
-        said += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
+        role = ", used for the prediction" if line.chosen else ", not distinguishable from it" if line.tied else ""
+        role += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
         axes.plot(
             *zip(*points, strict=True),
             color=SERIES[slot],
             linestyle=_STYLES[slot],
             linewidth=2.0 if line.chosen else 1.1,
-            label=f"{line.algorithm}{said}",
+            label=f"{line.algorithm}{role}",
             zorder=3,
         )
         if line.chosen:
             _band(axes, line.points, scale, SERIES[slot])
-    untrue = [line.algorithm for line in shown.lines if line not in kept]
-    if untrue:
-        axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(untrue)}\n({_AS_IF_FREE})")
+    left_out = [line.algorithm for line in shown.lines if line not in kept]
+    if left_out:
+        axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(left_out)}\n({_AS_IF_FREE})")
     left = len(kept) - _MOST_LINES
     if left > 0:
-        axes.plot([], [], linestyle="none", label=f"and {left} that take longer on {shown.query.ranks} ranks")
+        axes.plot([], [], linestyle="none", label=f"and {left} slower ones on {shown.query.ranks} ranks")
     drawn += _measured(axes, shown, scale)
     counts = [ranks for ranks, _ in (*shown.measured, *shown.fitted)]
     last = max(counts, default=2)
@@ -105,45 +106,52 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     dress(axes, pad=5, muted=_MUTED, hairline=_HAIRLINE, linewidth=0.7)
 
 
-_AS_IF_FREE: Final = "as if messages sent at once cost one α together"
+_AS_IF_FREE: Final = "as if concurrent messages cost one α together"
 
 
 def _all_at_once(line: Line) -> bool:
-    """Whether a rank sends so many messages in a round somewhere along ``line`` that its formula is not true."""
+    """Whether a rank sends too many messages in a round somewhere along ``line`` for its formula to hold."""
     return line.at_once > _MOST_AT_ONCE
 
 
+def _scaled(scale: Scale, points: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
+    """Ranks and drawn values of ``points`` (ranks, seconds); those without a value are left out."""
+    known = ((ranks, scale(ranks, seconds)) for ranks, seconds in points if seconds is not None)
+    return [(ranks, value) for ranks, value in known if value is not None]
+
+
 def _band(axes: Axes, points: tuple[tuple[int, Value], ...], scale: Scale, colour: str) -> None:
-    ends = [
-        (ranks, low, high)
-        for ranks, time in points
-        if time.low is not None
-        and time.high is not None
-        and (low := scale(ranks, time.low)) is not None
-        and (high := scale(ranks, time.high)) is not None
-    ]
-    if ends:
-        ranks, lows, highs = zip(*ends, strict=True)
-        axes.fill_between(ranks, lows, highs, color=colour, alpha=0.2, linewidth=0, zorder=2, label="its 95 % interval")
+    lows = dict(_scaled(scale, ((ranks, time.low) for ranks, time in points)))
+    highs = dict(_scaled(scale, ((ranks, time.high) for ranks, time in points)))
+    if ranks := [one for one in lows if one in highs]:
+        axes.fill_between(
+            ranks,
+            [lows[one] for one in ranks],
+            [highs[one] for one in ranks],
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+            zorder=2,
+            label="its 95 % interval",
+        )
 
 
 def _measured(axes: Axes, shown: Scaling, scale: Scale) -> list[float]:
-    """Measured points with their range, and what curves without this size say of it, hollow; what was drawn."""
+    """Draw measured points with their range, and values from fits of curves without this size (hollow); return all
+    values.
+    """
     drawn: list[float] = []
     for ranks, point in shown.measured:
-        ends = point.interval.low_ns, point.interval.high_ns
-        if ends[0] is not None and ends[1] is not None:
-            low, high = scale(ranks, ends[0] / 1e9), scale(ranks, ends[1] / 1e9)
-            if low is not None and high is not None:
-                axes.vlines(ranks, low, high, color=_INK, linewidth=1.3, zorder=4)
-                drawn += [low, high]
+        ends_ns = point.interval.low_ns, point.interval.high_ns
+        ends = [value for _, value in _scaled(scale, ((ranks, ns and ns / 1e9) for ns in ends_ns))]
+        if len(ends) == 2:
+            axes.vlines(ranks, ends[0], ends[1], color=_INK, linewidth=1.3, zorder=4)
+            drawn += ends
     for face, label, points in (
         (_INK, "measured", [(ranks, point.time_ns / 1e9) for ranks, point in shown.measured]),
         ("white", "by the fit of the measured curve", [(ranks, time.value) for ranks, time in shown.fitted]),
     ):
-        found = [(ranks, scale(ranks, seconds)) for ranks, seconds in points]
-        placed = [(ranks, value) for ranks, value in found if value is not None]
-        if placed:
+        if placed := _scaled(scale, points):
             axes.plot(
                 *zip(*placed, strict=True),
                 linestyle="none",

@@ -1,7 +1,7 @@
-"""Makes matplotlib's SVG fit to be part of a page: small, coloured by the page's style sheet, with alt text.
+"""Turn matplotlib's SVG into part of a page: small, coloured by the page's style sheet, with alternative text.
 
-Colours are drawn as the sentinels of ``INK`` and ``SERIES`` and become CSS variables here, so that one drawing serves
-the light page, the dark page and paper. Text stays text, in the page's own font.
+Colours are drawn as the sentinels ``INK`` and ``SERIES`` and become CSS variables here, so that one drawing serves the
+light page, the dark page and paper. Text stays text, in the page's own font.
 """
 
 import io
@@ -20,9 +20,9 @@ INK: Final = {
     "#040404": "var(--page)",
 }
 SERIES: Final = ("#0072b2", "#d55e00", "#009e73", "#aa3f8b", "#b8860b", "#505050")
-"""Okabe & Ito's palette (pink and yellow darker, to be seen on white) for the light page; the dark one is in CSS."""
+"""Okabe and Ito's palette (pink and yellow darkened for white paper) for the light page; the CSS has the dark one."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
-"""Beside the colour, because one reader in twelve does not see it and no printer can be trusted."""
+"""Markers complement colours for colour-blind readers and black-and-white prints."""
 
 _NAMESPACE = re.compile(r"^\{[^}]*\}")
 _NUMBER = re.compile(r"-?\d+\.\d+")
@@ -31,18 +31,19 @@ _FONT = re.compile(r"font:\s*(?P<weight>bold |[1-9]00 )?(?P<size>[\d.]+)px [^;]*
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 VARIABLES: Final = {**INK, **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)}}
-"""Colours of a drawing → those of the page's style sheet."""
+"""Colours of a drawing → variables of the page's style sheet."""
 _GEOMETRY = ("d", "x", "y", "width", "height", "points", "transform", "viewBox")
 
 
 def inline(
     figure: Figure, identity: str, title: str, description: str, tips: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """The figure as an ``<svg>`` element for an HTML page.
+    """The figure as an ``<svg>`` element for an HTML page; the same figure gives the same bytes.
 
-    ``identity`` is unique on the page and prefixes every id. ``title`` names the picture and ``description`` says
-    what it shows; ``tips`` are the words of every marker of an artist, by its gid, for who points at it. All of them
-    are escaped here. The same figure gives the same text, byte for byte.
+    identity: unique on the page, prefix of every id.
+    title, description: alternative text.
+    tips: gid of an artist → tooltips of its markers.
+    All texts are escaped here.
     """
     stream = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": identity}):
@@ -67,7 +68,7 @@ def inline(
 
 
 def _strip(parent: ET.Element) -> None:
-    """Drop namespaces, metadata, matplotlib's own style sheet, empty groups and the white space between elements."""
+    """Remove namespaces, metadata, matplotlib's style sheet, empty groups and white space between elements."""
     parent.tag = _NAMESPACE.sub("", parent.tag)
     parent.attrib = {_NAMESPACE.sub("", key): value for key, value in parent.attrib.items()}
     parent.tail = None
@@ -80,7 +81,7 @@ def _strip(parent: ET.Element) -> None:
 
 
 def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
-    """Give the markers of each artist their words, and what they have in common to their group."""
+    """Give the markers of each artist their tooltips, and move their common style to their group."""
     for group in [element for element in root.iter("g") if element.attrib.get("id") in tips]:
         markers = list(group.iter("use"))
         for marker, tip in zip(markers, tips[group.attrib["id"]], strict=True):
@@ -90,7 +91,7 @@ def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
 
 
 def _unwrap(parent: ET.Element) -> None:
-    """Replace the groups that say nothing by what is in them."""
+    """Replace groups without attributes by their children."""
     for child in list(parent):
         _unwrap(child)
         if child.tag == "g" and not child.attrib:
@@ -99,7 +100,7 @@ def _unwrap(parent: ET.Element) -> None:
 
 
 def _shorten_ids(root: ET.Element, identity: str) -> None:
-    """Keep only the ids that something points at, and make them unique on the page."""
+    """Keep only ids that are referenced, and make them unique on the page."""
     used: dict[str, str] = {}
     for element in root.iter():
         for value in element.attrib.values():
@@ -130,7 +131,7 @@ def _restyle(element: ET.Element) -> None:
         style = _FAMILY.sub("", style)
         element.attrib["style"] = _COLOUR.sub(lambda match: VARIABLES.get(match[0], match[0]), style)
     if element.tag == "text":
-        # A rotation by nothing only makes the page longer.
+        # A rotation by 0 only makes the page longer.
         element.attrib["transform"] = element.attrib.get("transform", "").removeprefix("rotate(-0 ")
         if "(" not in element.attrib["transform"]:
             del element.attrib["transform"]

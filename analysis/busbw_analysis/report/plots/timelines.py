@@ -1,14 +1,14 @@
-"""Draws one step of training: a lane of computation and one of calls for every rank, over time."""
+"""Draw one training step: for every rank a lane of computation and a lane of calls, over time."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from busbw.runs.records import RankTimeline
 from busbw.units import format_time
 from busbw_analysis.diagnosis.timelines import COMPUTE, RankTime
-from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, sample
+from busbw_analysis.report.plots.axes import MUTED, canvas, name_ticks, row_axis, sample
 from busbw_analysis.report.plots.svg import SERIES, inline
 
 _WIDTH, _ROW, _MARGIN = 860, 34, 40
@@ -18,12 +18,12 @@ WAITING: Final = "waiting"
 
 
 def colours(names: Sequence[str]) -> dict[str, int]:
-    """What is drawn → which colour of the page it has."""
+    """What is drawn → its colour on the page."""
     return {name: place % len(SERIES) for place, name in enumerate(dict.fromkeys((COMPUTE, *names)))}
 
 
 def swatch(slot: int | None) -> str:
-    """A legend's sample; None: waiting."""
+    """A legend sample; None: waiting."""
     shape = "M1 3h26v8h-26z" if slot is not None else "M1 6h26v2h-26z"
     return sample(f'<path d="{shape}" fill="var(--{f"series-{slot}" if slot is not None else "ink"})"/>')
 
@@ -31,20 +31,16 @@ def swatch(slot: int | None) -> str:
 def draw(
     timelines: Sequence[RankTimeline], times: Sequence[RankTime], identity: str, title: str, description: str
 ) -> str:
-    """The step as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
+    """The step as an inline SVG. ``identity`` is unique on the page; title and description are its alternative text."""
     longest = max(end for row in timelines for _, _, end in row.spans)
     slots = colours([name for row in timelines for name, _, _ in row.spans])
     height = _MARGIN + _ROW * len(timelines)
     box = (0.08, 26 / height, 0.9, _ROW * len(timelines) / height)
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xlim(0, longest)
-        axes.set_ylim(len(timelines) - 0.5, -0.5)
         ticks = [one for one in MaxNLocator(_TICKS).tick_values(0, longest) if one <= longest]
         name_ticks(axes.xaxis, ticks, list(map(format_time, ticks)))
-        axes.yaxis.set_major_locator(FixedLocator(list(range(len(timelines)))))
-        axes.set_yticklabels([f"rank {row.rank}" for row in timelines], parse_math=False)
-        axes.tick_params(axis="y", labelcolor=INK)
-        axes.grid(visible=False, axis="y")
+        row_axis(axes, [f"rank {row.rank}" for row in timelines])
         for place, (row, time) in enumerate(zip(timelines, times, strict=True)):
             for name, slot in slots.items():
                 wide = [(begin, end - begin) for named, begin, end in row.spans if named == name]

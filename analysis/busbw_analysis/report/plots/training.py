@@ -1,4 +1,4 @@
-"""Steps of training as stacked bars, by layout and over numbers of GPUs: a plain figure for a file."""
+"""Training steps as stacked bars, by layout and over numbers of GPUs, as a figure in a file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from busbw_analysis.training.step_time import StepTime
 
 
 def save_plan(path: Path, planned: Sequence[Planned], grown: Sequence[Scaled]) -> None:
-    """Write the picture as what the file's name ends in. Raises UsageError when it cannot be written."""
+    """Write the figure in the format given by the suffix. Raises UsageError if it cannot be written."""
     figure = Figure(figsize=(10, 3 + 0.3 * len(planned) + 3.5), layout="constrained")
     rows = figure.add_gridspec(2, 2, height_ratios=(2 + 0.3 * len(planned), 3.5))
     _layouts(figure.add_subplot(rows[0, :]), planned)
@@ -23,13 +23,13 @@ def save_plan(path: Path, planned: Sequence[Planned], grown: Sequence[Scaled]) -
 
 
 def _colours(times: Sequence[StepTime]) -> dict[str, str]:
-    """A colour for each part that there is, the same in all panels."""
+    """A colour for each part with time, the same in all panels."""
     names = times[0].parts if times else ()
     return {name: f"C{number}" for number, name in enumerate(names) if any(time.parts[name] for time in times)}
 
 
 def _layouts(axes: Axes, planned: Sequence[Planned]) -> None:
-    """A bar for each layout, the fastest at the top: compute, bubble, and what is exposed of each dimension."""
+    """A bar for each layout, the fastest at the top: compute, bubble, and exposed communication by dimension."""
     names = [short_words(one.step.layout, one.step.micro_batch) for one in planned][::-1]
     left = [0.0] * len(planned)
     for name, colour in _colours([one.time for one in planned]).items():
@@ -42,7 +42,7 @@ def _layouts(axes: Axes, planned: Sequence[Planned]) -> None:
 
 
 def _over_gpus(axes: Axes, one: Scaled) -> None:
-    """Shares of the step over GPUs, and from where on communication takes longer than computation."""
+    """Shares of the step over GPUs, and the number of GPUs from which communication dominates."""
     gpus = [count for count, _ in one.points]
     times = [time for _, time in one.points]
     colours = _colours(times)

@@ -1,5 +1,5 @@
-"""The part of a report about algorithms of one op beside each other: how far each is from the fastest, where they
-cross, and whether formulas said so.
+"""Report blocks that compare several algorithms of one op: their distance from the fastest, and measured and predicted
+crossovers.
 """
 
 import math
@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from busbw.units import about_size, format_size
+from busbw.units import about_size, format_size, format_time
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
-from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, micro, sentence, table, three_digits
+from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, sentence, table, three_digits
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.sections.labels import ends_of
@@ -21,11 +21,11 @@ from busbw_analysis.report.tables.crossovers import crossing_table
 
 _LEAST_SIZES: Final = 3
 _STEPS: Final = 12
-"""Of a line from one size to the next."""
+"""Vertices of a line between two neighbouring sizes."""
 
 
 def beside_each_other(comparison: AlgorithmComparison, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
-    """A picture and the numbers of how far every algorithm is from the fastest, and every two of them in a table."""
+    """A figure of every algorithm's time relative to the fastest, and a table of all pairs."""
     sizes = comparison.by_size
     figure = (_figure(comparison, sizes, anchor),) if draw and len(sizes) >= _LEAST_SIZES else ()
     return (*figure, crossing_table(comparison))
@@ -46,24 +46,24 @@ def _figure(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Po
 
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),
-        Column("Fastest", lambda size: least[size], micro, "µs"),
-        *(Column(name, partial(ratio, name), three_digits, group="Times as long as the fastest") for name in names),
+        Column("Fastest", lambda size: least[size], format_time),
+        *(Column(name, partial(ratio, name), three_digits, group="Time / fastest time") for name in names),
     )
     left = [name for name in comparison.curves if name not in names]
-    note = "As unsure as the times, whose ends stand with each curve."
-    note += f" Not drawn, for they are slower: {', '.join(left)}." if left else ""
-    numbers = table(f"{label}: times as long as the fastest", columns, sizes, note, folded=True)
+    note = "Each curve's own table has the intervals of its times."
+    note += f" Not drawn because slower: {', '.join(left)}." if left else ""
+    numbers = table(f"{label}: time over that of the fastest", columns, sizes, note, folded=True)
     return Figure(caption, (picture,), tuple(_legend(names, comparison)), numbers)
 
 
 def _relative(point: Point, least_ns: float) -> curves.Point:
-    """A time and its ends over that of the fastest."""
+    """A time and its ends relative to the fastest time."""
     low, high = (None if end is None else end / least_ns for end in ends_of(point.interval))
     return curves.Point(point.size_bytes, point.time_ns / least_ns, low, high)
 
 
 def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple[float, float], ...]]:
-    """Times over that of the fastest, between the sizes as well, where crossings are found by straight lines."""
+    """Times relative to the fastest, also between sizes, by the linear interpolation that finds the crossovers."""
     measured = np.asarray(list(sizes), dtype=np.float64)
     steps = [np.geomspace(*two, _STEPS, endpoint=False) for two in pairwise(measured)]
     between = np.concatenate([*steps, measured[-1:]])
@@ -77,7 +77,7 @@ def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple
 
 
 def _drawn(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
-    """As many as can be told apart, in their order: where there are more, those nearest to the fastest."""
+    """As many names as one figure can distinguish, those closest to the fastest, in their order."""
 
     def distance(name: str) -> float:
         return sum(math.log(points[name].time_ns) for points in sizes.values())
@@ -87,25 +87,25 @@ def _drawn(comparison: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Poi
 
 
 def _caption(comparison: AlgorithmComparison) -> str:
-    """Who is the fastest, and where that changes for sure."""
+    """The fastest algorithm, and the certain crossovers."""
     turns = sorted(comparison.turns, key=lambda turn: turn[0].at_bytes)
     if len(comparison.leaders) == 1:
-        return f"By its medians {comparison.leaders[0]} is the fastest at every size."
+        return f"By the medians, {comparison.leaders[0]} is the fastest at every size."
     if not turns:
         names = ", ".join(comparison.leaders)
-        return f"By their medians {names} are the fastest in turn, but none of their crossings is sure."
-    told = [
+        return f"By the medians, the fastest are in turn {names}, but none of the crossovers is certain."
+    changes = [
         f"{one.below} gives way to {one.above} at {about_size(one.at_bytes)}"
         + ("" if expected is None else f", where S* is {about_size(expected)}")
         for one, expected in turns
     ]
-    return f"{sentence('; '.join(told))}"
+    return sentence("; ".join(changes))
 
 
 def _legend(names: Sequence[str], comparison: AlgorithmComparison) -> Iterator[LegendEntry]:
     yield from (LegendEntry(curves.swatch(slot, "points"), name) for slot, name in enumerate(names))
     if comparison.turns:
         ranged = any(turn.low_bytes is not None for turn, _ in comparison.turns)
-        yield LegendEntry(curves.swatch(None, "bound"), f"measured crossing{', with its range' if ranged else ''}")
+        yield LegendEntry(curves.swatch(None, "bound"), f"measured crossover{', with its range' if ranged else ''}")
     if any(expected is not None for _, expected in comparison.turns):
-        yield LegendEntry(curves.swatch(None, "model"), "S* of their formulas")
+        yield LegendEntry(curves.swatch(None, "model"), "S* from the formulas")

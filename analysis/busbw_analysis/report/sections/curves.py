@@ -1,4 +1,4 @@
-"""The part of a report about operations: time and rate over size with fit, model and peak, and their numbers."""
+"""The report section on operations: time and rate over size with fit, model and peak, and their numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    micro,
     percent,
     table,
     three_digits,
@@ -43,16 +42,21 @@ from busbw_analysis.report.sections.labels import (
 from busbw_analysis.report.tables.show import common_flags, flags_note
 
 _STEPS_OF_A_SEGMENT = 24
-_TOLD = 2
-"""So many curves of a figure are told in its caption."""
+_DESCRIBED = 2
+"""Most curves described in a figure's caption."""
 _MOST_IN_OVERVIEW = 12
-_NO_WIRE = "One rank: there is no wire, so there is no busbw; algbw is shown."
-_NO_KNOWN_WIRE = "This operation moves no data over a wire that busbw could describe."
+_NO_WIRE = "One rank sends nothing, so there is no busbw; algbw is shown."
+_NO_KNOWN_WIRE = "This operation has no busbw."
 
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """Which rate a curve is drawn in: its name, what turns algbw into it, its peak, and what others reach of that."""
+    """The rate that a curve is drawn in.
+
+    name: busbw or algbw.
+    factor: algbw × factor is this rate.
+    peak, practical: the peak, and the part of it that others reach, in B/s.
+    """
 
     name: str
     factor: float
@@ -75,10 +79,10 @@ def _rate_of(curve: Curve) -> _Rate:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A judgement and what its curves are called where several judgements are drawn into one figure.
+    """A judgement, and its name if several judgements share the figures.
 
-    name: empty where it is the only one.
-    reference: whether it is drawn as thin lines alone, without points, numbers and verdicts.
+    name: empty if it is the only one.
+    reference: draw its curves as thin lines, without points, numbers and verdicts.
     """
 
     judgement: Judgement
@@ -86,64 +90,64 @@ class Side:
     reference: bool = False
 
     def called(self, text: str) -> str:
-        """``text`` of this side."""
+        """``text`` with the name of this side."""
         return " · ".join(filter(None, (self.name, text)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A curve in a figure, and with which side it came."""
+    """A curve in a figure, and its side."""
 
     side: Side
     curve: Curve
 
     @property
     def alike(self) -> SeriesKey:
-        """What curves of several backends have in common."""
+        """The key without backend, shared by curves that are compared."""
         return replace(self.curve.series.key, backend="", cost_models="")
 
     def label(self, varying: frozenset[str]) -> str:
-        """What tells it from its neighbours, which differ in the fields ``varying`` and in their sides."""
+        """The fields ``varying``, in which it differs from its neighbours, and its side."""
         return self.side.called(curve_label(self.curve.series.key, varying) if varying or not self.side.name else "")
 
 
 _Reference: TypeAlias = tuple[int, _Drawn]
-"""A curve that is drawn thin, in the colour of the slot that it is held against."""
+"""A thin curve, in the colour of the slot that it is compared with."""
 
 
 def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
-    """The curves of messages by op, those that all sides have beside each other."""
-    elsewhere = MEMORY_TRAFFIC.keys() | STORING  # these have sections of their own
+    """The curves of messages by op; curves with the same key on several sides are neighbours."""
+    elsewhere = MEMORY_TRAFFIC.keys() | STORING  # these have their own sections
     every = (_Drawn(side, curve) for side in sides for curve in side.judgement.curves)
     beside = grouped((one for one in every if one.curve.series.key.op not in elsewhere), lambda one: one.alike)
     return by_key((key.op, one) for key, members in beside.items() for one in members)
 
 
 def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]] = MappingProxyType({})) -> Section:
-    """One part per operation, in the order of the plan, with what is ``facing`` its figures: verdicts and reasons."""
+    """One part per operation, in the order of the plan, preceded by the blocks in ``facing`` (its verdicts)."""
     drawn = {op: members for op, members in _drawn(sides).items() if not all(one.side.reference for one in members)}
     parts = tuple(_operation(op_anchor(op), op, members, facing.get(op, ())) for op, members in drawn.items())
     if not parts:
         first = sides[0].judgement
         text = (
-            "Pairs of ranks alone were measured: they are below."
+            "Only pairs of ranks were measured: see below."
             if first.matrices
-            else "No message was sent: what was measured is below."
+            else "No messages were sent: see the sections below."
             if first.memory or first.files
-            else "No operation gave a result that can be shown."
+            else "No operation gave a result."
         )
         return Section("operations", "Operations", (Paragraph(text),))
     how = (
         "Each point is the median over launches of the slowest rank's time, on logarithmic axes; its bar is the "
-        "interval or range of the launches. A vertical dotted line marks a size at which the fit changes."
+        "interval or range of the launches. A vertical dotted line marks a breakpoint of the fit."
     )
     return Section("operations", "Operations", (Paragraph(how, tone="quiet"),), parts)
 
 
 def overview(sides: Sequence[Side]) -> Figure | None:
-    """busbw over size of every operation and side in one figure with their peaks; None where nothing can be drawn.
+    """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn.
 
-    Of the curves of an operation that has several the one with the most sizes is drawn, or the fastest of those.
+    For an operation with several curves, the one with the most sizes is drawn, then the fastest.
     """
 
     def rank(one: _Drawn) -> tuple[int, float]:
@@ -179,8 +183,8 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(peak)}: {what}") for peak, what in peaks.items()
     ]
     legend += _thin_entries(references, [one.curve for _, _, one in chosen], None)
-    left_out = f" The {len(ops)} fastest of {len(kept)} operations." if len(kept) > len(ops) else ""
-    caption = f"busbw over size of every operation, and the peaks that they are held against.{left_out}"
+    left_out = f" The {len(ops)} fastest of {len(kept)} operations are shown." if len(kept) > len(ops) else ""
+    caption = f"busbw over size of every operation, with the peaks.{left_out}"
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
     drawing = plots.draw(panel, "overview", "busbw over size of every operation", caption)
     columns: tuple[Column[int], ...] = (
@@ -191,18 +195,18 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         ),
     )
     rows = sorted({point.size_bytes for one in series for point in one.points})
-    note = "Medians over launches; their ranges stand with each operation."
+    note = "Medians over launches; each operation's section has their ranges."
     numbers = table("busbw by size and operation", columns, rows, note, folded=True)
     return Figure(caption, (drawing,), tuple(legend), numbers)
 
 
 def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
-    """The figures of one operation: one for each way of splitting the ranks, more where there are many curves."""
+    """The figures of one operation: one for each split of the ranks, several if there are many curves."""
     splits = grouped((one for one in drawn if not one.side.reference), lambda one: one.curve.series.key.group)
     blocks: list[Block] = [*facing]
     for split, members in splits.items():
         varying = varying_fields(one.curve.series.key for one in members)
-        where = "" if len(splits) == 1 else "All ranks. " if split == "all" else f"Groups {split}, all at once. "
+        where = "" if len(splits) == 1 else "All ranks. " if split == "all" else f"Groups {split}, running together. "
         for start in range(0, len(members), SLOTS):
             chunk = members[start : start + SLOTS]
             labels = [one.label(varying) for one in chunk]
@@ -224,10 +228,10 @@ def _figure(
     identity: str, op: str, where: str, drawn: Sequence[_Drawn], labels: Sequence[str], references: Sequence[_Reference]
 ) -> Figure:
     curves = [one.curve for one in drawn]
-    told = zip(curves[:_TOLD], labels, strict=False)
-    finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in told)
-    if len(curves) > _TOLD:
-        finding += f" {len(curves) - _TOLD} more in the figure and its table."
+    described = zip(curves[:_DESCRIBED], labels, strict=False)
+    finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in described)
+    if len(curves) > _DESCRIBED:
+        finding += f" The figure and its table have {len(curves) - _DESCRIBED} more curves."
     peaks = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
     description = " ".join((finding, *(f"The peak is {denominator}." for denominator in peaks)))
     pictures: list[str] = []
@@ -236,13 +240,13 @@ def _figure(
         panel = panel_of(curves, labels, quantity, references)
         if plots.drawable(panel.series):
             pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", description))
-    # Nothing is hidden behind a picture that is not there.
+    # Without a drawing, the numbers are not folded.
     table = _numbers(op, drawn, labels, folded=bool(pictures))
     return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), table)
 
 
 def _finding(curve: Curve, label: str) -> str:
-    """What a curve shows, in one or two sentences."""
+    """The curve's smallest time and best rate, in one or two sentences."""
     first = curve.series.points[0]
     rate = _rate_of(curve)
     name = f"{label}: a" if label else "A"
@@ -260,12 +264,12 @@ def _finding(curve: Curve, label: str) -> str:
         text += f", {percent(best / rate.peak)} % of the peak of {format_rate(rate.peak)}"
         if rate.practical is not None:
             more = f"{percent(best / rate.practical)} % of the {format_rate(rate.practical)}"
-            text += f" and {more} that are reached in practice"
+            text += f" and {more} reached in practice"
     return f"{text}."
 
 
 def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
-    """What is said to who points at a point: its value, its range, its launches."""
+    """The tooltip of a point: its value, its range and its launches."""
     launches = len(point.launch_medians_ns)
     of = f"{launches} launch{'es' if launches != 1 else ''}"
     spread = f"{' – '.join(ends)}, {of}" if ends else of
@@ -273,7 +277,7 @@ def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
 
 
 def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterator[plots.Point]:
-    """The times or rates of ``curve`` with their ends, and what is said of each to who points at it."""
+    """The times or rates of ``curve`` with their ends and tooltips."""
     rate = _rate_of(curve)
     for point in curve.series.points:
         values = (point.time_ns, point.interval.low_ns, point.interval.high_ns)
@@ -296,8 +300,9 @@ def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity)
 
 
 def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quantity) -> Iterator[plots.Line]:
-    """What others published of the same operation on as many GPUs of the same kind, as thin lines in the colour of the
-    first slot that it is held against.
+    """Published curves of the same operation and number of GPUs of the same kind, as thin lines.
+
+    Each has the colour of the first slot that it is compared with.
     """
     slots = {one: slot for slot, curve in reversed(list(curves)) for one in curve.published}
     for one, slot in slots.items():
@@ -318,8 +323,9 @@ def panel_of(
     quantity: plots.Quantity = "rate",
     references: Sequence[_Reference] = (),
 ) -> plots.Panel:
-    """Time or rate over size with fits and models, curve i in slot i. Rates are busbw with peaks, or algbw where no
-    curve has a wire; times have a line where a fit changes.
+    """Time or rate over size with fits and models, curve i in slot i.
+
+    Rates are busbw with peaks, or algbw if no curve has a busbw; times have a line at each breakpoint of a fit.
     """
     wired = any(curve.series.bus_factor is not None for curve in curves)
     series: list[plots.Series] = []
@@ -346,14 +352,14 @@ def panel_of(
 
 
 def peak_line(series: Iterable[plots.Series], rate: float, slot: int | None = None, name: str = "peak") -> plots.Line:
-    """A ``rate`` (B/s) over all sizes of ``series``."""
+    """A ``rate`` (B/s) across all sizes of ``series``."""
     sizes = [float(point.size_bytes) for one in series for point in one.points]
     ends = ((min(sizes, default=1.0), rate), (max(sizes, default=1.0), rate))
     return plots.Line("peak", ends, slot, f"{name} {format_rate(rate)}")
 
 
 def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None) -> plots.Line:
-    """A line of times, or of rates where there is a ``rate``."""
+    """A line of times, or of rates if a ``rate`` is given."""
     return plots.Line(
         kind,
         tuple((float(size), rate.at(size, time) if rate else time) for size, time in vertices if size or not rate),
@@ -362,7 +368,7 @@ def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: i
 
 
 def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
-    """A segment as a line that is smooth on logarithmic axes: (size in bytes, ns)."""
+    """A segment as a smooth line on logarithmic axes: (size in bytes, ns)."""
     first, last = max(1.0, float(segment.first_bytes)), max(1.0, float(segment.last_bytes))
     for step in range(_STEPS_OF_A_SEGMENT + 1):
         size = first * (last / first) ** (step / _STEPS_OF_A_SEGMENT)
@@ -388,7 +394,7 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
 
 
 def predictions_of(curve: Curve) -> tuple[Prediction, ...]:
-    """What the model says of its sizes; nothing where there is none."""
+    """The model's predictions; empty if there is no model."""
     return () if isinstance(curve.model, Unavailable) else curve.model
 
 
@@ -402,35 +408,29 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     curves = [one.curve for one in drawn]
     every = [case.flags for _, _, case, _ in rows]
     common = common_flags(every)
-    most = max((point.algbw for _, point, _, _ in rows if point.algbw), default=0.0)
-    unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
-
-    def rate(value: float) -> str:
-        return three_digits(value / factor)
-
-    columns: list[Column[tuple[str, Point, CaseSummary, float | None]]] = [
-        Column("Curve", lambda row: row[0]),
+    several = len(curves) > 1
+    columns: tuple[Column[tuple[str, Point, CaseSummary, float | None]], ...] = (
+        Column("Curve", lambda row: row[0] if several else None),
         Column("Size S", lambda row: row[1].size_bytes, format_size),
-        Column("Time", lambda row: row[1].time_ns, micro, "µs", ends=lambda row: ends_of(row[1].interval)),
-        Column("Fastest rank", lambda row: row[1].fastest_ns, micro, "µs"),
-        Column("algbw", lambda row: row[1].algbw, rate, unit),
-        Column("busbw", lambda row: row[1].busbw, rate, unit),
-        Column("Model", lambda row: row[3], micro, "µs"),
+        Column("Time", lambda row: row[1].time_ns, format_time, ends=lambda row: ends_of(row[1].interval)),
+        Column("Fastest rank", lambda row: row[1].fastest_ns, format_time),
+        Column("algbw", lambda row: row[1].algbw, format_rate),
+        Column("busbw", lambda row: row[1].busbw, format_rate),
+        Column("Model", lambda row: row[3], format_time),
         Column("Time / model", lambda row: row[1].time_ns / row[3] if row[3] else None, three_digits),
         Column("Launches", lambda row: len(row[1].launch_medians_ns), str),
         Column("Samples", lambda row: row[1].samples, str),
         Column("Data", lambda row: checked(row[2].check)),
         Column("Flags", lambda row: flagged(row[2].flags, common)),
-    ]
-    several = len(curves) > 1
+    )
     notes = [ends_in_words(point.interval.kind for _, point, _, _ in rows), flags_note(every, common)]
     unwired = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
     if unwired:
         notes.append(_NO_WIRE if unwired == {1} else _NO_KNOWN_WIRE)
     notes += [
-        f"This backend is known to move {moved:g} times the bytes that the best algorithm needs."
+        f"This backend moves {moved:g} times the bytes that the best algorithm needs."
         for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
-    shown = columns if several else columns[1:]
-    return table(title, shown, rows, *notes, row_headers=2 if several else 1, folded=folded)
+    headers = 2 if several else 1
+    return table(title, columns, rows, *notes, row_headers=headers, folded=folded, without_empty=True)

@@ -1,4 +1,4 @@
-"""The parts of a report about the same work in two ways: a call by itself and between barriers, and in halves."""
+"""Two report sections that compare two ways to do the same work: a timed single call, and all-reduce in two halves."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall, single_calls
 from busbw_analysis.report.document import Column, Paragraph, Section, table, three_digits
 
 _ONE_CALL: Final = (
-    "Many scripts warm up once, time one call and the barrier behind it, and print GiB/s as GB/s. That is done here, "
-    "beside calls that are timed on their own, many times. What is printed is busbw × unit × barrier × one call: the "
-    f"unit is 10⁹/2³⁰ = {UNIT:.3f}, or 1/1.074; barrier and one call are the method."
+    "Many scripts warm up once, time one call and its barrier, and print GiB/s labelled GB/s. This section compares "
+    "their result with calls that are timed alone, many times. Such a script prints busbw × unit × barrier × one call. "
+    f"The unit factor is 10⁹/2³⁰ = {UNIT:.3f}; the other two factors come from the method."
 )
 
 
@@ -25,18 +25,17 @@ _CALL_COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
     Column("printed", lambda one: one.printed, three_digits, '"GB/s"', group="One call"),
     Column("any one", lambda one: " to ".join(map(three_digits, one.printed_range)), group="One call"),
     Column("all", lambda one: one.whole, three_digits, "×", group="Difference"),
-    Column("unit", lambda _one: UNIT, three_digits, "×", group="Difference"),
     Column("barrier", lambda one: one.barrier, three_digits, "×", group="Difference"),
     Column("one call", lambda one: one.one_call, three_digits, "×", group="Difference"),
 )
 
 
 def one_call(judgement: Judgement) -> Section | None:
-    """Every case of mode barriers that was measured in mode isolated, too; None where none was."""
+    """Every case measured in both modes, barriers and isolated; None if there is none."""
     rows = single_calls(judgement.dataset)
     if not rows:
         return None
-    note = "Any one: what would have been printed by the slowest and by the fastest of all samples."
+    note = "Any one: the numbers that the slowest and the fastest sample would have printed."
     parts = (Paragraph(_ONE_CALL), table("One call between barriers", _CALL_COLUMNS, rows, note))
     return Section("one-call", "One call between barriers", parts)
 
@@ -51,18 +50,18 @@ _HALVES: Final[tuple[Column[Composition], ...]] = (
     Column("Sum / all_reduce", lambda one: one.ratio, three_digits),
 )
 _NOTES: Final = (
-    "A ring all-reduce is a reduce-scatter and an all-gather, so 1 is what to expect of large sizes",
+    "A ring all-reduce is a reduce-scatter and an all-gather, so large sizes should have a ratio of 1",
     "above 1 the all-reduce is faster; below 1 sharding (ZeRO, FSDP) costs less than the all-reduce that it replaces",
-    "medians over launches; the ratio is as unsure as the three times that it is made of",
+    "medians over launches; the ratio is as uncertain as its three times",
 )
 
 
 def composition(judgement: Judgement) -> Section | None:
-    """The sizes that all three have in common; None where there are none."""
+    """The sizes measured for all three operations; None if there are none."""
     rows = compositions_of(judgement.curves)
     if not rows:
         return None
-    halves = table("A reduce-scatter and an all-gather one after the other", _HALVES, rows, *_NOTES, row_headers=2)
+    halves = table("A reduce-scatter followed by an all-gather", _HALVES, rows, *_NOTES, row_headers=2)
     ratios = sorted(one.ratio for one in rows)
-    gist = f"Reduce-scatter and all-gather take {three_digits(ratios[0])} to {three_digits(ratios[-1])} times as long."
+    gist = f"The two halves take {three_digits(ratios[0])} to {three_digits(ratios[-1])} times as long as all-reduce."
     return Section("composition", "All-reduce and its two halves", (halves,), gist=gist)

@@ -1,4 +1,4 @@
-"""The part of a report about ways to exchange gradients: what each gains in a second, and loses in a step."""
+"""The report section on gradient exchanges: how much faster each one's steps are, and how many more it needs."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -14,10 +14,9 @@ from busbw_analysis.report.plots import exchanges as plots
 from busbw_analysis.report.sections.labels import checked
 
 _HOW: Final = (
-    "Least squares by gradient descent, all with the same steps from weights of 0 on. The gap is the loss over the "
-    "least one, which is known, as a share of the first gap. Weights behind the last step are those of the same rule "
-    "in one process, which tells the gaps of the steps before; of a server it takes gradients in the order in which "
-    "they came."
+    "Least squares by gradient descent; all exchanges start from zero weights. The gap is the loss above the known "
+    "minimum, as a share of the first gap. The final weights are checked against the same rule in one process, which "
+    "also gives the gaps of earlier steps; for a server, it applies gradients in their order of arrival."
 )
 _TICKS: Final = 4
 
@@ -42,7 +41,7 @@ _COLUMNS: Final[tuple[Column[Exchanged], ...]] = (
 
 
 def exchanges(judgement: Judgement) -> Section | None:
-    """Every group of trainings that differ in this alone; None where there is none."""
+    """Every group of trainings that differ only in the exchange; None if there is none."""
     groups = exchanged(judgement.steps)
     if not groups:
         return None
@@ -54,9 +53,9 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
     one = group[0].step
     what = workload_in_words(msgspec.structs.replace(one.workload, exchange=None))
     notes = (
-        f"The same time: {format_time(group[0].budget_ns)}, in which the fastest took all {one.steps} steps.",
+        f"The same time: {format_time(group[0].budget_ns)}, in which the fastest did all {one.steps} steps.",
         f"Target: {percent(TARGET)} % of the first gap.",
-        "≈: the intervals of the two times overlap, or one launch gives none. Sent: by the rank that sends most.",
+        "≈: the intervals of the two times overlap, or there is only one launch. Sent: by the rank that sends most.",
     )
     rows = table(what, _COLUMNS, group, *notes)
     longest = max(one.steps * row.step.time_ns for row in group)
@@ -73,7 +72,7 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
             [(end * tick / _TICKS, words(end * tick / _TICKS)) for tick in range(_TICKS + 1)],
             f"exchange-{number}-{over}",
             f"Gap over {over}",
-            f"How near each way to exchange comes to the optimum over {over}: {what}",
+            f"Gap to the optimum over {over} for each exchange: {what}",
         )
         for over, end, each, words in axes
     )
@@ -82,17 +81,10 @@ def _group(number: int, group: Sequence[Exchanged]) -> tuple[Paragraph, Figure]:
 
 
 def in_words(group: Sequence[Exchanged]) -> str:
-    """What is gained per second and lost per step, and what comes of both."""
-    others = [one for one in group if one.name != EXACT]
-    told = [f"{one.name} takes {_over(one)} the steps a second and {_needs(one)}" for one in others]
-    reached = [one for one in group if one.needed_ns is not None]
-    first = min(reached, key=lambda one: one.needed_ns or 0.0, default=None)
-    end = "none comes to the target" if first is None else f"{first.name} is there first"
+    """The exchange that reaches the target first."""
     target = f"{percent(TARGET)} % of the first gap"
-    return f"Gained per second, lost per step, to {target}: {'; '.join(told)}. Of all, {end}."
-
-
-def _needs(one: Exchanged) -> str:
-    if one.lost is None or one.slower is None:
-        return "does not come there"
-    return f"needs {three_digits(one.lost)} × the steps: {three_digits(one.slower)} × the time"
+    reached = [(one.needed_ns, one.name) for one in group if one.needed_ns is not None]
+    if not reached:
+        return f"No exchange reaches {target}."
+    needed_ns, name = min(reached)
+    return f"{name} reaches {target} first, after {format_time(needed_ns)}."

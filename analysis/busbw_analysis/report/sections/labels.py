@@ -1,4 +1,4 @@
-"""What curves, intervals, checks and flags are called in every section of a report."""
+"""Labels of curves, intervals, checks and flags, shared by all sections of a report."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -18,11 +18,11 @@ _WITHOUT: Final = {
     "pairs": "no pairs",
     "traffic": "no traffic matrix",
 }
-"""Settings → what a curve is called that has none where others have."""
+"""Settings → label of a curve that lacks one, if other curves have it."""
 
 
 def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
-    """The fields ``varying``, in which a curve differs from its neighbours; its whole name where there is none."""
+    """The fields ``varying``, in which a curve differs from its neighbours; its full name if there are none."""
     texts = {
         "backend": key.backend,
         "device": key.device,
@@ -43,7 +43,7 @@ def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
 
 
 def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
-    """The fields in which ``keys`` are not all alike."""
+    """The fields in which ``keys`` differ."""
     known = list(keys)
     return frozenset(
         field.name for field in fields(SeriesKey) if len({getattr(key, field.name) for key in known}) > 1
@@ -51,38 +51,33 @@ def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
 
 
 def op_anchor(op: str) -> str:
-    """The anchor of the part of an operation."""
+    """The anchor of an operation's section."""
     return f"op-{op.replace('_', '-')}"
 
 
 def checked(check: str) -> Cell:
-    """Whether data were verified."""
+    """Whether the data were verified."""
     return Cell(check, tone="plain" if check == "verified" else "quiet")
 
 
 def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
-    """The flags but for those in ``common``."""
+    """The flags, except those in ``common``."""
     return ", ".join(flag for flag in flags if flag not in common) or None
 
 
 def ends_in_words(kinds: Iterable[IntervalKind]) -> str:
-    """What the columns low and high of a table are, as a sentence."""
-    none = "no interval, because one launch with fewer than 6 free samples has none"
+    """A sentence that explains the columns low and high of a table."""
+    none = "no interval, because one launch needs at least 6 independent samples"
     return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in dict.fromkeys(kinds)) + "."
 
 
 def ends_of(interval: Interval) -> tuple[float | None, float | None]:
-    """Of an interval or range, as columns have them."""
+    """Both ends of an interval or range, as columns need them."""
     return interval.low_ns, interval.high_ns
 
 
-def refusals(what: str, told: Iterable[tuple[str, str]], *, several: bool) -> Iterator[Paragraph]:
-    """The reasons why there is no ``what``, each once, and of which it is told where names are ``several``."""
-    for reason, names in by_key(told).items():
+def refusals(what: str, reasons: Iterable[tuple[str, str]], *, several: bool) -> Iterator[Paragraph]:
+    """Why there is no ``what``: each reason once, with the names that it applies to if there are ``several``."""
+    for reason, names in by_key(reasons).items():
         which = f" for {', '.join(names)}" if several else ""
         yield Paragraph(f"No {what}{which}: {reason}", tone="quiet")
-
-
-def listed(texts: Sequence[str], word: str = "and") -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return f" {word} ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

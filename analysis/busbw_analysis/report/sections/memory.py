@@ -1,4 +1,4 @@
-"""The part of a report about memory: traffic over the working set with its plateaus, threads, peaks and first touch."""
+"""The report section on memory: traffic over the working set with plateaus, thread scaling, peaks and first touch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,8 +31,7 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    giga,
-    micro,
+    listed,
     percent,
     sentence,
     table,
@@ -41,50 +40,37 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.sections.curves import peak_line
-from busbw_analysis.report.sections.labels import (
-    checked,
-    curve_label,
-    ends_in_words,
-    flagged,
-    listed,
-    refusals,
-    varying_fields,
-)
+from busbw_analysis.report.sections.labels import checked, curve_label, ends_in_words, flagged, refusals, varying_fields
 
 _COUNTED: Final = (
-    "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "
-    "copy and scale move 2 × S, add and triad 3 × S, reading and writing S. The working set of a rank is as large: all "
-    "arrays of one call."
+    "Traffic is the bytes that a kernel reads and writes, each counted once, as in STREAM. With arrays of S bytes, "
+    "copy and scale move 2 × S, add and triad 3 × S, reading and writing S. A rank's working set has the same size."
 )
 _FETCHED: Final = (
-    "What is not counted: on the host a plain store first fetches the line that it writes, so behind the "
-    "caches memory carries up to 1.5 times the traffic of copy and scale, 1.33 times that of add and triad, twice "
-    "that of writing."
+    "Not counted: on the host a plain store first fetches the line that it writes. Beyond the caches, memory then "
+    "moves up to 1.5 times the traffic of copy and scale, 1.33 times that of add and triad, and twice that of writing."
 )
 _FOUND: Final = (
-    "Plateaus are found from the curve alone: levels with ramps between them, as many as the noise allows to tell "
-    "apart, each at least three sizes and an octave long. What the system states of its caches places "
-    "none; it is only held against the last one before that is called the memory behind them."
+    "Plateaus are found from the curve alone: levels separated by ramps, as many as the noise resolves, each at least "
+    "three sizes and a factor of two long. The cache sizes that the system reports do not place them; they only decide "
+    "whether the last one is main memory."
 )
 _PAST_CACHES: Final = (
-    "The library's copy writes large blocks past the caches (non-temporal stores) where it sees fit; the plain loop "
-    "fetches every line before it writes it, so memory carries three bytes for each two that are counted, and the loop "
-    "can reach two thirds of the other's rate where memory is the limit."
+    "The library's copy can write large blocks past the caches (non-temporal stores). The plain loop fetches every "
+    "line before writing it, so memory moves three bytes for every two counted: the loop reaches at most two thirds "
+    "of the copy's rate where memory is the limit."
 )
-_NOT_PAST_CACHES: Final = (
-    "A copy that writes past the caches (non-temporal stores) can reach 1.5 times the rate of a loop that fetches "
-    "every line before it writes it; that does not show here."
-)
+_COMMON_SIZE: Final = "Each kernel is shown at the largest size that was measured with all of its thread counts."
 _TOUCHED: Final = (
-    "The first write to a page makes the kernel find one and clear it. Buffers of all other operations were touched "
-    "before they were timed."
+    "The first write to a page makes the kernel allocate and clear it. Other operations touch their buffers before "
+    "timing."
 )
 _PAGE_BYTES = 4096
 _ALIKE = 1.1
 
 
 def memory(judgement: Judgement) -> Section | None:
-    """Everything that was measured of kernels in memory; None where nothing was."""
+    """All measurements of kernels in memory; None if there are none."""
     if not judgement.memory:
         return None
     by_op = grouped(judgement.memory, lambda curve: (curve.key.op, curve.key.device))
@@ -94,7 +80,7 @@ def memory(judgement: Judgement) -> Section | None:
         for number, ((op, device), members) in enumerate(by_op.items(), start=1)
     )
     counted = f"{_COUNTED} {_FETCHED}" if "cpu" in devices else _COUNTED
-    # What 100 % is, once for all kernels that have it in common.
+    # State once what 100 % means for all kernels that share it.
     peaks = dict.fromkeys(sentence(_denominator(curve)) for curve in judgement.memory)
     blocks: list[Block] = [*map(Paragraph, (counted, _FOUND, *peaks))]
     blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
@@ -106,44 +92,41 @@ def memory(judgement: Judgement) -> Section | None:
 def _denominator(curve: MemoryCurve) -> str:
     if not isinstance(curve.peak, Peak):
         return f"no percentages of nominal: {curve.peak.reason}"
-    # What is S of an operation is not the same for all of them; the memory itself is.
+    # S differs between operations, but the memory is the same.
     whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.denominator.partition('; ')[0]}"
-    return f"{whole}; a rate above it is one inside the caches"
+    return f"{whole}; rates above it are from caches"
 
 
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     found = [one for one in scaling(curves) if one.curve.key.op != FIRST_TOUCH]
     varying = varying_fields(one.curve.key for one in found) - {"threads", "numa_node", "ranks"}
-    most: dict[str, float] = {}
-    told = ""
-    for device in dict.fromkeys(one.curve.key.device for one in found):
-        best = most_of_memory(curve for curve in curves if curve.key.device == device)
-        if best is not None:
-            most[device] = best.rate
-            told += (
-                f" Of the best: 100 % is {format_rate(best.rate)}, the traffic of {who(best.curve)} behind the "
-                f"caches{'' if device == 'cpu' else f' ({device})'}, measured in this run: its median over working "
-                f"sets from {about_size(best.first_bytes)} on, and no other kernel's median is higher. Far above 100 % "
-                "is a smaller working set, of which caches hold a part."
-            )
+    devices = dict.fromkeys(one.curve.key.device for one in found)
+    best = {one: most_of_memory(curve for curve in curves if curve.key.device == one) for one in devices}
+    of_what = [
+        f"Of the best: 100 % is {format_rate(level.rate)}, the traffic of {who(level.curve)} beyond the caches"
+        f"{'' if device == 'cpu' else f' ({device})'}: the highest median of any kernel over working sets of at least "
+        f"{about_size(level.first_bytes)}. Working sets that caches partly hold can be far above 100 %."
+        for device, level in best.items()
+        if level is not None
+    ]
 
     def of_best(one: Scaled) -> float | None:
-        return one.point.rate / rate if (rate := most.get(one.curve.key.device)) else None
+        level = best[one.curve.key.device]
+        return None if level is None else one.point.rate / level.rate
 
     columns: tuple[Column[Scaled], ...] = (
         Column("Kernel", lambda one: _named(one.curve.key, varying)),
         Column("Threads", lambda one: f"{one.curve.threads}{one.curve.where}", str),
         Column("Size S", lambda one: one.point.size_bytes, format_size),
-        Column("Traffic", lambda one: one.point.rate, giga, "GB/s", ends=lambda one: (one.point.low, one.point.high)),
+        Column("Traffic", lambda one: one.point.rate, format_rate, ends=lambda one: (one.point.low, one.point.high)),
         Column("Times one thread", lambda one: one.times_one, three_digits),
         Column("Of the best", of_best, percent, "%"),
         Column("Of nominal", lambda one: one.point.share, percent, "%"),
         Column("Of practical", lambda one: one.point.practical_share, percent, "%"),
     )
     if found:
-        ends = ends_in_words(one.point.kind for one in found)
-        note = f"{ends} At the largest size that all thread counts of a kernel have.{told}"
-        yield table("More threads", columns, found, note, row_headers=2, without_empty=True)
+        notes = (ends_in_words(one.point.kind for one in found), _COMMON_SIZE, *of_what)
+        yield table("More threads", columns, found, *notes, row_headers=2, without_empty=True)
 
 
 def _named(key: SeriesKey, varying: frozenset[str]) -> str:
@@ -152,20 +135,20 @@ def _named(key: SeriesKey, varying: frozenset[str]) -> str:
 
 
 def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
-    """The library's copy beside the plain loop."""
+    """The library's copy compared with the plain loop."""
     found = beside(curves, "memory_copy", "stream_copy")
     if not found:
         return
     several = len({curve.key.dtype for curve, _, _ in found}) > 1
-    told = [
-        f"{three_digits(copied.rate / plain.rate)} times on {_threads(curve)} at {format_size(copied.size_bytes)}"
+    ratios = [
+        f"{three_digits(copied.rate / plain.rate)} on {_threads(curve)} at {format_size(copied.size_bytes)}"
         + (f" of {curve.key.dtype}" if several else "")
         for curve, copied, plain in found
     ]
-    on_hosts = [copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu"]
-    why = "" if not on_hosts else _PAST_CACHES if any(on_hosts) else _NOT_PAST_CACHES
-    said = f"memory_copy, the copy of the library, moves {listed(told)} what the plain loop of stream_copy does. {why}"
-    yield Paragraph(said.rstrip())
+    faster = any(copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu")
+    why = _PAST_CACHES if faster else ""
+    text = f"Rate of memory_copy, the library's copy, over stream_copy, a plain loop: {listed(ratios)}. {why}"
+    yield Paragraph(text.rstrip())
 
 
 def _threads(curve: MemoryCurve) -> str:
@@ -175,7 +158,7 @@ def _threads(curve: MemoryCurve) -> str:
 
 
 def _touch(judgement: Judgement) -> Iterator[Block]:
-    """What the first touch of a page costs, beside writing one that is there."""
+    """The cost of the first touch of a page, compared with a warm write."""
     found = beside(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
@@ -234,7 +217,7 @@ def _figure(
 
 
 def _finding(curve: MemoryCurve, label: str) -> str:
-    """What a curve shows, in a sentence."""
+    """The curve's plateaus and its last rate, in one sentence."""
     last = curve.points[-1]
     end = f"{format_rate(last.rate)} at {format_size(last.size_bytes)}"
     if last.share is not None:
@@ -282,8 +265,8 @@ def _numbers(
         Column("Curve", lambda row: row[0]),
         Column("Size S", lambda row: row[2].size_bytes, format_size),
         Column("Working set", lambda row: row[2].working_set_bytes, about_size),
-        Column("Time", lambda row: row[2].time_ns, micro, "µs"),
-        Column("Traffic", lambda row: row[2].rate, giga, "GB/s", ends=lambda row: (row[2].low, row[2].high)),
+        Column("Time", lambda row: row[2].time_ns, format_time),
+        Column("Traffic", lambda row: row[2].rate, format_rate, ends=lambda row: (row[2].low, row[2].high)),
         Column("Of nominal", lambda row: row[2].share, percent, "%"),
         Column("Of practical", lambda row: row[2].practical_share, percent, "%"),
         Column("Launches", lambda row: len(row[2].launch_rates), str),
@@ -300,15 +283,15 @@ def _numbers(
     together = sorted({curve.together for _, curve in curves})
     if together[-1] > 1:
         notes.append(
-            f"Of {' or '.join(map(str, together))} ranks of a host together, all that worked at once, over the time "
-            "from the first entry to the last exit where the clocks tell."
+            f"Rates are those of {' or '.join(map(str, together))} ranks of a host together, from the first entry to "
+            "the last exit if the clocks are synchronised."
         )
     return table(name, columns, rows, *notes, row_headers=2, folded=folded, without_empty=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A plateau of a curve with its label and what it may be."""
+    """A plateau of a curve with the curve's label, its name, and the memory that it may be."""
 
     label: str
     curve: MemoryCurve
@@ -322,9 +305,9 @@ _PLATEAU_COLUMNS: Final[tuple[Column[_Level], ...]] = (
     Column("Plateau", lambda one: one.name.partition(" (")[0]),
     Column("Working sets", lambda one: f"{about_size(one.plateau.first_bytes)} … {about_size(one.plateau.last_bytes)}"),
     Column("Sizes", lambda one: one.plateau.sizes, str),
-    Column("Traffic", lambda one: one.plateau.rate, giga, "GB/s", ends=lambda one: (one.plateau.low, one.plateau.high)),
+    Column("Traffic", lambda one: one.plateau.rate, format_rate, ends=lambda one: (one.plateau.low, one.plateau.high)),
     Column("Of nominal", lambda one: one.plateau.rate / one.curve.nominal if one.curve.nominal else None, percent, "%"),
-    Column("What it may be", lambda one: Cell(one.what, tone="quiet")),
+    Column("Probably", lambda one: Cell(one.what, tone="quiet")),
 )
 
 
@@ -342,10 +325,10 @@ def _plateaus(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[Block]:
     if rows:
         launches = max(len(point.launch_rates) for _, curve in curves for point in curve.points)
         begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for _, curve in curves)
-        without = ", without the time that a call takes to start by the same curve" if begun else ""
+        without = ", without the start-up time of a call from the same curve" if begun else ""
         ends = ends_in_words(one.plateau.kind for one in rows)
         if all(one.plateau.kind == "none" for one in rows):
-            ends = f"No interval: {'one launch' if launches == 1 else 'launches did not measure the same sizes'}."
-        note = f"The rate is the median over the sizes on it{without}. {ends}"
+            ends = f"No interval: {'only one launch' if launches == 1 else 'the launches measured different sizes'}."
+        note = f"The rate is the median over the plateau's sizes{without}. {ends}"
         yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2, without_empty=True)
     yield from refusals("plateaus", refused, several=len(curves) > 1)

@@ -1,32 +1,31 @@
-"""The figure of a curve that has a model: measured beside predicted, as three pictures, a legend and some numbers."""
+"""The figure of a curve that has a model: measured and predicted, as three drawings, a legend and a table."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from busbw.units import format_size
+from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.normality import Modelled
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Spent
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, micro, percent, table
+from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, table
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.models import Part, Ratios, Stack
 from busbw_analysis.report.sections.curves import points_of
 from busbw_analysis.report.sections.labels import ends_in_words, ends_of
 
 _MOST_OTHERS: Final = 6
-_SIZES_IN_TABLE: Final = 4
 
 
 def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
-    """Pictures, legend and numbers of one curve; the numbers alone where nothing is to be or can be drawn."""
+    """Drawings, legend and numbers of one curve; only the numbers if nothing can or should be drawn."""
     curve = one.curve
     series = (curves.Series(0, tuple(points_of(curve, "time", "measured"))),)
     if not draw or not curves.drawable(series):
-        return Figure(words, (), (), _numbers(one))
+        return Figure(words, (), (), _numbers(one, folded=False))
     others = _distinct(one)
     lines = [curves.Line("other", vertices, None) for _, vertices in others]
     bound = [(float(spent.size_bytes), spent.bound_ns) for spent in one.explanation.spent if spent.bound_ns is not None]
@@ -41,17 +40,19 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
         models.draw_ratios(ratios, f"{identity}-ratio", f"{name}: predicted over measured time", words),
         models.draw_stack(stack, f"{identity}-parts", f"{name}: where the time goes", words),
     )
-    return Figure(words, pictures, tuple(_legend(one, [label for label, _ in others], ratios, stack)), _numbers(one))
+    legend = tuple(_legend(one, [label for label, _ in others], ratios, stack))
+    return Figure(words, pictures, legend, _numbers(one, folded=True))
 
 
 def size_in_words(size_bytes: int) -> str:
-    """A size in words; the sign for nothing where an operation has none, as a barrier."""
+    """A size in words; a dash for an operation without one, such as barrier."""
     return format_size(size_bytes) if size_bytes else MISSING
 
 
 def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
-    """The other algorithms as lines, those with the same times as one line under all their names: the fastest, and of
-    those that send several messages for one α only what there is room for.
+    """The other algorithms as lines, the fastest first; those with equal times share a line and its label.
+
+    Algorithms that send several messages for one α come last, if there is room.
     """
     sizes = [float(spent.size_bytes) for spent in one.explanation.spent]
     own = tuple(float(f"{p.time_ns:.6g}") for p in one.model)
@@ -74,7 +75,7 @@ def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]
 
 
 def _ratios(one: Modelled) -> Ratios:
-    """Of the model, and of the fit where there is one."""
+    """Predicted over measured time, of the model and of the fit if there is one."""
     model = [(p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes]
     fit = one.curve.fit
     if not isinstance(fit, Fit):
@@ -89,7 +90,7 @@ def _ratios(one: Modelled) -> Ratios:
 
 
 def _parts(spent: Spent) -> dict[Part, float]:
-    """The shares of the measured time, from the floor up; what is unexplained only where there is some."""
+    """Shares of the measured time, from the bottom up; an unexplained part only if it is positive."""
     parts: dict[Part, float] = {"messages": spent.messages_ns, "bytes": spent.bytes_ns}
     if spent.sums_ns is not None:
         parts["sums"] = spent.sums_ns
@@ -107,9 +108,9 @@ _NAMES: Final[dict[Part, str]] = {
 
 
 def _legend(one: Modelled, others: Sequence[str], ratios: Ratios, stack: Stack) -> Iterator[LegendEntry]:
-    yield LegendEntry(curves.swatch(0, "points"), "measured; in the second picture: the model")
+    yield LegendEntry(curves.swatch(0, "points"), "measured; in the second drawing: the model")
     if "fit" in ratios:
-        yield LegendEntry(curves.swatch(1, "points"), "in the second picture: the fit of this curve")
+        yield LegendEntry(curves.swatch(1, "points"), "in the second drawing: the fit of this curve")
     yield LegendEntry(curves.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
     if one.explanation.bound:
         yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
@@ -120,7 +121,7 @@ def _legend(one: Modelled, others: Sequence[str], ratios: Ratios, stack: Stack) 
 
 
 def _share(share: float) -> str:
-    """Per cent, of which a thousandth of the whole is the least that is worth a digit."""
+    """Per cent; anything below a tenth of a per cent as ``< 0.1``."""
     return "< 0.1" if 0 < share < 0.001 else percent(share)
 
 
@@ -136,33 +137,23 @@ def _of_the_time(name: str, ns: Callable[[Spent], float | None]) -> Column[_Row]
 
 _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("Size S", lambda row: row[0].size_bytes, size_in_words),
-    Column("Time", lambda row: row[0].time_ns, micro, "µs", ends=lambda row: ends_of(row[0].interval)),
-    Column("Model", lambda row: row[1].time_ns, micro, "µs"),
+    Column("Time", lambda row: row[0].time_ns, format_time, ends=lambda row: ends_of(row[0].interval)),
+    Column("Model", lambda row: row[1].time_ns, format_time),
     _of_the_time("latency (α)", lambda spent: spent.messages_ns),
     _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bytes_ns),
     _of_the_time(_NAMES["sums"], lambda spent: spent.sums_ns),
     Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
-    Column("Lower bound", lambda row: row[2].bound_ns, micro, "µs"),
+    Column("Lower bound", lambda row: row[2].bound_ns, format_time),
     Column("Bound / time", lambda row: row[2].bound_share, percent, "%"),
 )
 
 
-def _numbers(one: Modelled) -> Table:
-    """Where the time goes at a few sizes, from the smallest to the largest."""
-    rows = list(one.rows)
-    last = len(rows) - 1
-    kept = sorted({round(last * step / (_SIZES_IN_TABLE - 1)) for step in range(_SIZES_IN_TABLE)})
-    chosen = [rows[place] for place in kept]
-    columns = list(_NUMBER_COLUMNS)
-    if not any(spent.sums_ns is not None for _, _, spent in chosen):
-        columns = [column for column in columns if column.name != _NAMES["sums"]]
-    if not one.explanation.bound:
-        columns = columns[:-2]
-    fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
-    note = f"{ends_in_words(point.interval.kind for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
-    return table("Where the time goes", columns, chosen, note)
+def _numbers(one: Modelled, *, folded: bool) -> Table:
+    """The parts of the time at every size."""
+    note = f"{ends_in_words(point.interval.kind for point, _, _ in one.rows)} Shares are as uncertain as the time."
+    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded, without_empty=True)
 
 
 def _unexplained(spent: Spent) -> Cell:
     left = spent.unexplained_ns / spent.measured_ns
-    return Cell(_share(left)) if left >= 0 else Cell(f"none: model too slow by {_share(-left)}", tone="quiet")
+    return Cell(_share(left)) if left >= 0 else Cell(f"model too slow by {_share(-left)}", tone="quiet")

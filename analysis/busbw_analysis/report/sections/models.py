@@ -1,4 +1,4 @@
-"""The parts of a report about models: each modelled curve beside theory and other algorithms; and fits."""
+"""Report sections on models: each curve against theory and other algorithms; and the fits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,41 +11,40 @@ from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curv
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Fastest
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
+from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, listed, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
 from busbw_analysis.report.sections.curves import predictions_of
-from busbw_analysis.report.sections.labels import curve_label, listed, varying_fields
+from busbw_analysis.report.sections.labels import curve_label, varying_fields
 from busbw_analysis.report.sections.model_figures import model_figure
 from busbw_analysis.report.tables.fits import fits_table
 from busbw_analysis.report.tables.joint_fits import joint_sections
 
 _LIMITED = (
-    "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
-    "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
+    "R limits all algorithms, even if the textbook formula omits it: no time is shorter than all bytes of all ranks "
+    "at R. Algorithms that move equally many bytes therefore take about as long at large sizes."
 )
 _OPEN: Final = 6
-"""So many curves are shown unfolded; where there are more, each can be opened."""
+"""Most curves shown unfolded; with more, each is folded."""
 _MOST_DRAWN: Final = 30
-"""Drawing is most of the work of a report; beyond so many curves there are the tables alone."""
+"""Most curves drawn: drawing dominates the time of a report. Others have tables only."""
 _NAMED: Final = 3
 
 _HOW: Final = (
-    "A model is a formula whose α and β come from messages between two ranks of the same run, and never from the curve "
-    "that it is held against. Predicted / measured − 1 is 0 where it is right, below 0 where the call takes longer "
-    "than it says. The columns show what share of the measured time the model gives to latency (α) and to bandwidth "
-    "(β, or R where all ranks of a host share less, and copies in memory); what is left is unexplained. Columns above "
-    "the line of 100 %: the model says more than was measured."
+    "A model is a formula with α and β from messages between two ranks of the same run, never from the curve that it "
+    "is compared with. Predicted / measured − 1 is 0 if the model is right, and negative if the call takes longer. "
+    "The columns split the measured time into latency (α), bandwidth (β, or R if the ranks of a host share less, and "
+    "copies in memory) and an unexplained rest. Columns above 100 %: the model predicts more than was measured."
 )
 _LEAST: Final = (
-    "The lower bound is what no algorithm can do without (Chan et al. 2007), with the same α, β and R; the bound over "
-    "the measured time is the efficiency. ⌈lg n⌉ α in it is for messages one at a time: algorithms that send to "
-    "several ranks at once (direct, spread, linear, a server) may need less."
+    "No algorithm can be faster than the lower bound (Chan et al. 2007), with the same α, β and R. Efficiency is the "
+    "bound over the measured time. Its ⌈lg n⌉ α assumes one message at a time: algorithms that send to several ranks "
+    "at once (direct, spread, linear, a server) may need less."
 )
 
 
 def theory(judgement: Judgement) -> Section | None:
-    """A part for every op of which a curve has a model, or of which several algorithms were measured; None where there
-    is none. Why a curve has no model stands with the op.
+    """One part for every op that has a modelled curve or several measured algorithms; None if there is none. The op's
+    section says why a curve has no model.
     """
     modelled = [one for curve in judgement.curves if (one := modelled_curve(curve)) is not None]
     by_op = grouped(modelled, lambda one: one.curve.series.key.op)
@@ -53,7 +52,7 @@ def theory(judgement: Judgement) -> Section | None:
     if not ops:
         return None
     count = len(modelled)
-    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_LEAST)] if count else []
+    blocks: list[Block] = [*map(Paragraph, (_HOW, _LEAST, _LIMITED))] if count else []
     if count > _MOST_DRAWN:
         blocks.append(Paragraph(f"{count} curves have a model; the first {_MOST_DRAWN} are drawn.", tone="quiet"))
     parts: list[Section] = []
@@ -62,7 +61,7 @@ def theory(judgement: Judgement) -> Section | None:
         members = by_op.get(op, [])
         parts.append(_operation(f"theory-{number}", op, members, judgement, drawn=drawn, folded=count > _OPEN))
         drawn -= len(members)
-    gist = "Where the time of each operation goes, and the least that any algorithm needs."
+    gist = "Latency, bandwidth and unexplained time of each operation, and the lower bound of any algorithm."
     return Section("theory", "Measured against theory", tuple(blocks), tuple(parts), gist=gist)
 
 
@@ -72,10 +71,10 @@ def _operation(
     varying = varying_fields(one.curve.series.key for one in members)
     labels = [curve_label(one.curve.series.key, varying) for one in members]
     cases = dict(enumerate(judgement.cases))
-    told = (f"{in_words(one.curve, judgement.dataset, cases)} {_efficiency(one)}".rstrip() for one in members)
+    captions = (f"{in_words(one.curve, judgement.dataset, cases)} {_efficiency(one)}".rstrip() for one in members)
     figures = [
         model_figure(f"{anchor}-{number}", one, words, draw=number <= drawn)
-        for number, (one, words) in enumerate(zip(members, told, strict=True), start=1)
+        for number, (one, words) in enumerate(zip(members, captions, strict=True), start=1)
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
     blocks += _model_tables([one.curve for one in members])
@@ -94,7 +93,7 @@ def _operation(
 
 
 def _efficiency(one: Modelled) -> str:
-    """How near the curve comes to the least that any algorithm needs."""
+    """How close the curve comes to the lower bound."""
     shares = [(spent.bound_share, spent.size_bytes) for spent in one.explanation.spent if spent.bound_share is not None]
     if not shares:
         return ""
@@ -102,39 +101,36 @@ def _efficiency(one: Modelled) -> str:
     at = f" at {format_size(size)}" if size else ""
     if best > 1:
         return (
-            f"It takes less than the lower bound {one.explanation.bound}{at}, which would be {percent(best)} % of its "
-            "time: what messages of this run cost does not hold for it."
+            f"It is faster than the lower bound {one.explanation.bound}{at}, which is {percent(best)} % of its time: "
+            "the α and β of this run's messages do not apply to it."
         )
-    return f"It comes nearest to the lower bound {one.explanation.bound}{at}, with an efficiency of {percent(best)} %."
+    return f"Its best efficiency is {percent(best)} %{at}, against the lower bound {one.explanation.bound}."
 
 
 def _fastest(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Iterator[str]:
-    """Which of the textbook's algorithms should win where, once for all curves that it is the same for."""
+    """The textbook algorithm predicted to be fastest at each size; curves with the same result share a sentence."""
     known = (
         (f"{_in_turn(one.explanation.fastest)}.{_at_once(one)}", label)
         for one, label in zip(members, labels, strict=True)
         if one.explanation.fastest and one.curve.series.points[-1].size_bytes
     )
-    told = by_key(known)
-    for text, whose in told.items():
-        which = "" if len(told) == 1 else f" for {', '.join(whose)}"
-        yield f"By their formulas with the same α, β and R the fastest {op} of the textbooks{which} is {text}"
+    by_text = by_key(known)
+    for text, whose in by_text.items():
+        which = "" if len(by_text) == 1 else f" for {', '.join(whose)}"
+        yield f"With the same α, β and R, the fastest textbook algorithm for {op}{which} is {text}"
 
 
 def _in_turn(found: Sequence[Fastest]) -> str:
     later = "".join(f" up to S* = {about_size(one.from_bytes)}, then {_tied(one)}" for one in found[1:])
-    return f"{_tied(found[0])}{later or ' at every size that was measured'}"
+    return f"{_tied(found[0])}{later or ' at every measured size'}"
 
 
 def _at_once(one: Modelled) -> str:
-    """Which algorithms were not compared, for their formulas know no price of messages that are sent at once."""
+    """Algorithms that were not compared, because their formulas ignore the cost of concurrent messages."""
     names = [other.algorithm for other in one.explanation.others if other.at_once > 1]
     if not names:
         return ""
-    sends = "sends several messages at once; its formula takes"
-    if len(names) > 1:
-        sends = "send several messages at once; their formulas take"
-    return f" Not compared: {listed(names)}, which {sends} those to cost one α together."
+    return f" Not compared: {listed(names)}. Their formulas charge one α for several messages sent at the same time."
 
 
 def _tied(found: Fastest) -> str:
@@ -144,7 +140,7 @@ def _tied(found: Fastest) -> str:
 
 
 def _model_tables(curves: Sequence[Curve]) -> list[Block]:
-    """What each model assumes, and what other algorithms would take."""
+    """The assumptions of each model, and predictions for other algorithms."""
     used = by_key(
         ((one.algorithm, one.formula, one.parameters, one.source), one.size_bytes)
         for curve in curves
@@ -157,7 +153,7 @@ def _model_tables(curves: Sequence[Curve]) -> list[Block]:
         Column("Parameters", lambda one: one[0][2]),
         Column("Source", lambda one: one[0][3]),
     )
-    blocks: list[Block] = [table("What the model assumes", columns, used.items(), folded=True)] if used else []
+    blocks: list[Block] = [table("Model assumptions", columns, used.items(), folded=True)] if used else []
     varying = varying_fields(curve.series.key for curve in curves)
     return blocks + [
         _alternatives(curve, curve_label(curve.series.key, varying) if len(curves) > 1 else "")
@@ -167,12 +163,10 @@ def _model_tables(curves: Sequence[Curve]) -> list[Block]:
 
 
 def _alternatives(curve: Curve, label: str) -> Table:
-    """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
+    """Predictions for textbook algorithms at the largest size."""
     point = curve.series.points[-1]
-    own = [one for one in predictions_of(curve) if one.size_bytes == point.size_bytes]
-    mark = " (over send/recv)" if curve.series.key.algorithm is not None else " (this backend)"
     columns: tuple[Column[Prediction], ...] = (
-        Column("Algorithm", lambda one: f"{one.algorithm}{mark if one in own else ''}"),
+        Column("Algorithm", lambda one: one.algorithm),
         Column("Predicted time", lambda one: one.time_ns, format_time),
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Formula", lambda one: one.formula),
@@ -180,16 +174,16 @@ def _alternatives(curve: Curve, label: str) -> Table:
     )
     name = f"{label}: other" if label else "Other"
     caption = (
-        f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
-        f"{format_time(point.time_ns)} was measured"
+        f"{name} textbook algorithms at {format_size(point.size_bytes)} with the same α, β and R; measured: "
+        f"{format_time(point.time_ns)}"
     )
-    return table(caption, columns, [*own, *curve.alternatives], _LIMITED, folded=True)
+    return table(caption, columns, curve.alternatives, folded=True)
 
 
 def fits(judgement: Judgement) -> Section:
-    """Every fit in its few numbers, and every refusal in words; the joint fits beside them."""
+    """All fits, the reasons for missing ones, and the joint fits."""
     named = [(curve.series.key.label, curve) for curve in judgement.curves]
     block = fits_table(named) if named else Paragraph("There is no curve to fit.")
     fitted = [curve.fit for curve in judgement.curves if isinstance(curve.fit, Fit)]
-    gist = f"Latency and bandwidth of {len(fitted)} of {len(named)} curves, and of all of them together."
+    gist = f"Latency and bandwidth of {len(fitted)} of {len(named)} curves, and of all curves together."
     return Section("fits", "Fits", (block,), joint_sections(judgement.regimes), gist=gist)

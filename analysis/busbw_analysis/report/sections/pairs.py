@@ -1,4 +1,4 @@
-"""The part of a report about pairs of ranks: those within a host against those between hosts, and every single one."""
+"""The report section on pairs of ranks: within a host against between hosts, and every single pair."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -33,32 +33,30 @@ Floats = npt.NDArray[np.float64]
 Quantity = Literal["rate", "time"]
 
 _NARROW = 0.5
-"""A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
+"""A heatmap's lightest shade is at most this share of its darkest, so small differences look small."""
 _FAR_APART = 4
-"""From this ratio on, shades follow the logarithm of the numbers."""
+"""Above this ratio of extremes, shades follow the logarithm."""
 _LEAF_AND_HOST = " · "
 _MESSAGES = "pair_matrix"
 _MOST_ROWS = 24
-"""Rows of a table that need not be folded."""
+"""Longer tables are folded."""
 _MOST_IN_A_HEATMAP = 64
-"""Rows of a heatmap that can be read: 4,096 cells. No browser shows a page with a million."""
+"""Most rows of a readable heatmap (4,096 cells); no browser can show a million."""
 _SLOWEST = 20
-"""Pairs that are named where there is no room for all."""
+"""Pairs listed by name if there are too many for a heatmap."""
 _HOW: Final = (
-    "Rows send, columns receive. Each number is the median over launches; its interval or range has no room in "
-    "the cell and is in report.json. A darker shade is a larger number; by their logarithms where they are "
-    f"more than {_FAR_APART} times apart."
+    "Rows send, columns receive. Each number is the median over launches; its interval or range is in report.json. "
+    f"Darker means larger; shades are logarithmic if the numbers are more than {_FAR_APART} times apart."
 )
 _HOW_OF_MANY: Final = (
-    f"Of more than {_MOST_IN_A_HEATMAP} ranks the {_SLOWEST} slowest pairs are listed, and a heatmap has "
-    "the median over all pairs of two hosts: rows send, columns receive. Each number is the median over "
-    "launches. The numbers of every pair are in report.json."
+    f"With more than {_MOST_IN_A_HEATMAP} ranks, the {_SLOWEST} slowest pairs are listed, and the heatmap shows the "
+    "median over all pairs of two hosts: rows send, columns receive. Each number is the median over launches. "
+    "report.json has every pair."
 )
 
 
 def pairs(judgement: Judgement) -> Section | None:
-    """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
-    was measured.
+    """Pairs within a host against pairs between hosts, then every pair as a heatmap; None if no pair was measured.
 
     The largest size of a matrix is shown as rates and the smallest as times; the sizes between are folded.
     """
@@ -96,12 +94,12 @@ def _label(matrix: PairMatrix) -> str:
 _SPLIT_COLUMNS: Final[tuple[Column[tuple[PairSplit, PairClass]], ...]] = (
     Column("Size", lambda row: row[0].size_bytes, format_size),
     Column("Pairs", lambda row: f"of these: {row[1].name}" if row[1].part else row[1].name),
-    Column("Number", lambda row: row[1].pairs, str),
+    Column("Count", lambda row: row[1].pairs, str),
     Column("Time of a call", lambda row: row[1].time_ns, format_time, ends=lambda row: ends_of(row[1].interval)),
     Column("Rate", lambda row: row[1].rate, format_rate),
     Column("Slowest pair", lambda row: f"{row[1].slowest[0]} → {row[1].slowest[1]}", str),
     Column(
-        "Times as long as within a host",
+        "Time / time within a host",
         lambda row: row[1].times_within,
         three_digits,
         ends=lambda row: (row[1].times_low, row[1].times_high),
@@ -110,27 +108,24 @@ _SPLIT_COLUMNS: Final[tuple[Column[tuple[PairSplit, PairClass]], ...]] = (
 
 
 def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
-    """For every operation what it comes to, and a table of its sizes."""
+    """For every operation a summary sentence and a table of its sizes."""
     blocks: list[Block] = []
     for label, members in grouped(splits, lambda split: split.label).items():
         ordered = sorted(members, key=lambda split: split.size_bytes)
         rows = [(split, kind) for split in ordered for kind in split.classes]
-        # Without a pair within a host there is nothing to be times as long as.
-        both = any(kind.times_within is not None for _, kind in rows)
-        columns = _SPLIT_COLUMNS if both else _SPLIT_COLUMNS[:-1]
         ends = ends_in_words(kind.interval.kind for split in members for kind in split.classes)
         note = (
-            f"Time of a call: median over the pairs, then over launches. {ends} Groups of ranks that run at the same "
-            "time count as so many pairs."
+            f"Time of a call: median over the pairs, then over launches. {ends} Each group of ranks that runs at the "
+            "same time counts as a pair."
         )
         blocks += [Paragraph(text) for text in _finding(label, ordered)]
-        caption, folded = f"{label}: pairs by how far apart they are", len(rows) > _MOST_ROWS
-        blocks.append(table(caption, columns, rows, note, row_headers=2, folded=folded))
+        caption, folded = f"{label}: pairs by distance", len(rows) > _MOST_ROWS
+        blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded, without_empty=True))
     return blocks
 
 
 def _finding(label: str, splits: Sequence[PairSplit]) -> Iterator[str]:
-    """One sentence where there are pairs of both kinds: the smallest size in time, the largest in rate."""
+    """One sentence if there are pairs of both kinds: time at the smallest size, rate at the largest."""
     both = [split for split in splits if split.classes[-1].times_within is not None]
     if both:
         small, large = both[0], both[-1]
@@ -160,9 +155,9 @@ def _slow(matrix: PairMatrix) -> list[Block]:
 def _every_pair(
     matrix: PairMatrix, label: str, placements: Sequence[RankPlacement], quantity: Quantity, *, folded: bool = False
 ) -> Iterator[Table]:
-    """Every pair as a cell; where there are too many, the slowest by name and the others by their hosts."""
+    """Every pair as a cell; if there are too many, the slowest by name and the rest by host."""
     size = format_size(matrix.size_bytes)
-    call = "message of {} with its answer" if matrix.op == _MESSAGES else "copy of {}"
+    call = "message of {} and its reply" if matrix.op == _MESSAGES else "copy of {}"
     text: Callable[[float], str] = format_time
     values, unit, factor = matrix.time_ns, "µs", 1e3
     what = f"Time of a {call.format(size)} · {label}"
@@ -170,7 +165,7 @@ def _every_pair(
         values, text, what = matrix.rate, format_rate, f"Rate from rank to rank at {size} · {label}"
         unit, factor = ("GB/s", 1e9) if np.nanmax(values, initial=0.0) >= 1e9 else ("MB/s", 1e6)
     if not np.isfinite(values).any():
-        yield _by_ranks(f"{what}: none was measured", matrix, placements, values, unit, folded=folded)
+        yield _by_ranks(f"{what}: not measured", matrix, placements, values, unit, folded=folded)
         return
     ends = [
         f"{text(float(values.flat[cell]))} ({_named(matrix, cell)})"
@@ -190,7 +185,7 @@ def _named(matrix: PairMatrix, cell: int | np.integer) -> str:
 
 
 def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) -> Iterator[Table]:
-    """The median over the pairs of every two hosts, where there is room for it."""
+    """The median over the pairs of every two hosts, unless there are too many hosts."""
     hosts = list(dict.fromkeys(matrix.hosts))
     if not 1 < len(hosts) <= _MOST_IN_A_HEATMAP:
         return
@@ -203,7 +198,7 @@ def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) ->
 
 
 def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
-    """The slowest pairs and how much slower than the median pair they are."""
+    """The slowest pairs, and their times relative to the median pair."""
     flat = np.where(np.isfinite(matrix.time_ns), matrix.time_ns, -np.inf).ravel()
     middle = float(np.nanmedian(matrix.time_ns))
     worst = np.argsort(-flat, kind="stable")[:_SLOWEST].tolist()
@@ -215,7 +210,7 @@ def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
         Column("Hosts", lambda cell: f"{matrix.hosts[cell // ranks]} → {matrix.hosts[cell % ranks]}"),
         Column("Time of a call", lambda cell: times[cell], format_time, ends=lambda cell: (low[cell], high[cell])),
         Column("Rate", lambda cell: matrix.rate.flat[cell], format_rate),
-        Column("Times the median pair", lambda cell: times[cell] / middle, three_digits),
+        Column("Time / median pair", lambda cell: times[cell] / middle, three_digits),
     )
     note = f"The {len(worst)} slowest pairs; {more} more are in report.json."
     return table(caption, columns, worst, note, folded=folded)
@@ -225,48 +220,49 @@ def _of_their_peaks(shares: PairShares | Unavailable | None) -> Iterator[Paragra
     if isinstance(shares, Unavailable):
         yield Paragraph(sentence(f"no percentages: {shares.reason}"), tone="quiet")
     elif shares is not None:
-        text = f"Of the peak of its pair each copy reaches {_spread(shares.share)}"
+        text = f"Each copy reaches {_spread(shares.share)} of the peak of its pair"
         text += f". 100 % of the lowest of these peaks is {shares.denominator}"
         if np.isfinite(shares.practical_share).any():
-            text += f". Of what is reached in practice that is {_spread(shares.practical_share)}"
+            text += f". Of the rate reached in practice: {_spread(shares.practical_share)}"
         yield Paragraph(sentence(text))
 
 
 def _spread(shares: Floats) -> str:
     known = shares[np.isfinite(shares)]
-    return f"{known.min():.0%} to {known.max():.0%}, the median {float(np.median(known)):.0%}"
+    return f"{known.min():.0%} to {known.max():.0%}, median {float(np.median(known)):.0%}"
 
 
 def _by_ranks(
     caption: str, matrix: PairMatrix, placements: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
 ) -> Table:
-    """Ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
+    """A heatmap with the ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
     known = {one.rank: one.switches or () for one in placements}
-    seats = sorted(
+    ordered = sorted(
         (known.get(rank, ()), matrix.hosts.index(host), rank, place, host)
         for place, (rank, host) in enumerate(zip(matrix.ranks, matrix.hosts, strict=True))
     )
-    order = [place for _, _, _, place, _ in seats]
-    leaves = ["".join(switches[-1:]) for switches, *_ in seats]
+    order = [place for _, _, _, place, _ in ordered]
+    leaves = ["".join(switches[-1:]) for switches, *_ in ordered]
     several = len(set(leaves)) > 1
     above = [
         f"{leaf}{_LEAF_AND_HOST}{host}" if several and leaf else host
-        for leaf, (*_, host) in zip(leaves, seats, strict=True)
+        for leaf, (*_, host) in zip(leaves, ordered, strict=True)
     ]
-    names = [str(rank) for _, _, rank, _, _ in seats]
+    names = [str(rank) for _, _, rank, _, _ in ordered]
     return _heatmap(caption, names, values[np.ix_(order, order)], unit, above, folded=folded)
 
 
 def _heatmap(
     caption: str, names: Sequence[str], values: Floats, unit: str, places: Sequence[str] = (), *, folded: bool
 ) -> Table:
-    """From each of ``names`` to each of them; ``places`` stand above them and, where there are several, in the first
-    row of each.
+    """A heatmap from each of ``names`` to each of them.
+
+    places: hosts or switches, shown above the columns and, if there are several, in the first row of each.
     """
     shade = _shades_by_ratio(values[np.isfinite(values)].tolist())
     several = len(set(places)) > 1
     groups = list(places) if several else [""] * len(names)
-    # Where every host has one rank, the rows name it, and columns need no more than its leaf switch.
+    # With one rank per host, the rows name the host, and columns need only its leaf switch.
     if len(set(places)) == len(names):
         groups = [group.rpartition(_LEAF_AND_HOST)[0] or group for group in groups]
 
@@ -286,7 +282,7 @@ def _heatmap(
 
 
 def _shades_by_ratio(values: Sequence[float]) -> Callable[[float], int]:
-    """As ``shades``; by logarithms where the values are far apart, or all between hosts would look alike."""
+    """As ``shades``, but logarithmic for values far apart, which would otherwise look alike between hosts."""
     if not values or max(values) <= _FAR_APART * min(values):
         return shades(values)
     low, high = math.log(min(values)), math.log(max(values))
@@ -294,7 +290,9 @@ def _shades_by_ratio(values: Sequence[float]) -> Callable[[float], int]:
 
 
 def shades(values: Sequence[float]) -> Callable[[float], int]:
-    """From a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is smaller."""
+    """A function from a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is
+    smaller.
+    """
     high = max(values, default=1.0)
     low = min([*values, high * _NARROW])
     span = high - low

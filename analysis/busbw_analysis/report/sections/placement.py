@@ -1,4 +1,4 @@
-"""The part of a report about where the ranks ran: hosts, nodes and switches, cores, and which card is next to a GPU."""
+"""Report tables on where the ranks ran: hosts, nodes and switches, cores, and the network cards closest to each GPU."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -15,11 +15,11 @@ from busbw_analysis.report.document import Column, Table, table
 _MOST_CARDS = 4
 
 SHOWN_HERE = frozenset({"ranks", "node"})
-"""The facts of a host that these tables show in full, so that no other has to."""
+"""Facts of a host that these tables show in full; other tables omit them."""
 
 
 def places(runs: Sequence[StoredRun]) -> list[Table]:
-    """The hosts, the ranks (folded) and, where there are any, the GPUs with the cards next to them."""
+    """The hosts, the ranks (folded) and the GPUs with their closest network cards, if there are any."""
     return [_hosts(runs), *_ranks(runs), *_gpus(runs)]
 
 
@@ -33,24 +33,24 @@ def _hosts(runs: Sequence[StoredRun]) -> Table:
 
 
 def _way(placement: RankPlacement) -> str | None:
-    return None if placement.switches is None else " / ".join(placement.switches) or "none that Slurm knows"
+    return None if placement.switches is None else " / ".join(placement.switches) or "none known to Slurm"
 
 
 _HOST_COLUMNS: Final[tuple[Column[tuple[list[RankPlacement], object]], ...]] = (
     Column("Host", lambda one: one[0][0].host),
     Column("Ranks", lambda one: rank_list([placement.rank for placement in one[0]])),
-    Column("Node of Slurm", lambda one: one[1] or None),
-    Column("Switches above it", lambda one: _way(one[0][0])),
+    Column("Slurm node", lambda one: one[1] or None),
+    Column("Switches", lambda one: _way(one[0][0])),
     Column("Cores of its ranks", lambda one: binding(one[0]) or None),
 )
 _RANK_COLUMNS: Final[tuple[Column[tuple[RankPlacement, str]], ...]] = (
     Column("Rank", lambda one: one[0].rank, str),
     Column("Host", lambda one: one[0].host),
-    Column("Its number there", lambda one: one[0].local_rank),
+    Column("Local rank", lambda one: one[0].local_rank),
     Column("Cores", lambda one: None if one[0].cores is None else number_list(one[0].cores)),
     Column("NUMA nodes", lambda one: number_list(one[0].numa_nodes or ()) or None),
     Column("GPU", lambda one: one[0].gpu_address or None if one[0].gpu is None else one[0].gpu),
-    Column("Variables of its own", lambda one: one[1] or None),
+    Column("Own variables", lambda one: one[1] or None),
 )
 _GPU_COLUMNS: Final[tuple[Column[tuple[Mapping[str, JSON], str]], ...]] = (
     Column("GPU", lambda one: one[0].get("index")),
@@ -58,7 +58,7 @@ _GPU_COLUMNS: Final[tuple[Column[tuple[Mapping[str, JSON], str]], ...]] = (
     Column("Address", lambda one: one[0].get("address")),
     Column("NUMA node", lambda one: one[0].get("numa_node"), str),
     Column("Closest network cards", lambda one: _closest(one[0])),
-    Column("They share", lambda one: one[0].get("closest_by") or None),
+    Column("Shared", lambda one: one[0].get("closest_by") or None),
     Column("Hosts", lambda one: one[1]),
 )
 
@@ -76,12 +76,12 @@ def _ranks(runs: Sequence[StoredRun]) -> Iterator[Table]:
 
 def _variables(environment: Mapping[str, JSON], rank: int) -> str:
     ranks = environment.get("ranks")
-    told = next((one for one in mappings(ranks) if one.get("rank") == rank), {}).get("variables")
-    return ", ".join(f"{name}={value}" for name, value in told.items()) if isinstance(told, Mapping) else ""
+    own = next((one for one in mappings(ranks) if one.get("rank") == rank), {}).get("variables")
+    return ", ".join(f"{name}={value}" for name, value in own.items()) if isinstance(own, Mapping) else ""
 
 
 def _gpus(runs: Sequence[StoredRun]) -> Iterator[Table]:
-    """Hosts whose GPUs and cards sit alike have their rows once."""
+    """The GPUs; hosts with the same GPUs and cards share their rows."""
     alike: dict[str, dict[str, list[Mapping[str, JSON]]]] = {}
     for stored in runs:
         for host, facts in stored.run.environments.items():
@@ -92,8 +92,8 @@ def _gpus(runs: Sequence[StoredRun]) -> Iterator[Table]:
     if not rows:
         return
     note = (
-        "By the kernel's PCI tree: cards with the most of the way to the host in common with the GPU, or else in its "
-        "NUMA node. Where neither is told, there is no closest one."
+        "From the kernel's PCI tree: the cards that share most of the GPU's path to the host, or else its NUMA node. "
+        "If both are unknown, there is no closest card."
     )
     yield table("GPUs and the network cards next to them", _GPU_COLUMNS, rows, note)
 

@@ -1,4 +1,4 @@
-"""The part of a report about single ranks: who keeps the others waiting."""
+"""The report section on single ranks: which ranks keep the others waiting."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,19 +22,17 @@ from busbw_analysis.report.document import Cell, Column, Paragraph, Section, Tab
 from busbw_analysis.report.sections.pairs import shades
 
 _MOST_RANK_COLUMNS = 32
-SHORTEST: Final = "Shortest time (usually the one that came last)"
-_ENTRY: Final = "Who came last is read from a clock that the ranks share; the others wait for it."
+SHORTEST: Final = "Shortest time (usually the last to arrive)"
+_ENTRY: Final = "The order of arrival is read from a shared clock; the others wait for the last rank."
 _NO_ENTRY: Final = (
-    "The order of arrival was not recorded. The rank with the shortest time is usually the one that the others waited "
-    "for, but not always where ranks share cores or the algorithm treats them differently."
+    "The order of arrival was not recorded. The others usually wait for the rank with the shortest time, but not "
+    "always if ranks share cores or the algorithm treats them differently."
 )
-_NO_INTERVAL: Final = (
-    "Without an interval are what is taken over cases: they differ by far more than launches of one do."
-)
+_NO_INTERVAL: Final = "Numbers over cases have no interval: cases differ by far more than the launches of one case."
 
 
 def rank_views(judgement: Judgement) -> Section:
-    """Each rank's own times against the headline, how often it was the last to come, and whether it comes late."""
+    """Each rank's own time against the slowest rank's, how often it arrived last, and whether it is a straggler."""
     whole = [
         (summary.case.op, group)
         for summary in judgement.cases
@@ -42,7 +40,7 @@ def rank_views(judgement: Judgement) -> Section:
     ]
     everyone = sorted({rank for _, group in whole for rank in group.ranks})
     if not everyone:
-        text = "No operation was measured in which ranks could wait for each other."
+        text = "No measured operation lets ranks wait for each other."
         return Section("ranks", "Single ranks", (Paragraph(text),))
     waiting = [(op, group) for op, group in whole if op in SYNCHRONISING]
     views = [view for _, group in whole for view in group.views]
@@ -61,20 +59,20 @@ def rank_views(judgement: Judgement) -> Section:
         return None if (found := members.get(rank)) is None else value(found)
 
     known = all(group.entry_known for _, group in waiting)
-    name = "Came last" if known else SHORTEST
+    name = "Arrived last" if known else SHORTEST
     columns: tuple[Column[int], ...] = (
         Column("Rank", lambda rank: rank, str),
         Column("Host", lambda rank: hosts[rank] if rank < len(hosts) else None),
         Column("Own time", own.get, _percent, "% of the slowest rank's"),
         Column(name, late_share, str, "% of samples"),
         Column("Late", lambda rank: member(rank, _late), str, "% of samples"),
-        Column("By", lambda rank: member(rank, _by), format_time, "median"),
+        Column("Late by", lambda rank: member(rank, _by), format_time, "median"),
         Column("Others wait", lambda rank: member(rank, lambda one: one.cost), _percent, "% of the time"),
-        Column("Verdict", lambda rank: member(rank, _called)),
+        Column("Verdict", lambda rank: member(rank, _verdict)),
     )
     note = (
         f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
-        f"cases of operations that synchronise; chance alone gives each of n ranks 1/n. "
+        f"cases of operations that synchronise; by chance, each of n ranks has 1/n. "
         f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
     each = table("Each rank over all cases that all ranks ran together", columns, everyone, note)
@@ -94,28 +92,28 @@ def _by(one: RankLateness) -> float | None:
     return one.median_ns if math.isfinite(one.median_ns) else None
 
 
-def _called(one: RankLateness) -> Cell:
-    return Cell("late", tone="caution") if one.flagged else Cell("not late", tone="quiet")
+def _verdict(one: RankLateness) -> Cell:
+    return Cell("straggler", tone="caution") if one.flagged else Cell("normal", tone="quiet")
 
 
 def _late_note(group: GroupLateness | None) -> str:
     if group is None:
-        return " Whether a rank comes late is not judged: these ranks ran no operation together that synchronises."
+        return " Stragglers are not judged: these ranks ran no synchronising operation together."
     spread = {
         True: "in brackets the 95 % interval over launches",
         False: "in brackets the range of launches" if group.launches > 1 else "one launch has no interval",
     }[group.launches >= LAUNCHES_FOR_AN_INTERVAL]
     return (
-        f" Late: last, and by more than {format_time(RELEASE_NS)} and {TIMES_USUAL:g} times what is usual, which is "
-        f"{format_time(group.usual_ns)} (in 4 of 5 samples none of the ranks that are not called late is further "
-        f"behind); {spread}. A rank is called late when that is {LEAST_EXCESS:.0%} of samples more than for the "
-        f"next rank, costs {LEAST_COST:.0%} of the time, and is neither chance nor the matter of a few launches."
+        f" Late: last, by more than {format_time(RELEASE_NS)} and by {TIMES_USUAL:g} times the usual delay of "
+        f"{format_time(group.usual_ns)} (in 4 of 5 samples no normal rank is further behind); {spread}. A straggler is "
+        f"late in {LEAST_EXCESS:.0%} of samples more than the next rank, costs {LEAST_COST:.0%} of the time, and is "
+        "late neither by chance nor in a few launches only."
     )
 
 
 def _late_by_op(waiting: Iterable[tuple[str, GroupSummary]], everyone: Sequence[int], *, known: bool) -> list[Table]:
     shown = everyone[:_MOST_RANK_COLUMNS]
-    what = "came last" if known else "had the shortest time"
+    what = "arrived last" if known else "had the shortest time"
     means: dict[str, dict[int, float]] = {}
     for op, groups in by_key(waiting).items():
         views = [view for group in groups for view in group.views]

@@ -1,4 +1,4 @@
-"""The part of a report about rooflines: what waits for memory, for arithmetic, for the wire."""
+"""The report section on rooflines: limits by memory, arithmetic and network."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,7 +8,7 @@ from busbw.runs.records import DTYPE_BYTES, settings_in_words
 from busbw.units import format_flop, format_rate, format_size
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
-from busbw_analysis.diagnosis.roofline import Balance, Kernel, Roofline, best_arithmetic, reached_in_words
+from busbw_analysis.diagnosis.roofline import Balance, Kernel, Roofline, best_arithmetic
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -26,78 +26,56 @@ from busbw_analysis.report.plots.curves import swatch
 from busbw_analysis.report.plots.roofline import draw
 
 _SLOTS = {"matmul": 0, "attention": 1, "attention_unfused": 2, "stream_triad": 3, "stream_add": 4, "stream_scale": 5}
-_FACTORS: Final = {"FLOP/s": 1.0, **{f"{prefix}FLOP/s": 1000.0**power for power, prefix in enumerate("kMGTP", start=1)}}
 _HOW: Final = (
-    "A kernel that does I FLOP for each byte that it must read or write can reach min(π, β · I): π is what the "
-    "processor computes, β what its memory moves (Williams, Waterman, Patterson 2009). Left of the ridge, where the "
-    "two meet, memory decides, right of it arithmetic. I counts every operand and result once: a kernel whose caches "
-    "keep less than that stays below its roof, one whose data are in a cache already may be above the memory's."
+    "A kernel with I FLOP for each byte that it must read or write can reach min(π, β · I), where π is the compute "
+    "peak and β the memory peak (Williams, Waterman, Patterson 2009). Memory limits kernels left of the ridge, "
+    "arithmetic those right of it. I counts every operand and result once: kernels with cache misses stay below the "
+    "roofline, and kernels with data in a cache may exceed it."
 )
 _COUNTED: Final = (
-    "FLOP are counted as usual: 2 n³ for a matmul of n × n matrices, 4 h T² d for attention of h heads of d elements "
-    "over T tokens (its two products), 1 for each element of scale and add, 2 of triad. A copy computes nothing and "
-    "has no place here. The best matmul is the measured roof of its data type, so it is at 100 % by definition."
+    "FLOP: 2 n³ for a matmul of n × n matrices, 4 h T² d for attention with h heads of d elements over T tokens (two "
+    "products), 1 per element of scale and add, 2 of triad. Copies compute nothing and are left out. The best matmul "
+    "is the measured compute peak of its data type, so it is at 100 % by definition."
 )
 _NETWORK: Final = (
-    "A step takes at least as long as the longer of its arithmetic, FLOP / π, and its messages, bytes / W. So a layer "
-    "must do at least π / W FLOP for each byte that a rank sends to be bound by arithmetic here and not by the network."
+    "A step takes at least the longer of its arithmetic, FLOP / π, and its messages, bytes / W. A layer is bound by "
+    "arithmetic and not by the network if it does at least π / W FLOP for each byte that a rank sends."
 )
 
 _PAST_CACHES: Final = "memory_copy"
 _LOOPS: Final = (
-    "That is the library's copy, which may write past the caches; a plain loop first fetches what it overwrites, so "
-    "that two thirds (scale) or three quarters (add, triad) of this roof are then all that it can reach."
+    "The memory peak is that of the library's copy, which may bypass the caches; a plain loop can then reach only two "
+    "thirds (scale) or three quarters (add, triad) of it."
 )
 
 
 def rooflines(judgement: Judgement) -> Section | None:
-    """Roofs, balance and kernels of every host and GPU, and of the network; None where nothing was computed."""
+    """Peaks, balance and kernels of every host and GPU, and of the network; None if nothing was computed."""
     if not judgement.rooflines:
         return None
     blocks: list[Block] = [Paragraph(_HOW), Paragraph(_COUNTED)]
-    several = len(judgement.rooflines) > 1
     parts = [
         Section(f"roofline-{number}", f"Roofline of {roofline.holder}", tuple(_blocks(roofline, number)))
         for number, roofline in enumerate(judgement.rooflines)
     ]
-    if several:
-        blocks[:0] = map(Paragraph, best_arithmetic(judgement.rooflines))
-    else:
-        said, *shown = parts.pop().blocks
-        blocks = [said, *blocks, *shown]
+    if len(parts) == 1:
+        blocks += parts.pop().blocks
     if judgement.networks:
         of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, judgement.networks, _TOKENS, row_headers=2)
         parts.append(Section("roofline-network", "Roofline of the network", (Paragraph(_NETWORK), of_wire)))
     elif len(judgement.dataset.hosts) < 2:
-        blocks.append(Paragraph("A single rank sends nothing, so there is no roofline of the network.", tone="quiet"))
+        blocks.append(Paragraph("A single rank sends nothing, so there is no network roofline.", tone="quiet"))
     gist = "; ".join(best_arithmetic(judgement.rooflines))
     return Section("roofline", "Roofline", tuple(blocks), tuple(parts), gist=gist)
 
 
 def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
-    yield Paragraph(" ".join(_said(roofline)))
     yield _figure(roofline, number)
-    yield table("Roofs", _ROOF_COLUMNS, _roofs(roofline))
+    yield from (Paragraph(f"Not known: {reason}.", "caution") for reason in roofline.unknown)
+    outer = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
+    copied = roofline.device == "cpu" and outer is not None and outer.what.startswith(_PAST_CACHES)
+    yield table("Peaks", _PEAK_COLUMNS, _peaks(roofline), _LOOPS if copied else "")
     yield table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, _BALANCE, row_headers=2)
-
-
-def _said(roofline: Roofline) -> Iterator[str]:
-    """The roofline in words: the best of each data type, and where memory ends."""
-    who = "1 rank" if roofline.workers == 1 else f"{roofline.workers} ranks at once"
-    where = roofline.holder if roofline.device != "cpu" else f"{roofline.holder}, {who}"
-    outer = next((roof for roof in reversed(roofline.memory) if roof.measured), None)
-    if outer is not None:
-        yield f"Measured on {where}: memory moves {format_rate(outer.bytes_per_second)}."
-        if roofline.device == "cpu" and outer.what.startswith(_PAST_CACHES):
-            yield _LOOPS
-    for above in (roof for roof in roofline.compute if roof.measured):
-        found = next((one for one in reversed(roofline.balances) if one.measured and one.dtype == above.dtype), None)
-        ridge = ""
-        if found is not None:
-            ridge = f"; below {three_digits(found.flop_per_byte)} FLOP/byte a kernel in {above.dtype} waits for memory"
-        yield f"{reached_in_words(roofline, above)}{ridge}."
-    for reason in roofline.unknown:
-        yield f"Not known: {reason}."
 
 
 def _figure(roofline: Roofline, number: int) -> Figure:
@@ -115,12 +93,12 @@ def _figure(roofline: Roofline, number: int) -> Figure:
     )
     ops = [op for op in _SLOTS if any(kernel.op == op for kernel in roofline.kernels)]
     legend = [LegendEntry(swatch(_SLOTS[op], "points"), op) for op in ops]
-    legend.append(LegendEntry(swatch(None, "fit"), "measured roof"))
-    if not all(roof.measured for roof in roofline.memory) or not all(roof.measured for roof in roofline.compute):
-        legend.append(LegendEntry(swatch(None, "peak"), "nominal roof"))
+    legend.append(LegendEntry(swatch(None, "fit"), "measured peak"))
+    if not all(peak.measured for peak in roofline.memory) or not all(peak.measured for peak in roofline.compute):
+        legend.append(LegendEntry(swatch(None, "peak"), "nominal peak"))
     caption = f"FLOP/s over FLOP/byte on {roofline.holder}"
-    if sum(roof.measured for roof in roofline.memory) > 1:
-        caption += "; thin lines are caches that a sweep of a kernel in memory showed"
+    if sum(peak.measured for peak in roofline.memory) > 1:
+        caption += "; thin lines are caches found by a sweep of a kernel in memory"
     return Figure(caption, pictures, tuple(legend), _kernels(roofline))
 
 
@@ -134,72 +112,64 @@ def _description(roofline: Roofline, dtype: str) -> str:
 
 
 def _kernels(roofline: Roofline) -> Table:
-    unit = format_flop(max(kernel.flop_per_second for kernel in roofline.kernels)).rpartition(" ")[2]
     order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
     kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
 
     def setting(one: Kernel) -> str:
         return " · ".join([one.op, *settings_in_words(one), *([one.mode] if len(modes) > 1 else [])])
 
-    def rate(flop_per_second: float) -> str:
-        return three_digits(flop_per_second / _FACTORS[unit])
-
-    columns: list[Column[Kernel]] = [
+    columns: tuple[Column[Kernel], ...] = (
         Column("Kernel", setting),
         Column("Type", lambda one: one.dtype),
         Column("Size", lambda one: one.size_bytes, format_size),
         Column("FLOP/byte", lambda one: one.intensity, three_digits),
-        Column("Reached", lambda one: one.flop_per_second, rate, unit, ends=lambda one: (one.low, one.high)),
-        Column("Attainable", lambda one: one.attainable, rate, unit),
+        Column("Reached", lambda one: one.flop_per_second, format_flop, ends=lambda one: (one.low, one.high)),
+        Column("Attainable", lambda one: one.attainable, format_flop),
         Column("Share", lambda one: one.share and Cell(percent(one.share), bar=min(one.share, 1.0)), percent, "%"),
-        Column("Lower roof", lambda one: one.bound or None),
+        Column("Limited by", lambda one: one.bound or None),
         Column("Of nominal", lambda one: one.nominal_share, percent, "%"),
-    ]
-    if all(kernel.nominal_share is None for kernel in kernels):
-        columns.pop()
+    )
     timed = f" All were timed in mode {modes.pop()}." if len(modes) == 1 else ""
     note = (
-        "Reached: all ranks of a host together, or one GPU. Low and high: the ends of the interval or range of the "
-        "launches. Attainable: under the measured roofs, of the kernel's data type and of the memory behind all "
-        "caches; share is of that. Nominal: under the roofs of the datasheets, where both are known. Kernels that "
-        "stream are shown at their largest size."
+        "Reached: all ranks of a host together, or one GPU. Low and high: interval or range of the launches. "
+        "Attainable: under the measured peaks of the data type and of main memory; share is of that. Nominal: under "
+        "the datasheet peaks, if both are known. Streaming kernels are shown at their largest size."
     )
-    return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2)
+    return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2, without_empty=True)
 
 
-_ROOF_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
-    Column("Roof", lambda one: one[0]),
+_PEAK_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
+    Column("Peak", lambda one: one[0]),
     Column("Rate", lambda one: one[1], str),
-    Column("How it is known", lambda one: "measured in this run" if one[2] else "nominal"),
-    Column("By what", lambda one: one[3]),
+    Column("Origin", lambda one: "measured in this run" if one[2] else "nominal"),
+    Column("From", lambda one: one[3]),
 )
 
 
-def _roofs(roofline: Roofline) -> Iterator[tuple[str, str, bool, str]]:
+def _peaks(roofline: Roofline) -> Iterator[tuple[str, str, bool, str]]:
     for slope in roofline.memory:
         yield slope.name, format_rate(slope.bytes_per_second), slope.measured, slope.what
-    for roof in roofline.compute:
-        yield f"{roof.dtype} arithmetic", format_flop(roof.flop_per_second), roof.measured, roof.what
+    for peak in roofline.compute:
+        yield f"{peak.dtype} arithmetic", format_flop(peak.flop_per_second), peak.measured, peak.what
 
 
 _BALANCE_COLUMNS: Final[tuple[Column[Balance], ...]] = (
     Column("Memory", lambda one: one.memory),
     Column("Arithmetic", lambda one: one.dtype),
-    Column("How it is known", lambda one: "measured" if one.measured else "nominal"),
+    Column("Origin", lambda one: "measured" if one.measured else "nominal"),
     Column("Balance", lambda one: one.flop_per_byte, three_digits, "FLOP/byte"),
-    Column("matmul above it from n =", lambda one: _side(one.flop_per_byte, one.dtype), "{:.0f}".format),
+    Column("matmul reaches it at n =", lambda one: _side(one.flop_per_byte, one.dtype), "{:.0f}".format),
 )
 
 
 _BALANCE: Final = (
-    "Balance is π / β, the ridge of the roofline. The last column is the side of square matrices whose product is "
-    "bound by arithmetic, were each read or written once: FLOP/byte of a matmul is n / (1.5 × bytes of one "
-    "element)."
+    "Balance is π / β, the ridge of the roofline. Last column: the side n from which a product of square matrices is "
+    "bound by arithmetic, if each is read or written once: FLOP/byte of a matmul is n / (1.5 × bytes of an element)."
 )
 
 
 def _side(balance: float, dtype: str) -> float:
-    """The n at which 2 n³ / (3 n² · bytes of an element) is ``balance``."""
+    """The n for which 2 n³ / (3 n² · bytes of an element) is ``balance``."""
     return balance * LEAST_TRAFFIC["matmul"] / 2 * DTYPE_BYTES[dtype]
 
 
@@ -209,15 +179,13 @@ _NETWORK_COLUMNS: Final[tuple[Column[NetworkRoofline], ...]] = (
     Column("π of a rank", lambda one: one.flop_per_second, format_flop),
     Column("W of a rank", lambda one: one.bytes_per_second, format_rate),
     Column("At least", lambda one: one.flop_per_byte, three_digits, "FLOP/B"),
-    Column("W / π", lambda one: 1 / one.flop_per_byte, "{:.3g}".format, "B/FLOP"),
-    Column("Tokens of a rank", lambda one: one.tokens, three_digits),
-    Column("π and W are of", lambda one: f"{one.compute}; {one.network}"),
+    Column("Tokens per rank", lambda one: one.tokens, three_digits),
+    Column("Origin of π and W", lambda one: f"{one.compute}; {one.network}"),
 )
 
 
 _TOKENS: Final = (
-    "At least: π / W (Austin et al. 2025, How to Scale Your Model, rooflines). Tokens: so many a rank must have in "
-    "a step of data-parallel training for the all_reduce of a dense layer's gradients, 2(n−1)/n × bytes of an "
-    "element for each parameter, to take no longer than its backward pass, 4 FLOP for each parameter and token "
-    "(Kaplan et al. 2020)."
+    "At least: π / W (Austin et al. 2025, How to Scale Your Model, rooflines). Tokens: tokens per rank and step of "
+    "data-parallel training from which the all_reduce of a dense layer's gradients, 2(n−1)/n × bytes of an element per "
+    "parameter, takes no longer than its backward pass, 4 FLOP per parameter and token (Kaplan et al. 2020)."
 )

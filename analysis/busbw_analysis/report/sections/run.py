@@ -1,4 +1,4 @@
-"""The part of a report that needs no judgement: cases without a number, how it was timed, on what, and the words."""
+"""Report sections on the run itself: cases without a result, the timing protocol, the machine, and the glossary."""
 
 import tomllib
 from collections import Counter
@@ -29,22 +29,22 @@ from busbw_analysis.report.sections.placement import SHOWN_HERE, places
 _GLOSSARY: Final = "templates/glossary.toml"
 _STOP_WORDS: Final = {
     "converged": "the interval of the median was narrow enough",
-    "cap_time": "the time allowed for one case was used up",
-    "cap_samples": "the number of samples allowed was reached",
+    "cap_time": "the time limit of a case was reached",
+    "cap_samples": "the sample limit of a case was reached",
 }
 _STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "caution", "skipped": "quiet"}
 _LONGEST = 400
 
 
 def case_label(case: Case, without: frozenset[str] = frozenset()) -> str:
-    """A case in words, without its size; ``without`` names the fields that need not be said."""
+    """A case in words, without its size; ``without`` names the fields to omit."""
     op, *details = case_in_words(case, without)
     ranks = [] if "ranks" in without else [f"{case.ranks} rank{'s' if case.ranks != 1 else ''}"]
     return " · ".join([op, case.backend, *details, *ranks])
 
 
 def size_list(sizes: Iterable[int]) -> str:
-    """Sizes as people name them: up to four one by one, more as a range with their number."""
+    """Up to four sizes one by one, more as a range with their number."""
     ordered = sorted(set(sizes))
     if len(ordered) > 4:
         return f"{format_size(ordered[0])} … {format_size(ordered[-1])} ({len(ordered)} sizes)"
@@ -60,9 +60,7 @@ _MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[Case
 
 
 def missing_cases(dataset: Dataset) -> Section | None:
-    """The cases that were asked for and gave no number that may be believed, with the reason; like ones together. None
-    where there are none.
-    """
+    """The cases of the plan that gave no reliable number, grouped by reason; None if there are none."""
     by_reason = by_key(
         ((row.state, case_label(row.case, without=frozenset({"mode"})), "; ".join(row.reasons)), row)
         for row in dataset.cases
@@ -83,11 +81,10 @@ _FACT_COLUMNS: Final[tuple[Column[tuple[str, str]], ...]] = (
     Column("What", lambda fact: fact[0]),
     Column("Value", lambda fact: fact[1]),
 )
-_LINE_COLUMNS: Final[tuple[Column[str], ...]] = (Column("What", lambda line: line),)
 
 
 def timing(dataset: Dataset) -> Section:
-    """The protocol and its numbers, launch by launch."""
+    """The timing protocol, and its numbers for each launch."""
     stops: Counter[str] = Counter()
     checks: Counter[str] = Counter()
     by_launch: Counter[tuple[int, int]] = Counter()
@@ -96,10 +93,10 @@ def timing(dataset: Dataset) -> Section:
         checks[f"Blocks with data {block.check.state}"] += groups
         by_launch[run, block.launch] += groups
     protocol = (
-        "Before every sample the ranks come together, by a barrier unless the case says otherwise, outside of the "
-        "timed part; each then reads a monotonic clock before and after the call or, in mode pipelined, a row of "
-        "calls. The time of a call is that of the slowest rank. The cost of reading the clock is known and not "
-        "subtracted. No sample is thrown away."
+        "The ranks synchronise before every sample, outside the timed part, by a barrier unless the case says "
+        "otherwise. Each rank then reads a monotonic clock before and after the call or, in mode pipelined, a sequence "
+        "of calls. The time of a call is that of the slowest rank. The cost of reading the clock is not subtracted. No "
+        "sample is discarded."
     )
     several = len(dataset.runs) > 1
     launches = [
@@ -108,23 +105,21 @@ def timing(dataset: Dataset) -> Section:
         for launch in stored.launches
     ]
     columns = _LAUNCH_COLUMNS if several else _LAUNCH_COLUMNS[1:]
-    note = "The cost of a clock reading is that of the slowest rank." if launches else "No launch came to life."
+    note = "The clock reading is that of the slowest rank." if launches else "No launch started."
     blocks: list[Paragraph | Table] = [Paragraph(protocol)]
     blocks.append(table("Launches", columns, launches, note, row_headers=2 if several else 1))
     if measured := stops.total():
         calls = ", ".join(map(str, sorted({block.calls for _, block, _ in dataset.measured()})))
         counts = (*stops.most_common(), *checks.most_common())
         facts = [("Calls per sample", calls), *((what, f"{number} of {measured}") for what, number in counts)]
-        blocks.append(table("How the measuring ended", _FACT_COLUMNS, facts))
+        blocks.append(table("How the measurement ended", _FACT_COLUMNS, facts))
     for stored in dataset.runs:
         name = f" of run {stored.run.id}" if several else ""
-        blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, flatten(stored.run.plan, 4), folded=True))
-        if stored.run.adjusted:
-            blocks.append(table(f"Sizes{name} that were rounded", _LINE_COLUMNS, stored.run.adjusted, folded=True))
+        rounded = map("size rounded: {}".format, stored.run.adjusted)
+        plan = flatten(stored.run.plan, 4)
+        blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, plan, *rounded, folded=True))
     spent = ", ".join(ran_for(stored) for stored in dataset.runs)
-    gist = (
-        f"{len(launches)} launch{'es' if len(launches) != 1 else ''}, {spent} of measuring; no sample is thrown away."
-    )
+    gist = f"{len(launches)} launch{'es' if len(launches) != 1 else ''}, {spent} of measuring; no sample is discarded."
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
 
@@ -133,25 +128,25 @@ _LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]]
     Column("Launch", lambda one: one[1].launch + 1, str),
     Column("Started (UTC)", lambda one: clock_time(one[1].started)),
     Column("Ranks", lambda one: len(one[1].hosts), str),
-    Column("Seed of the order", lambda one: one[1].order_seed, str),
+    Column("Order seed", lambda one: one[1].order_seed, str),
     Column("Blocks", lambda one: one[2], str),
     Column("One clock reading", lambda one: max(one[1].timer_ns, default=None), format_time),
-    Column("Ranks share a clock", lambda one: "yes" if one[1].shared_clock else "no"),
+    Column("Shared clock", lambda one: "yes" if one[1].shared_clock else "no"),
     Column("Load average before", lambda one: one[1].load_average, "{:.2f}".format),
 )
 
 
 def environment(dataset: Dataset) -> Section:
-    """The facts of every host. What is the same on all of them is said once."""
+    """The facts of every host; those shared by all hosts are listed once."""
     blocks = places(dataset.runs)
     names = list(dict.fromkeys(host for stored in dataset.runs for host in stored.run.environments))
-    told = by_key(
+    recorded = by_key(
         (fact, (value, host))
         for stored in dataset.runs
         for host, facts in stored.run.environments.items()
         for fact, value in flatten({name: inner for name, inner in facts.items() if name not in SHOWN_HERE})
     )
-    each = ((fact, value, hosts) for fact, values in told.items() for value, hosts in by_key(values).items())
+    each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
     rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]
     columns: list[Column[tuple[str, str, list[str]]]] = [
         Column("Fact", lambda row: row[0]),
@@ -164,7 +159,7 @@ def environment(dataset: Dataset) -> Section:
 
 
 def glossary() -> Section:
-    """The words and units of the report."""
+    """The terms and units of the report."""
     terms = glossary_terms()
     gist = f"{', '.join(term for term, _ in terms)}."
     return Section("glossary", "Words and units", (Terms(terms),), folded=True, gist=gist)
@@ -176,29 +171,29 @@ def _glossary() -> dict[str, dict[str, Any]]:
 
 
 def glossary_terms() -> tuple[tuple[str, str], ...]:
-    """The terms of the glossary with their meanings."""
+    """The terms of the glossary and their meanings."""
     return tuple((term, entry["meaning"].replace("\n", " ")) for term, entry in _glossary().items())
 
 
 def anchor_of(term: str) -> str:
-    """The anchor of a term of the glossary."""
+    """The anchor of a glossary term."""
     return f"term-{term.lower().replace(' ', '-')}"
 
 
 def term_of(heading: str) -> str:
-    """The anchor of the term that a heading is a word for; empty where the glossary has none."""
+    """The anchor of the glossary term for a heading; empty if there is none."""
     found = (anchor_of(term) for term, entry in _glossary().items() if heading in {term, *entry.get("headings", ())})
     return next(found, "")
 
 
 def ran_for(stored: StoredRun) -> str:
-    """The wall time of the blocks of a run, or a dash."""
+    """The wall time of a run's blocks, or a dash."""
     elapsed = sum(row.elapsed_ns for row in stored.measurements)
     return format_span(elapsed / 1e9) if elapsed else MISSING
 
 
 def flatten(value: JSON, depth: int = 6, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested facts as dotted names and texts; what lies deeper than ``depth`` is shown as it is written."""
+    """Nested facts as dotted names and texts; anything nested deeper than ``depth`` is printed as is."""
     if isinstance(value, Mapping) and depth and value:
         for key, inner in value.items():
             yield from flatten(inner, depth - 1, f"{prefix}.{key}" if prefix else str(key))
@@ -220,5 +215,5 @@ def _plain(value: JSON) -> str:
 
 
 def _shorten(text: str) -> str:
-    """An error of a page's length would bury the table; the whole of it is in the run folder."""
+    """Cut a long error, which would bury the table; the run folder has all of it."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… (cut; the whole text is in samples.jsonl)"

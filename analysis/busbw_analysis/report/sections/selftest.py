@@ -1,4 +1,4 @@
-"""The parts of a report about the instrument itself: what the self-test found, and what overlaps with computation."""
+"""Report sections on the instrument: the self-test's results, its overhead, and overlap with computation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
@@ -21,27 +21,27 @@ _CHECK_COLUMNS: Final[tuple[Column[Check], ...]] = (
     Column("Wanted", lambda one: one.limit),
 )
 _NONE: Final = (
-    "No self-test of this machine with this backend and so many ranks was found beside the run, so it is not known how "
-    "small a difference can be told here. busbw selftest finds out for the ranks of one host, in about a minute."
+    "No self-test of this machine with this backend and number of ranks was found beside the run, so the smallest "
+    "detectable difference is unknown. Run busbw selftest: it takes about a minute for the ranks of one host."
 )
 
 
 def trust(judgement: Judgement) -> Section:
-    """What the instrument costs, and what the self-test of this machine that stands for these runs says."""
+    """The instrument's overhead, and the self-test that applies to these runs."""
     blocks: list[Block] = []
     tested = judgement.selftest
     if tested is None:
         blocks.append(Paragraph(_NONE))
     else:
-        blocks.append(Paragraph(_said(judgement, tested), tone="bad" if tested.failures else "plain"))
+        blocks.append(Paragraph(_result(judgement, tested), tone="bad" if tested.failures else "plain"))
         caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
         blocks.append(table(caption, _CHECK_COLUMNS, tested.checks, folded=not tested.failures))
     blocks += _own_cost(judgement)
-    gist = "No self-test of this machine with so many ranks." if tested is None else tested.answer()
+    gist = "No self-test of this machine with this number of ranks." if tested is None else tested.answer()
     return Section("trust", "How far to trust the instrument", tuple(blocks), gist=gist)
 
 
-def _said(judgement: Judgement, tested: SelfTest) -> str:
+def _result(judgement: Judgement, tested: SelfTest) -> str:
     cells = ", ".join(f"{width:.0%} for {name}" for name, width in tested.resolution.items())
     fine = f" By case: {cells}." if cells else ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
@@ -49,26 +49,22 @@ def _said(judgement: Judgement, tested: SelfTest) -> str:
 
 
 def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
-    """The harness's own share of a call, as it was measured by the launches of these runs; also that of the loop that
-    made the calls without Python, where one did.
-    """
+    """The harness's share of a call, measured by these launches, in Python and in the compiled loop."""
     launches = [launch for stored in judgement.dataset.runs for launch in stored.launches if launch.empty_call_ns]
     compiled = [launch for launch in launches if launch.compiled_call_ns]
     cases = sum("compiled" in case.loops for case in judgement.cases)
     if not launches:
         return
-    other = ""
-    if cases and compiled:
-        other = (
-            " that Python makes; in the compiled loop, which made those of "
-            f"{'1 case' if cases == 1 else f'{cases} cases'}, {_longest(one.compiled_call_ns for one in compiled)} and "
-            f"{_longest(one.compiled_loop_ns for one in compiled)}"
-        )
+    alone, in_a_row = (_longest(getattr(one, name) for one in launches) for name in ("empty_call_ns", "empty_loop_ns"))
     yield Paragraph(
-        f"A call that does nothing takes {_longest(one.empty_call_ns for one in launches)} alone in a sample and "
-        f"{_longest(one.empty_loop_ns for one in launches)} in a row of calls{other}, on the rank where it takes "
-        "longest: so much of every number is the instrument. It is not subtracted."
+        f"An empty call takes {alone} alone in a sample and {in_a_row} in a row of calls, on the slowest rank. Every "
+        "time includes this cost of the instrument; it is not subtracted."
     )
+    if cases and compiled:
+        alone = _longest(one.compiled_call_ns for one in compiled)
+        in_a_row = _longest(one.compiled_loop_ns for one in compiled)
+        many = "1 case" if cases == 1 else f"{cases} cases"
+        yield Paragraph(f"In the compiled loop, which ran {many}, it takes {alone} and {in_a_row}.")
 
 
 def _longest(times: Iterable[Sequence[float]]) -> str:
@@ -79,7 +75,7 @@ _Overlapped: TypeAlias = tuple[CaseSummary, GroupSummary, Overlap]
 
 
 def _case_of(one: _Overlapped) -> str:
-    """The case in words, with its ranks where others ran it at the same time."""
+    """The case in words, with its ranks if several groups ran it at the same time."""
     name = case_label(one[0].case, without=frozenset({"mode", "ranks"}))
     return f"{name} (ranks {one[1].label})" if len(one[0].groups) > 1 else name
 
@@ -87,20 +83,22 @@ def _case_of(one: _Overlapped) -> str:
 _OVERLAP_COLUMNS: Final[tuple[Column[_Overlapped], ...]] = (
     Column("Case", _case_of),
     Column("Size", lambda one: one[0].case.size_bytes or None, format_size),
-    Column("Overlap", lambda one: Cell(f"{one[2].share:.0%}", bar=one[2].share), str),
-    Column("Over launches", lambda one: _span(one[2].low, one[2].high, "{:.0%}"), str),
+    Column("Overlap", lambda one: one[2].share, "{:.0%}".format, ends=lambda one: (one[2].low, one[2].high)),
     Column("Alone", lambda one: one[2].pure_ns, format_time),
     Column("Post", lambda one: one[2].post_ns, format_time),
     Column("Wait", lambda one: one[2].wait_ns, format_time),
-    Column("Post + wait", lambda one: one[2].exposed_ns, format_time),
     Column("Computation alone", lambda one: _computed(one[2]), str),
-    Column("Slowed down", lambda one: one[2].slowdown, "{:.2f} ×".format),
-    Column("Over launches", lambda one: _span(one[2].slowdown_low, one[2].slowdown_high, "{:.2f}"), str),
+    Column(
+        "Slowdown",
+        lambda one: one[2].slowdown,
+        "{:.2f} ×".format,
+        ends=lambda one: (one[2].slowdown_low, one[2].slowdown_high),
+    ),
 )
 
 
 def overlaps(judgement: Judgement) -> Section | None:
-    """How much of each call a computation beside it hides; None when nothing of the kind was measured."""
+    """How much of each call is hidden by concurrent computation; None if this was not measured."""
     rows = [
         (summary, group, group.overlap)
         for summary in judgement.cases
@@ -113,27 +111,22 @@ def overlaps(judgement: Judgement) -> Section | None:
     ops = {summary.case.op for summary, _, _ in rows}
     what = "storage" if ops <= STORING else "communication and storage" if ops & STORING else "communication"
     how = (
-        "Each call was posted, as much was computed as the call takes alone, and then it was waited for; in turns with "
-        "the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for non-blocking collectives. "
-        f"That the computation itself gets slower beside {what} is no part of it; the last columns say by "
-        "how much. Where computation and call, both alone, are not about as long as each other, the case is flagged "
-        "unbalanced: a longer computation hides more, a shorter one less."
+        "Each call is posted, followed by computation as long as the call takes alone, and then completed; samples "
+        "alternate with the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for "
+        f"non-blocking collectives. It does not include that computation slows down beside {what}; see the last "
+        "columns. If computation and call alone differ too much in length, the case is flagged unbalanced: a longer "
+        "computation hides more, a shorter one less."
     )
     note = (
-        "Each column is the median over launches of what each of them has, for the slowest rank. Over launches: 95 % "
-        f"interval of the column before from {LAUNCHES_FOR_AN_INTERVAL} launches on, the range below, nothing for a "
-        "single one. The times have none: they show where it comes from. Slowed down: the computation beside the call "
-        "over the same one alone, block by block, since each block has an amount of its own."
+        "All columns are medians over launches, for the slowest rank. Low and high: 95 % interval with at least "
+        f"{LAUNCHES_FOR_AN_INTERVAL} launches, the range with fewer. Slowdown: computation beside the call over the "
+        "same computation alone, block by block, because each block computes another amount."
     )
     caption = f"{what.capitalize()} beside computation"
     beside = table(caption, _OVERLAP_COLUMNS, rows, note, row_headers=2)
     shares = sorted(found.share for _, _, found in rows)
     gist = f"{shares[0]:.0%} to {shares[-1]:.0%} of a call is hidden behind computation."
     return Section("overlap", "Overlap", (Paragraph(how), beside), gist=gist)
-
-
-def _span(low: float | None, high: float | None, shape: str) -> str | None:
-    return None if low is None or high is None else f"{shape.format(low)} to {shape.format(high)}"
 
 
 def _computed(found: Overlap) -> Cell:

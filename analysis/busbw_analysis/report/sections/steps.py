@@ -1,4 +1,4 @@
-"""The part of a report about steps of training: what they take, and what of it is communication."""
+"""The report section on training steps: their times, and the share of communication."""
 
 from typing import Final
 
@@ -12,18 +12,18 @@ from busbw_analysis.report.sections.labels import checked
 from busbw_analysis.training.memory import Memory
 
 _HOW: Final = (
-    "A step is forward pass, backward pass and update. Loss, gradients and weights are those of one process, before "
-    "and after timing. Computation alone is the same step on all ranks with nothing sent; communication alone is the "
-    "same collectives without anything else, one after another. Exposed is the step less its computation alone; "
-    "hidden is the share of communication alone that is not exposed."
+    "A step is a forward pass, a backward pass and an update. Loss, gradients and weights are checked against one "
+    "process, before and after timing. Computation alone: the same step without communication. Communication alone: "
+    "the same collectives in sequence. Exposed: the step minus its computation alone. Hidden: the share of "
+    "communication alone that is not exposed."
 )
 _WAITED: Final = (
-    "Where computation waits, matrix products are slept and not computed: communication is then that of ranks that do "
-    "not share cores, and FLOP/s say nothing."
+    "With wait, ranks sleep instead of computing matrix products: they then communicate as if they did not share "
+    "cores, and FLOP/s mean nothing."
 )
 _WAITS: Final = (
-    "Of a model, scale and wait on as many ranks. Bubble: (p−1)/(m v) of computation alone; dp to ep: communication "
-    "of those, which is all else that is exposed."
+    "Steps of the same model, scale, wait and number of ranks are compared. Bubble: (p−1)/(m v) of computation alone; "
+    "dp to ep: the rest of the exposed communication, by dimension."
 )
 
 _COLUMNS: Final[tuple[Column[Trained], ...]] = (
@@ -37,16 +37,15 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
     Column("Hidden", lambda one: one.hidden, percent, "%", group="Communication"),
     Column("Idle", lambda one: one.exposed_share if one.bubble is not None else None, percent, "%", group="Pipeline"),
     Column("Bubble", lambda one: one.bubble, percent, "%", group="Pipeline"),
-    Column("Sent a rank", lambda one: round(one.sent_bytes), format_size),
+    Column("Sent", lambda one: round(one.sent_bytes), format_size),
     Column("Dropped", lambda one: one.dropped or None, str),
     Column("Tokens/s", lambda one: one.tokens_per_second, three_digits),
     Column("FLOP/s", lambda one: one.flop_per_second, format_flop),
-    Column("Of products", lambda one: one.product_share, percent, "%"),
+    Column("Of matmul", lambda one: one.product_share, percent, "%"),
     Column("Data", lambda one: checked(one.check)),
 )
 
 _RANKED: Final[tuple[Column[Ranked], ...]] = (
-    Column("Place", lambda one: one.place, str),
     Column("Step", lambda one: one.step.op),
     Column("Of", lambda one: workload_in_words(one.step.workload)),
     Column("Ranks", lambda one: one.step.ranks, str),
@@ -71,8 +70,8 @@ _SLOWED: Final[tuple[Column[Slowed], ...]] = (
     Column("Of the delay", lambda one: one.longer_ns / (one.step.workload.slow_ns or 1), percent, "%"),
 )
 _LATE: Final = (
-    "Expected: all of the delay, but in a pipeline less the forward passes before the stage, which begins later "
-    "anyway. Low and high: from the ends of the intervals of both times."
+    "Expected: the whole delay; in a pipeline, minus the forward passes before that stage, which starts later anyway. "
+    "Low and high: from the ends of both intervals."
 )
 
 
@@ -91,8 +90,8 @@ _MEMORY: Final[tuple[Column[tuple[Trained, RankMemory, Memory]], ...]] = (
     Column("Computed", lambda row: round(row[2].buffers), about_size, group="Buffers"),
 )
 _REMEMBERED: Final = (
-    "Of the rank that needs most. Measured: tensors that are alive at once, and on the processor without what an "
-    "operation needs within itself. Computed: busbw training memory, with plain gradient descent, which keeps nothing."
+    "The rank that needs most. Measured: tensors alive at the same time; on CPUs, without temporary memory inside an "
+    "operation. Computed: busbw training memory, with plain gradient descent, which keeps no state."
 )
 
 
@@ -101,21 +100,21 @@ def _bar(one: Trained, part_ns: float) -> Cell:
 
 
 def steps(judgement: Judgement) -> Section | None:
-    """Every step that was measured; None where none was."""
+    """All measured steps; None if there are none."""
     if not judgement.steps:
         return None
-    notes = ["Bars are shares of the step. Sent a rank: S × bus factor of each call, by the rank that sends most."]
+    notes = ["Bars are shares of the step. Sent: S × bus factor of each call, for the rank that sends most."]
     if any(one.bubble is not None for one in judgement.steps):
-        notes.append("Idle: exposed over the step, messages included. Bubble: (p−1)/(m v + p−1), without messages.")
+        notes.append("Idle: exposed share of the step, with messages. Bubble: (p−1)/(m v + p−1), without messages.")
     if any(one.product_share is not None for one in judgement.steps):
-        notes.append("Of products: FLOP/s over those of the largest matmul in this run.")
+        notes.append("Of matmul: FLOP/s over those of the largest matmul in this run.")
     if any(one.dropped for one in judgement.steps):
-        notes.append("Dropped: how often an expert had no room for a token.")
+        notes.append("Dropped: tokens dropped because an expert was full.")
     if any(one.workload.wait_ns is not None for one in judgement.steps):
         notes.append(_WAITED)
     rows = table("Steps", _COLUMNS, judgement.steps, *notes, without_empty=True)
     places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(judgement.steps)) else []
-    lates = [table("One rank late", _SLOWED, late, _LATE)] if (late := slowed(judgement.steps)) else []
+    lates = [table("One delayed rank", _SLOWED, late, _LATE)] if (late := slowed(judgement.steps)) else []
     full = [(one, one.fullest, one.computed_memory) for one in judgement.steps if one.workload.slow_ns is None]
     held = [(one, rank, computed) for one, rank, computed in full if rank is not None and computed is not None]
     memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []

@@ -1,11 +1,9 @@
-"""The part of a report about storage: rates by block and depth, and what a checkpoint costs the trainer."""
+"""The report section on storage: rates by block size and depth, and the cost of a checkpoint for training."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from busbw.runs.facts import fact
-from busbw.runs.records import JSON
-from busbw.units import format_size, format_time
+from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak
@@ -15,7 +13,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    giga,
     percent,
     sentence,
     table,
@@ -23,57 +20,34 @@ from busbw_analysis.report.document import (
 )
 from busbw_analysis.report.sections.labels import checked, ends_in_words, flagged
 
-_PLACE_COLUMNS: Final[tuple[Column[tuple[str, Mapping[str, JSON]]], ...]] = (
-    Column("Host", lambda place: place[0]),
-    Column("Folder", lambda place: fact(place[1], "storage.path") or None),
-    Column("File system", lambda place: fact(place[1], "storage.type") or None),
-    Column("On", lambda place: fact(place[1], "storage.device") or None),
-    Column("Other tools there", lambda place: _tools(fact(place[1], "storage.tools"))),
-)
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (
-    "S is the file, or the shard, of one rank; rates are of all ranks together, over the time from the first entry to "
-    "the last exit where the clocks tell. A write ends when its data are on the device (fsync); a read does not come "
-    "out of the page cache. All of these are busbw's own samples; what another tool says of the same files stands "
-    "beside them, where one is installed."
+    "S is the file or shard of one rank. Rates are those of all ranks together, from the first entry to the last exit "
+    "if the clocks are synchronised. A write ends when its data are on the device (fsync); reads bypass the page "
+    "cache. The result of another tool on the same files is shown beside busbw's own, if one is installed. Folders "
+    "and file systems are listed under Machine and software."
 )
 _BLOCKED: Final = (
-    "Blocked is the time until a trainer may change its state again, durable the time until all of it is on the "
-    "device. Where nothing ran beside the save, the trainer waits for all of it."
+    "Blocked: time until training may change its state again. Durable: time until all data are on the device. Without "
+    "computation beside the save, training waits for all of it."
 )
 
 
 def storage(judgement: Judgement) -> Section | None:
-    """Everything that was measured on storage; None where nothing was."""
+    """All storage measurements; None if there are none."""
     if not judgement.files:
         return None
     files = [one for one in judgement.files if one.op != _CHECKPOINT]
     saves = [one for one in judgement.files if one.op == _CHECKPOINT]
     peaks = dict.fromkeys(sentence(_denominator(one)) for one in judgement.files)
-    blocks: list[Block] = [Paragraph(_HOW), *_places(judgement), *map(Paragraph, peaks)]
+    blocks: list[Block] = [Paragraph(_HOW), *map(Paragraph, peaks)]
     if files:
         blocks.append(_files(files))
     if saves:
-        blocks += [Paragraph(_BLOCKED), _saves(saves)]
+        checkpoints = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves), without_empty=True)
+        blocks += [Paragraph(_BLOCKED), checkpoints]
     gist = f"{', '.join(dict.fromkeys(one.op for one in judgement.files))}."
     return Section("storage", "Storage", tuple(blocks), gist=gist)
-
-
-def _places(judgement: Judgement) -> Iterator[Table]:
-    """What the files were on, host by host, as far as it was told."""
-    places = [
-        (host, facts)
-        for stored in judgement.dataset.runs
-        for host, facts in stored.run.environments.items()
-        if isinstance(fact(facts, "storage"), Mapping)
-    ]
-    if places:
-        yield table("Where the files were", _PLACE_COLUMNS, places, distinct=True)
-
-
-def _tools(told: object) -> str | None:
-    found = [f"{name} {version}" for name, version in told.items() if version] if isinstance(told, Mapping) else []
-    return ", ".join(found) or None
 
 
 def _denominator(one: Stored) -> str:
@@ -90,11 +64,11 @@ _COLUMNS: Final[tuple[Column[Stored], ...]] = (
     Column("Depth", lambda one: one.access and one.access.depth, str),
     Column("Page cache", lambda one: one.access and one.access.way),
     Column("Time of a file", lambda one: one.time_ns, format_time),
-    Column("All ranks", lambda one: one.rate, giga, "GB/s", ends=lambda one: (one.low, one.high)),
+    Column("All ranks", lambda one: one.rate, format_rate, ends=lambda one: (one.low, one.high)),
     Column("Of nominal", lambda one: one.rate / one.nominal if one.nominal else None, percent, "%"),
     Column("Of practical", lambda one: one.rate / one.practical if one.practical else None, percent, "%"),
-    Column("Other tool", lambda one: one.beside and one.beside.rate, giga, "GB/s"),
-    Column("Over it", lambda one: one.rate / told if one.beside and (told := one.beside.rate) else None, three_digits),
+    Column("Other tool", lambda one: one.beside and one.beside.rate, format_rate),
+    Column("Over it", lambda one: one.rate / rate if one.beside and (rate := one.beside.rate) else None, three_digits),
     Column("Data", lambda one: checked(one.check)),
     Column("Flags", lambda one: flagged(one.flags)),
 )
@@ -102,22 +76,22 @@ _COLUMNS: Final[tuple[Column[Stored], ...]] = (
 
 def _files(files: Sequence[Stored]) -> Table:
     ways = dict.fromkeys(one.access.way for one in files if one.access is not None)
-    notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways)]
-    notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files), *_no_practical(files)]
+    depth = "Depth: blocks in flight at any time."
+    notes = (depth, *(f"{way}: {WAYS[way]}." for way in ways), *_other_tools(files), *_notes(files))
     return table("Files", _COLUMNS, files, *notes, without_empty=True)
 
 
 def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
     for tool in dict.fromkeys(one.beside.tool for one in files if one.beside is not None and one.beside.rate):
         yield (
-            f"Other tool: {tool}, one job a rank on the same file after the samples, by its own time, which is in "
-            "whole milliseconds and has no interval; over it: busbw's rate over that one."
+            f"Other tool: {tool}, one job per rank on the same file after the samples, by its own time in whole "
+            "milliseconds, without an interval. Over it: busbw's rate divided by that rate."
         )
-    told = [(one.size_bytes, one.access.block_bytes) for one in files if one.beside and one.beside.rate and one.access]
-    if any(size > block and size % block for size, block in told):
-        yield "It goes through whole blocks alone, and leaves out the rest of a file that is no multiple of its block."
+    sizes = [(one.size_bytes, one.access.block_bytes) for one in files if one.beside and one.beside.rate and one.access]
+    if any(size > block and size % block for size, block in sizes):
+        yield "It uses whole blocks only, and skips the rest of a file whose size is not a multiple of the block."
     for reason in dict.fromkeys(one.beside.reason for one in files if one.beside is not None and one.beside.reason):
-        yield sentence(f"it had no rate: {reason}")
+        yield sentence(f"the other tool gave no rate: {reason}")
 
 
 _SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (
@@ -130,23 +104,14 @@ _SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (
 )
 
 
-def _saves(saves: Sequence[Stored]) -> Table:
-    notes = [_ends(saves), *_slowest(saves), *_no_practical(saves)]
-    return table("Checkpoints", _SAVE_COLUMNS, saves, *notes, without_empty=True)
-
-
-def _ends(files: Sequence[Stored]) -> str:
+def _notes(files: Sequence[Stored]) -> Iterator[str]:
     ends = [one.kind for one in files if one.blocked_ns is None]
-    beside = " Saves beside computation have no interval." if len(ends) < len(files) else ""
-    return f"{ends_in_words(ends) if ends else ''}{beside}".strip()
-
-
-def _slowest(files: Sequence[Stored]) -> Iterator[str]:
+    if ends:
+        yield ends_in_words(ends)
+    if len(ends) < len(files):
+        yield "Saves beside computation have no interval."
     if any(one.ranks > 1 and not one.whole for one in files):
-        yield "Where no common clock was told, or a save ran beside computation, over the time of the slowest rank."
-
-
-def _no_practical(files: Sequence[Stored]) -> Iterator[str]:
+        yield "Without a common clock, or for a save beside computation, the time is that of the slowest rank."
     for reason in dict.fromkeys(one.peak.practical_left_out for one in files if isinstance(one.peak, Peak)):
         if reason is not None:
-            yield f"No share of practical for what is written: {reason}."
+            yield f"No practical rate for writes: {reason}."

@@ -1,4 +1,4 @@
-"""The part of a report that draws one step of training of each kind: what every rank computed, called, waited for."""
+"""The report section that draws one training step of each kind: computation, calls and waiting of every rank."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,9 +12,9 @@ from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragrap
 from busbw_analysis.report.plots import timelines as plots
 
 _HOW: Final = (
-    "One more step of each kind behind its samples, by the common clock, slowed a little by being watched. The upper "
-    "lane of a rank is computation, the lower one calls from being handed over to their end; a message that is sent "
-    "ends where it is handed over. The line between them is waiting: a call is under way and nothing is computed. "
+    "One additional step of each kind after its samples, by the common clock; recording slows it down a little. A "
+    "rank's upper lane is computation, its lower lane calls from start to completion; a sent message ends when it is "
+    "handed over. The line between the lanes is waiting: a call is in progress without computation. "
     "busbw export RUN --to trace writes the same for Perfetto."
 )
 
@@ -31,24 +31,23 @@ _CALLS: Final[tuple[Column[tuple[Trained, CallTime]], ...]] = (
     Column("Step", lambda row: row[0].op),
     Column("Of", lambda row: workload_in_words(row[0].workload)),
     Column("Call", lambda row: row[1].name),
-    Column("Under way", lambda row: row[1].under_way_ns / len(row[0].timeline), format_time),
+    Column("In progress", lambda row: row[1].under_way_ns / len(row[0].timeline), format_time),
     Column("Hidden", lambda row: row[1].hidden, percent, "%"),
 )
 _HIDDEN: Final = (
-    "Under way: mean of ranks, of the time in which one such call or more is handed over and has not ended. Hidden: "
-    "the share of it in which the same rank computes."
+    "In progress: time with at least one such call in progress, mean over ranks. Hidden: share with computation."
 )
 
 
 def _share(one: RankTime, part_ns: int | None) -> float | None:
-    """Of what was watched of a rank; None where that is nothing."""
+    """Share of the rank's recorded time; None if nothing was recorded."""
     return None if part_ns is None or not one.span_ns else part_ns / one.span_ns
 
 
 def timelines(judgement: Judgement) -> Section | None:
-    """Every step whose timeline was recorded; None where none was."""
+    """All steps with a recorded timeline; None if there are none."""
     figures = tuple(_figures(judgement))
-    gist = "What every rank computed, called and waited for in one step of each kind."
+    gist = "Computation, calls and waiting of every rank in one step of each kind."
     if not figures:
         return None
     calls = [(one, call) for one in judgement.steps for call in call_times(one.timeline)]

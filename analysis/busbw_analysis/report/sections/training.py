@@ -1,4 +1,4 @@
-"""What a run's measurements mean for training: steps that it has measured beside the plan's, and plans of models."""
+"""The report section on training: measured steps compared with predictions, and plans for models."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -19,27 +19,27 @@ from busbw_analysis.training.step_time import Machine
 
 _TOP: Final = 5
 _OVERLAP: Final = 0.8
-"""Share of a call that computation beside it hides, where the run has not measured it."""
+"""Share of a call hidden by computation, assumed if the run did not measure it."""
 
 
 def training(judgement: Judgement, models: Sequence[Model]) -> Section:
-    """Of the ``models`` that were asked for, and of steps that were measured; folded where no model was named."""
+    """Plans for the requested ``models``, and measured steps; folded if no model was requested."""
     questions = Questions([judgement.dataset])
     blocks = [*_measured(questions), *(block for model in models for block in _planned(questions, model))]
-    gist = "The time of steps by the measurements of this run, its parts, and what would change it."
+    gist = "The time of a training step from this run's measurements, its parts, and its sensitivity."
     if not blocks:
-        gist = "A plan of a model on these ranks, where one is named with --model."
+        gist = "Training plans for models on these ranks (needs --model)."
     if not models:
         blocks.append(Paragraph("To plan a model on these ranks: busbw report RUN --model 'Llama 3 8B'."))
     return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
 
 
 def _measured(questions: Questions) -> Iterator[Block]:
-    """Steps that were measured, with the errors of the plan by part."""
+    """Measured steps, with the prediction's error by part."""
     if not any(row.case.workload for dataset in questions.datasets for row in dataset.cases):
         return
     found = held(questions)
-    told = [one for one in found if one.predicted is not None]
+    predicted = [one for one in found if one.predicted is not None]
     columns: tuple[Column[Held], ...] = (
         Column("Step", lambda one: one.what),
         Column("Measured", lambda one: one.seconds, format_seconds),
@@ -49,10 +49,10 @@ def _measured(questions: Questions) -> Iterator[Block]:
         Column("of the bubble", lambda one: one.bubble_error, "{:+.1%}".format),
         Column("of exposed communication", lambda one: one.exposed_error, "{:+.1%}".format),
     )
-    order = f"Kendall's τ of both orders: {order_kept(told):.2f}." if len(told) > 2 else ""
+    order = f"Kendall's τ of both orders: {order_kept(predicted):.2f}." if len(predicted) > 2 else ""
     note = (
-        "Predicted from the curves of calls in this run; errors as shares of the measured step. Its bubble is "
-        f"(p−1)/(m v) of its computation, and all else is exposed communication. {order}"
+        "Predicted from this run's curves of single calls. Errors are shares of the measured step. Its bubble is "
+        f"(p−1)/(m v) of its computation; the rest is exposed communication. {order}"
     )
     reasons = dict.fromkeys(one.refused for one in found if one.refused)
     if found:
@@ -61,14 +61,14 @@ def _measured(questions: Questions) -> Iterator[Block]:
 
 
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:
-    """The fastest layouts of a model on as many ranks as the run had."""
+    """The fastest layouts of a model on the run's number of ranks."""
     prices = Measured(questions)
     ranks = max(len(one.hosts) for one in questions.datasets)
     rate = prices.flop_per_second(model.dtype) or prices.flop_per_second("float32")
     if rate is None:
         yield Paragraph(
-            f"{model.name}: no product of matrices was measured, so nothing tells how long its computation takes: add "
-            "matmul to the run, or name a rate with busbw training plan --achieved."
+            f"{model.name}: the run measured no matmul, so the time of computation is unknown. Add matmul to the run, "
+            "or give a rate with busbw training plan --achieved."
         )
         return
     overlap, how = prices.overlap() or (_OVERLAP, "assumed")
@@ -84,9 +84,9 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         yield Paragraph(f"{model.name}: {error}.")
         return
     kept, best = found.layouts[:_TOP], found.layouts[0]
-    words = f"{overlap:.0%} of a call, {how}"
-    holds = "not looked at" if gpu is None or room is None else f"{room / 1e9:.4g} GB of {gpu.name}, the run's"
-    assumed = {"compute": rate[1], "overlap": words, "slowdown": slower, "memory": holds}
+    hidden = f"{overlap:.0%} of a call, {how}"
+    capacity = "not checked" if gpu is None or room is None else f"{room / 1e9:.4g} GB of the run's {gpu.name}"
+    assumed = {"compute": rate[1], "overlap": hidden, "slowdown": slower, "memory": capacity}
     yield Paragraph(plan_headline(found, machine, rate[0]))
     yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
     yield from change_tables(sensitivity(best, machine), scaling(best, machine, room), best)

@@ -1,4 +1,4 @@
-"""The part of a report about verdicts: every operation in one row, and what stands behind each of them."""
+"""The report's verdicts: one row per operation, and for each operation the numbers behind its verdicts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -14,9 +14,9 @@ from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph
 from busbw_analysis.report.sections.labels import ends_of, op_anchor
 
 HOW: Final = (
-    f"Verdicts are rules of thumb, not tests: medians against {NEAR_PEAK:.0%} of the peak, or {NEAR_PRACTICAL:.0%} of "
-    f"what is reached in practice, and {MODEL_TOLERANCE:g} times the model's time; undecided where the interval or "
-    "range of the launches lies on both sides of a limit."
+    "Verdicts are rules of thumb, not statistical tests. They compare medians with "
+    f"{NEAR_PEAK:.0%} of the peak, or {NEAR_PRACTICAL:.0%} of the rate reached in practice, and with "
+    f"{MODEL_TOLERANCE:g} times the model's time. Undecided: the interval or range of launches contains the limit."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
     "slower": "✗",
@@ -25,7 +25,7 @@ _SYMBOLS: Final[dict[Status, str]] = {
     "as expected": "✓",
     "not judged": "·",
 }
-"""The worst first."""
+"""In this order, from worst to best."""
 _BANDS: Final[tuple[tuple[Band, str], ...]] = (
     ("small", "Small (≤ 4 KiB)"),
     ("middle", "Middle"),
@@ -34,7 +34,7 @@ _BANDS: Final[tuple[tuple[Band, str], ...]] = (
 
 
 def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
-    """A row an operation: the worst verdict on its curves in each band of sizes, and its best busbw; None where nothing
+    """One row per operation: the worst verdict of its curves in each band of sizes, and its best busbw. None if nothing
     was judged.
     """
     by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
@@ -49,7 +49,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
             best[curve.series.key.op] = max(best.get(curve.series.key.op, one), one, key=lambda rated: rated[0])
 
     def judged(band: Band) -> Callable[[str], Cell | None]:
-        """The cell of an op; what has no size stands with the small ones."""
+        """The cell of an op; operations without a size count as small."""
         bands = {band, "no size"} if band == "small" else {band}
         return lambda op: _cell(found) if (found := [one for one in by_op[op] if one.band in bands]) else None
 
@@ -76,15 +76,15 @@ def _cell(verdicts: Sequence[Verdict]) -> Cell:
     return Cell(f"{_SYMBOLS[worst.status]} {text}{several}", tone=TONES[worst.status])
 
 
-def _apart(labels: Iterable[str]) -> dict[str, str]:
-    """What of each label the others do not have."""
+def _distinguishing(labels: Iterable[str]) -> dict[str, str]:
+    """For each label, the parts that the labels do not all share."""
     parts = {label: label.split(" · ") for label in labels}
     common = set.intersection(*map(set, parts.values()))
     return {label: " · ".join(part for part in of if part not in common) for label, of in parts.items()}
 
 
 def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
-    """For every operation its verdicts with the numbers behind them; ``name`` is that of the run among several."""
+    """For each operation, its verdicts and their numbers. ``name`` is the run's name if there are several."""
     of = f" · {name}" if name else ""
     causes = {cause.code: cause.text for cause in answer.causes}
     by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
@@ -97,21 +97,16 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Of peak", lambda one: one.peak_share, percent, "%"),
     )
-    why: tuple[Column[Verdict], ...] = (*columns[:2], Column("Why", lambda one: sentence(one.why) if one.why else None))
     found: dict[str, list[Block]] = {}
     labels: dict[str, str] = {}
     for op, verdicts in by_op.items():
-        labels.update(_apart({one.label for one in verdicts}))
-        first = 0 if len({one.label for one in verdicts}) > 1 else 1
-        # What 100 % is, each once.
+        labels.update(_distinguishing({one.label for one in verdicts}))
+        # State once what each 100 % means.
         known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
         peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
         measured = f"{op}{of}: measured against model and peak"
-        found[op] = [
-            table(measured, columns[first:], verdicts, *peaks, without_empty=True),
-            table(f"{op}{of}: why, in words", why[first:], verdicts, folded=True),
-        ]
-        # One cause of everything stands at the top of the page.
+        found[op] = [table(measured, columns, verdicts, *peaks, without_empty=True)]
+        # A single cause of everything is at the top of the page.
         codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)
         found[op] += [Paragraph(sentence(f"explained by: {causes[code]}"), "quiet") for code in codes]
     return found

@@ -1,7 +1,7 @@
-"""What ``busbw compare`` prints: bands and beneath them their cases, as aligned columns and as JSON."""
+"""Output of ``busbw compare``: bands of sizes and their cases, as aligned columns and as JSON."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,6 +12,7 @@ import msgspec
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.bands import SIZES_OF_BANDS
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
 from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
@@ -19,15 +20,15 @@ from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimat
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
 
 LAYOUT: Final = 1
-"""Version of the JSON layout: raised when a key changes its meaning or goes."""
+"""Version of the JSON layout; raised when a key is removed or changes its meaning."""
 
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
-"""Where the strongest of the bands of a verdict is, when they are in the order of their ratios."""
+"""Index of the strongest band of a verdict, with the bands sorted by ratio."""
 _NAMED: Final = 3
-"""So many cases of a kind are named; JSON has all of them."""
+"""Most cases of a kind that are named; JSON has all of them."""
 _OVER_SIZES: Final = "geometric mean"
-"""The statistic of a band of several sizes: over them, of what each size has."""
+"""The statistic of a band with several sizes, taken over their own statistics."""
 
 
 def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
@@ -114,7 +115,7 @@ def _numbers(estimate: Estimate, verdict: Verdict) -> dict[str, JSON]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A band, or one of its cases below it: ``one`` is the only case of a band of one size, or that case."""
+    """A row: a band, or one of its cases below it. ``one`` is that case, or the only case of the band."""
 
     name: str
     sizes: str
@@ -124,16 +125,15 @@ class _Line:
 
 
 def gist(comparison: Comparison) -> str:
-    """What the comparison says in a sentence: bands by verdict, each with its strongest ratios of times."""
+    """The comparison in a sentence: bands by verdict, each with its strongest ratio of times."""
     titles = _titles(comparison)
 
     def name(band: ComparedBand) -> str:
         title = titles[label(band.case)].replace(" · ", " ")
         return title if band.band == "no size" else f"{title} {band.band}"
 
-    found: dict[Label, list[ComparedBand]] = {word: [] for word in _TONES}
-    for band in sorted(comparison.bands, key=lambda band: band.estimate.ratio):
-        found[band.verdict.word].append(band)
+    ordered = sorted(comparison.bands, key=lambda band: band.estimate.ratio)
+    found = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
     many = len(comparison.bands)
     parts = []
     for word, place in _STRONGEST.items():
@@ -142,16 +142,16 @@ def gist(comparison: Comparison) -> str:
             parts.append(f"{word} in {_of(len(bands), many)}, most {name(most)}: {_times(most.estimate)}")
     if found["equal"]:
         parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(found['equal']), many)}")
-    if unsure := found["cannot tell"]:
-        ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (unsure[0], unsure[-1])]
-        middle = f", median {median(band.estimate.ratio for band in unsure):.3g}×" if len(unsure) > 2 else ""
+    if undecided := found["cannot tell"]:
+        ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (undecided[0], undecided[-1])]
+        middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
         took = " to ".join(dict.fromkeys(ends))
-        parts.append(f"cannot tell in {_of(len(unsure), many)}, where B took {took} the time of A{middle}")
+        parts.append(f"cannot tell in {_of(len(undecided), many)}, where B took {took} the time of A{middle}")
     return f"B against A: {'; '.join(parts)}"
 
 
 def _titles(comparison: Comparison) -> dict[str, str]:
-    """The label of every curve without what all of them share; what ``_shared`` has."""
+    """The label of every curve, without the words that all curves share (``_shared``)."""
     shared = _shared(comparison)
     return {
         label(band.case): " · ".join(
@@ -162,13 +162,13 @@ def _titles(comparison: Comparison) -> dict[str, str]:
 
 
 def _shared(comparison: Comparison) -> list[str]:
-    """The words that all curves share, without their ops."""
+    """The words that all curves share, except their ops."""
     every = [case_in_words(band.case)[1:] for band in comparison.bands]
     return [word for word in every[0] if all(word in other for other in every)]
 
 
 def _of(some: int, every: int) -> str:
-    """How many bands of how many."""
+    """The count of bands among all bands, in words."""
     return (
         "the only band of sizes" if every == 1 else f"{'all' if some == every else f'{some} of'} {every} bands of sizes"
     )
@@ -181,38 +181,38 @@ def _times(found: Estimate) -> str:
 
 
 def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
-    """Label and sentence of what a comparison says, what would decide what it cannot tell, and how far to trust it."""
+    """Labelled sentences: the result, how many launches would decide, and how far to trust it."""
     every = (("Answer", gist(comparison)), ("Do", _decides(comparison)), ("Trust", _trust(comparison)))
     return tuple((name, sentence(text)) for name, text in every if text)
 
 
 def _decides(comparison: Comparison) -> str:
-    """How many launches would decide what cannot be told; "" where everything is, or no number of them is known."""
-    unsure = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
-    fewest = max((one.fewest or 0 for one in unsure), default=0)
-    needed = [one.needed for one in unsure if one.needed is not None and one.fewest is None]
-    if not unsure or comparison.imported:
+    """The number of launches that would decide the undecided bands; "" if all are decided or no number is known."""
+    undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
+    fewest = max((one.fewest or 0 for one in undecided), default=0)
+    needed = [one.needed for one in undecided if one.needed is not None and one.fewest is None]
+    if not undecided or comparison.imported:
         return ""
     if fewest:
         of = "pairs of launches" if comparison.paired else "launches of each side"
-        return f"measure {fewest} {of} at least: with fewer no difference among so many bands can be told from chance"
+        return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
     if not needed:
-        return "measure when the machine is quieter: more launches show little more"
+        return "measure on a quieter machine: more launches would help little"
     counts = sorted({one.launches for one in needed})
     of = "pairs" if comparison.paired else "launches a side"
     between = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    return f"{between} {of} would decide, by band as said below the tables"
+    return f"{between} {of} would decide; the notes below the tables give the number by band"
 
 
 def _trust(comparison: Comparison) -> str:
-    """Launches, and how far those of one side differ."""
+    """The number of launches, and their scatter within a side."""
     if comparison.imported:
-        return "numbers of logs: how far other runs would differ is known only where a side has several tables"
+        return "numbers from logs: the scatter between runs is known only if a side has several tables"
     one, two = comparison.launches
     unit = "pairs of launches" if comparison.paired else "launches a side"
     many = f"{one} {unit}" if one == two else f"{one} launches of A and {two} of B"
     scatters = [band.estimate.scatter for band in comparison.bands if band.estimate.scatter is not None]
-    differ = f"; those of one side differ by ± {100 * math.expm1(median(scatters)):.2g} %" if scatters else ""
+    differ = f"; launches of a side differ by ± {100 * math.expm1(median(scatters)):.2g} %" if scatters else ""
     return f"{many}{differ}"
 
 
@@ -231,7 +231,7 @@ _RATIOS: Final[tuple[Column[_Line], ...]] = (
 
 
 def bands_table(comparison: Comparison) -> Table:
-    """A line a band in few columns, for the top of a page."""
+    """One row per band in few columns, for the top of a page."""
     columns: tuple[Column[_Line], ...] = (Column("Case", lambda line: line.name), *_RATIOS)
     lines = [_Line(_band_name(band), "", None, band.estimate, band.verdict) for band in comparison.bands]
     note = "B/A: ratio of times, B is slower above 1; low, high: exact 95 % interval"
@@ -239,12 +239,11 @@ def bands_table(comparison: Comparison) -> Table:
 
 
 def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
-    """A table for every curve with a line a band, and with ``cases`` the sizes of each below it; then what the columns
-    mean. What holds for all is said once, above.
+    """A table for every curve with one row per band and, with ``cases``, its sizes; then notes on the columns.
+
+    Words that all curves share are printed once, above the tables.
     """
-    curves: dict[str, list[ComparedBand]] = {}
-    for band in comparison.bands:
-        curves.setdefault(label(band.case), []).append(band)
+    curves = grouped(comparison.bands, lambda band: label(band.case))
     sides = (("A", comparison.first, comparison.launches[0]), ("B", comparison.second, comparison.launches[1]))
     head = [*(f"{name}: {_side(runs, launches)}" for name, runs, launches in sides), " · ".join(_shared(comparison))]
     yield Paragraph("\n".join(filter(None, head)))
@@ -256,7 +255,7 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
 
 
 def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *, cases: bool, explain: bool) -> Table:
-    """The bands of one curve; ``explain``: say below them what would tell those that cannot be told."""
+    """The bands of one curve; ``explain``: note below how many launches would decide each undecided band."""
     columns: tuple[Column[_Line], ...] = (
         Column("band", lambda line: line.name),
         *(_TIMES if cases else _SIZES),
@@ -289,7 +288,7 @@ def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
 
 
 def _sizes(band: ComparedBand) -> str:
-    """The sizes of a band; "" where it moves nothing."""
+    """The sizes of a band; "" if the operation has none."""
     sizes = [format_size(size) for size in band.sizes]
     return "" if band.band == "no size" else sizes[0] if len(sizes) == 1 else f"{sizes[0]} … {sizes[-1]}"
 
@@ -300,18 +299,18 @@ def _band_name(band: ComparedBand) -> str:
 
 
 def label(case: Case) -> str:
-    """A case without its size: the op, and what is not the usual."""
+    """A case without its size: the op, and settings that differ from the default."""
     return " ".join(case_in_words(case))
 
 
 def _why(band: ComparedBand, comparison: Comparison) -> str:
-    """What it would take to tell what the verdict on ``band`` cannot."""
+    """The number of launches that an undecided band needs."""
     verdict, found = band.verdict, band.estimate
     if comparison.imported and 1 in found.launches:
         return "one number a side, no test"
     unit = "tables of logs" if comparison.imported else "pairs" if found.paired else "launches a side"
     if verdict.fewest is not None:
-        return f"{verdict.fewest} {unit} are the least"
+        return f"{verdict.fewest} {unit} are needed"
     if verdict.needed is None:
         return f"more than 1000 {unit} would detect {comparison.within * 100:.3g} %"
     if verdict.needed.detects is None:
@@ -320,56 +319,56 @@ def _why(band: ComparedBand, comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
-    """What the columns mean."""
+    """The meaning of the columns."""
     over = "neighbouring launches" if comparison.paired else "launches"
     yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1"
     if cases:
-        of_launches = "median over launches of the median (or mean, where there are two modes) of a launch's samples"
-        told = "of logs what the tool prints" if comparison.imported else of_launches
-        yield f"A, B: {told}; of groups at once the slowest, of pairs the geometric mean"
-    yield f"a band counts a launch with the geometric mean over its sizes; {SIZES_OF_BANDS}"
+        of_launches = "median over launches of each launch's median (its mean if the samples are bimodal)"
+        statistic = "the number that the tool prints" if comparison.imported else of_launches
+        yield f"A, B: {statistic}; the slowest of concurrent groups, the geometric mean of pairs"
+    yield f"a launch counts in a band with its geometric mean over the sizes; {SIZES_OF_BANDS}"
     if any(band.estimate.p_value is not None for band in comparison.bands):
         family = "bands, and among sizes" if cases else "bands"
         yield f"low, high: exact 95 % interval; p adj: exact {_test(comparison)}, after Holm among {family}"
         yield (
-            f"equal: the interval lies within ± {comparison.within * 100:.3g} %, however small p is; faster, slower: "
+            f"equal: the interval lies within ± {comparison.within * 100:.3g} %, even if p is small; faster, slower: "
             "p adj is at most 5 %"
         )
     if any(band.verdict.needed is not None and band.verdict.fewest is None for band in comparison.bands):
         yield (
-            f"launches that would detect x %: {POWER:.0%} of comparisons with so many would call B slower were it "
-            "slower by x %, by the scatter between these launches"
+            f"launches that would detect x %: with that many, {POWER:.0%} of comparisons call B slower if it is x % "
+            "slower, given the scatter between these launches"
         )
 
 
 def _side(runs: Sequence[str], launches: int) -> str:
-    told = f" ({launches} launch{'es' if launches != 1 else ''})" if launches else ""
-    return f"{', '.join(runs)}{told}"
+    count = f" ({launches} launch{'es' if launches != 1 else ''})" if launches else ""
+    return f"{', '.join(runs)}{count}"
 
 
 def left_out_lines(comparison: Comparison) -> Iterator[str]:
-    """A sentence for every case that could not be compared; like ones together."""
-    by_reason: dict[str, list[str]] = {}
+    """A sentence for every reason why cases were not compared."""
     several = len({(one.case.backend, one.case.ranks) for one in comparison.left_out}) > 1
-    for one in comparison.left_out:
-        where = f" on {one.case.ranks} {one.case.backend} ranks" if several else ""
-        by_reason.setdefault(one.why, []).append(f"{case_name(one.case)}{where}")
-    for why, names in by_reason.items():
+    where = " on {} {} ranks" if several else ""
+    reasons = (
+        (one.why, case_name(one.case) + where.format(one.case.ranks, one.case.backend)) for one in comparison.left_out
+    )
+    for why, names in by_key(reasons).items():
         yield f"not compared, {why}: {', '.join(names)}"
 
 
 def incomplete_lines(comparison: Comparison) -> Iterator[str]:
-    """A sentence or two for every run that has less than its plan: of which side, and what it lacks."""
+    """A sentence or two for every run that is missing part of its plan: its side and the missing parts."""
     for one in comparison.incomplete:
         lacks = [
             f"{len(cases)} {state} ({_some([case_name(case) for case in cases])})"
             for state, cases in (("failed", one.failed), ("not reached", one.not_reached), ("skipped", one.skipped))
             if cases
         ]
-        short = one.launches < one.planned and one.ended is None  # how a run ended says how many are complete
+        short = one.launches < one.planned and one.ended is None  # ``ended`` already counts the complete launches
         lacks += [f"{one.planned - one.launches} of {one.planned} launches not complete"] if short else []
         ended = f"{one.ended} " if one.ended else ""
-        yield f"side {one.side} is incomplete. {ended}Run {one.run}: {'; '.join(lacks) or 'it lacks no case'}"
+        yield f"side {one.side} is incomplete. {ended}Run {one.run}: {'; '.join(lacks) or 'no case is missing'}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -378,7 +377,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def gate_line(comparison: Comparison, reason: Reason) -> str:
-    """A sentence for a reason why the gate does not pass."""
+    """A sentence for a reason why the gate fails."""
     names = _some([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)])
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
@@ -386,8 +385,8 @@ def gate_line(comparison: Comparison, reason: Reason) -> str:
         more = "more turns" if comparison.paired else f"busbw run --launches {reason.needed}, or several runs by commas"
         return (
             f"{len(reason.bands)} of {len(comparison.bands)} bands cannot be judged, however slow B is: {have} "
-            f"launches (A/B) are too few, {reason.needed} {unit} are the least ({more}): {names}"
+            f"launches (A/B) are too few, at least {reason.needed} {unit} are needed ({more}): {names}"
         )
     if reason.finding == "no result":
-        return f"{len(reason.cases)} cases that A has cannot be judged, B has no result to compare: {names}"
+        return f"{len(reason.cases)} cases of A cannot be judged, because B has no result for them: {names}"
     return f"{reason.finding}: {names}"

@@ -1,4 +1,4 @@
-"""Where algorithms cross, in words: what ``busbw fit`` prints of it, and the rows of it for machines."""
+"""Crossovers of algorithms in words, for ``busbw fit`` and for the report."""
 
 import math
 from collections import Counter
@@ -6,25 +6,27 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from busbw.units import about_size, format_size
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Crossing, Expected, Gain, Pair
 from busbw_analysis.report.document import MISSING, Column, Table, table
 
 UNDECIDED: Final = "undecided"
 _PAIRS: Final = 6
-"""So many pairs are all shown: those of four algorithms."""
+"""Up to this many pairs (those of four algorithms), all are shown."""
 _NAMED: Final = 3
 
 _NOTES: Final = (
-    "faster: where intervals do not overlap; in brackets the range in which they cross; S*: where their formulas do",
-    "not observed: by the formulas they cross among these sizes, and only one of them was seen to be faster",
-    "undecided: intervals overlap at every size; contradicts the model: by the formulas the other is faster",
+    "faster: the intervals do not overlap; in brackets the range of the crossover; S*: crossover of the formulas",
+    "not observed: the formulas cross among these sizes, but only one algorithm was measured to be faster",
+    "undecided: the intervals overlap at every size; contradicts the model: the formulas favour the other one",
 )
 
 
 def shown(comparison: AlgorithmComparison) -> tuple[Pair, ...]:
-    """The pairs that there is room for: of many those with one that is the fastest somewhere. All of them where no size
-    says which that is, for no size is common to all.
+    """The pairs to show: of many pairs, those with an algorithm that is the fastest somewhere.
+
+    All pairs if no size is common to all algorithms, so that none is known to be the fastest.
     """
     leaders = comparison.leaders
     if len(comparison.pairs) <= _PAIRS or not leaders:
@@ -33,7 +35,7 @@ def shown(comparison: AlgorithmComparison) -> tuple[Pair, ...]:
 
 
 def measured_words(pair: Pair) -> str:
-    """Which of two was the faster at which sizes."""
+    """Which of two algorithms was faster, by size."""
     count = len(pair.sizes_bytes)
     undecided = pair.undecided
     if len(undecided) == count:
@@ -42,10 +44,10 @@ def measured_words(pair: Pair) -> str:
         text = crossing_words(pair.measured)
     else:
         name = next(name for name in pair.faster if name is not None)
-        sure = [size for size in pair.sizes_bytes if size not in undecided]
-        if undecided and len(sure) <= _NAMED:
-            return f"{name} at {_sizes(sure)}; {UNDECIDED} elsewhere"
-        text = f"{name} at {len(sure)} of {count} sizes" if undecided else f"{name} at all {count} sizes"
+        certain = [size for size in pair.sizes_bytes if size not in undecided]
+        if undecided and len(certain) <= _NAMED:
+            return f"{name} at {_sizes(certain)}; {UNDECIDED} elsewhere"
+        text = f"{name} at {len(certain)} of {count} sizes" if undecided else f"{name} at all {count} sizes"
     if not undecided:
         return text
     return f"{text}; {UNDECIDED} at {_sizes(undecided) if len(undecided) <= _NAMED else f'{len(undecided)} of {count}'}"
@@ -68,7 +70,7 @@ def _range(crossing: Crossing) -> str:
 
 
 def formula_words(pair: Pair) -> str:
-    """S* of the same two, with the one that is faster above it; where it is not among these sizes, the nearest."""
+    """S* of the pair and the algorithm that is faster above it; if S* was not measured, the nearest one."""
     expected = pair.expected
     if isinstance(expected, Unavailable):
         return MISSING
@@ -83,7 +85,7 @@ def formula_words(pair: Pair) -> str:
 
 
 def _at_sizes(expected: Expected, count: int) -> str:
-    """Which one's formula costs less at how many of ``count`` sizes, where they do not cross."""
+    """Which formula is cheaper at how many of ``count`` sizes, if the formulas do not cross."""
     places = Counter(name for name in expected.faster.values() if name is not None)
     if not places:
         return "they cost the same"
@@ -94,23 +96,25 @@ def _at_sizes(expected: Expected, count: int) -> str:
 
 
 def agreement_words(pair: Pair) -> str:
-    """How the measured crossings stand to S*: their ratio, or in words where there is not one of each."""
+    """The measured crossovers over S* as ratios, or in words if there is not one of each."""
     expected = pair.expected
     if isinstance(expected, Unavailable):
         return MISSING
     if pair.measured:
         ratios = [pair.ratio(one) for one in pair.measured]
-        told = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
-        return ", ".join(told if any(ratios) else told[:1])
-    sure = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
-    if not sure:
+        words = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
+        return ", ".join(words if any(ratios) else words[:1])
+    certain = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
+    if not certain:
         return UNDECIDED
-    held = [name == by_formula for size, name in sure.items() if (by_formula := expected.faster.get(size)) is not None]
+    held = [
+        name == by_formula for size, name in certain.items() if (by_formula := expected.faster.get(size)) is not None
+    ]
     if any(_inside(pair, one) for one in expected.crossings):
         return UNDECIDED if all(held) else "not observed"
     if held:
         return "as predicted" if all(held) else "contradicts the model"
-    return UNDECIDED if sure.keys().isdisjoint(expected.faster) else "predicted alike"
+    return UNDECIDED if certain.keys().isdisjoint(expected.faster) else "predicted alike"
 
 
 def _inside(pair: Pair, crossing: Crossing) -> bool:
@@ -123,30 +127,28 @@ def gain_words(gain: Gain) -> str:
 
 
 def intervals_words(comparison: AlgorithmComparison) -> str:
-    """What the intervals of its times are, and what decides where there is none."""
+    """The kinds of the times' intervals, and how sizes without one are decided."""
     kinds = dict.fromkeys(point.interval.kind for one in comparison.curves.values() for point in one.points)
     known = [kind for kind in kinds if kind != "none"]
-    lacking = "none at some sizes, where medians alone decide" if known else "none, so that medians alone decide"
+    lacking = "none at some sizes, decided by medians alone" if known else "none, decided by medians alone"
     return ", ".join([*known, *([lacking] if "none" in kinds else [])])
 
 
 def origin_words(pair: Pair) -> str:
-    """Where the parameters of S* are from, or why there is no S*."""
+    """The origin of the parameters of S*, or why there is no S*."""
     expected = pair.expected
     return f"no S*: {expected.reason}" if isinstance(expected, Unavailable) else f"S* by {expected.origin}"
 
 
-def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Each of the words that pairs (names, words) have, once, with whose they are where they differ."""
-    by_words: dict[str, list[str]] = {}
-    for names, words in told:
-        by_words.setdefault(words, []).append(names)
+def origins(origins_of: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Each text of the pairs (names, text) once, with its names if there are several texts."""
+    by_words = by_key((words, names) for names, words in origins_of)
     several = len(by_words) > 1
     return tuple(f"{words} ({'; '.join(names)})" if several else words for words, names in by_words.items())
 
 
 def crossing_table(comparison: AlgorithmComparison, name: str | None = None) -> Table:
-    """Every two algorithms of a comparison, or those that there is room for; ``name`` is that of the curve."""
+    """A row for every two algorithms that are shown; ``name`` is the name of the curve."""
     pairs = shown(comparison)
     ends = (min(pair.sizes_bytes[0] for pair in pairs), max(pair.sizes_bytes[-1] for pair in pairs))
     columns: list[Column[Pair]] = [

@@ -17,9 +17,9 @@ TONES: Final[dict[bool | None, Tone]] = {True: "good", False: "caution", None: "
 """Validated, not validated, nothing to validate with."""
 
 _NOTES: Final = (
-    "T = α + S/B in each segment; rates are those the last segment tends to; n½: half of that rate",
-    "held-out: errors on every second size, left out of a fit, and on each launch in turn",
-    "validated: both medians and the mean residual are at most 10 %; + marks the segments after the first",
+    "T = α + S/B in each segment; rates are the limits of the last segment; n½: size with half of that rate",
+    "held-out: errors on every second size and on each launch in turn, predicted by a fit without them",
+    "validated: both medians and the mean residual are at most 10 %; +: a further segment",
 )
 _DIGITS: Final = 8
 
@@ -28,8 +28,8 @@ _DIGITS: Final = 8
 class _Line:
     """A segment of a fitted curve, or a curve without a fit.
 
-    name: that of the curve.
-    number: of the segment, from 0.
+    name: the name of the curve.
+    number: index of the segment, from 0.
     """
 
     name: str
@@ -38,7 +38,7 @@ class _Line:
 
     @property
     def fit(self) -> Fit | None:
-        """The fit, where there is one."""
+        """The fit, if there is one."""
         return None if isinstance(self.curve.fit, Unavailable) else self.curve.fit
 
     @property
@@ -48,17 +48,17 @@ class _Line:
 
     @property
     def segment(self) -> Segment | None:
-        """The segment, where there is one."""
+        """The segment, if there is a fit."""
         return None if self.fit is None else self.fit.segments[self.number]
 
 
 def _first(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
-    """A value of the whole fit, which stands with its first segment."""
+    """A value of the whole fit, shown in the row of its first segment."""
     return lambda line: None if line.fit is None or line.number else value(line.fit)
 
 
 def _last(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
-    """A value that the last segment tends to, which stands with it."""
+    """A limit of the last segment, shown in its row."""
     return lambda line: None if line.fit is None or line.segment is not line.fit.segments[-1] else value(line.fit)
 
 
@@ -96,7 +96,7 @@ _COLUMNS: Final[tuple[Column[_Line], ...]] = (
 
 
 def fits_table(named: Iterable[tuple[str, Curve]]) -> Table:
-    """A row for each segment of each curve, by names of the curves, and one for each curve without a fit."""
+    """One row for each segment of each named curve, and one for each curve without a fit."""
     lines = [
         _Line(name, curve, number)
         for name, curve in named
@@ -124,8 +124,9 @@ def _notes(line: _Line) -> Iterable[str]:
 def names_apart(
     judgements: Sequence[Judgement], keys_of: Callable[[Judgement], Iterable[SeriesKey]]
 ) -> list[tuple[Judgement, Mapping[SeriesKey, str]]]:
-    """Each of ``judgements``, which differ in ranks or hosts, with the names of its curves. A name that several have,
-    as messages between two ranks, has behind it of how many ranks the run was.
+    """The names of all curves of several ``judgements``, which differ in ranks or hosts.
+
+    A name that several have, such as messages between two ranks, is followed by the number of ranks of the run.
     """
     names = [{key: key.label for key in keys_of(judgement)} for judgement in judgements]
     counts = Counter(name for found in names for name in set(found.values()))

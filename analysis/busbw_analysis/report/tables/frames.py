@@ -1,4 +1,4 @@
-"""Cases and samples as tidy data frames, units in the names of their columns: notebooks and exported files have these.
+"""Cases and samples as tidy data frames, for notebooks and exported files; units are in the column names.
 
 docs/python.md explains the columns.
 """
@@ -27,7 +27,7 @@ _OF_GROUP: Final = {
     "algbw_bytes_per_s": "algbw",
     "busbw_bytes_per_s": "busbw",
 }
-"""Columns of a table → the fields of a group that they show."""
+"""Columns of the table → fields of a group."""
 _OF_SAMPLES: Final = (
     *("run", "launch", "block", "case", "op", "size_bytes", "group", "sample", "calls"),
     *("time_ns", "fastest_ns", "arrival_skew_ns", "exit_span_ns", "last_rank"),
@@ -35,7 +35,7 @@ _OF_SAMPLES: Final = (
 
 
 def case_frame(judgement: Judgement) -> pd.DataFrame:
-    """One row a case and group of ranks, in the order of the plan."""
+    """One row per case and group of ranks, in the order of the plan."""
     peaks = {
         (point.case, curve.series.key.ranks): curve.peak
         for curve in judgement.curves
@@ -52,7 +52,7 @@ def case_frame(judgement: Judgement) -> pd.DataFrame:
 
 
 def sample_frame(dataset: Dataset) -> pd.DataFrame:
-    """One row a sample of a group of ranks. Times are ns per call."""
+    """One row per sample and group of ranks. Times are ns per call."""
     parts = [*map(_of_block, dataset.blocks), *(_of_pairs(*block) for block in dataset.pair_blocks)]
     parts += [_of_log(*row) for row in dataset.imported if row[2].samples_ns]
     if not parts:
@@ -69,7 +69,7 @@ def sample_frame(dataset: Dataset) -> pd.DataFrame:
 
 
 def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None, peak: Peak | None) -> dict[str, JSON]:
-    """A case on one group of ranks; ``group`` is None where nothing was measured."""
+    """A case on one group of ranks; ``group`` is None if nothing was measured."""
     case = summary.case
     interval = None if group is None else group.interval
     most = None if peak is None or group is None else peak.algbw if group.bus_factor is None else peak.busbw
@@ -93,7 +93,7 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
 
 
 def _of_block(block: Block) -> pd.DataFrame:
-    """The samples of one block of a group, with what ``Run.samples`` is made of."""
+    """The samples of one block of a group."""
     one = block.samples
     return _frame(
         (block.run, block.launch, block.number, block.case),
@@ -109,7 +109,7 @@ def _of_block(block: Block) -> pd.DataFrame:
 
 
 def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
-    """The samples that another tool kept of a case: one call each, of the slowest process."""
+    """The samples of a case from another tool's log: one call each, of the slowest process."""
     return _frame(
         (run, row.launch, row.block, case),
         group=rank_list(row.ranks),
@@ -120,7 +120,7 @@ def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
 
 
 def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
-    """The samples of all pairs of a block, with what ``Run.samples`` is made of."""
+    """The samples of all pairs of a block."""
     columns = block.columns
     lengths = np.diff(columns.starts)
     pairs = np.repeat(columns.ranks, lengths, axis=0)
@@ -139,7 +139,7 @@ def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
 
 
 def _frame(where: tuple[int, int, int, int], **columns: object) -> pd.DataFrame:
-    """``columns`` of the samples of the run, launch, block and case ``where``; NaN where there is nothing."""
+    """A frame of ``columns`` for the run, launch, block and case in ``where``; NaN for missing values."""
     known = {name: value for name, value in columns.items() if value is not None}
     unknown = dict.fromkeys(("fastest_ns", "last_rank", "arrival_skew_ns", "exit_span_ns"), np.nan)
     return pd.DataFrame({**dict(zip(("run", "launch", "block", "case"), where, strict=True)), **unknown, **known})

@@ -1,36 +1,48 @@
-"""Joint fits in tables and sentences, for ``busbw fit`` and for the report: a section for each regime."""
+"""Joint fits in tables and sentences, for ``busbw fit`` and for the report: one section per regime."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import format_rate, format_time
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
 from busbw_analysis.fitting.joint import Estimate, JointFit, NotSeparated, OneRegime
 from busbw_analysis.fitting.score import Validation
 from busbw_analysis.fitting.selection import Candidate
 from busbw_analysis.predict.selection import LIBRARY
-from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Table, percent, sentence, table
+from busbw_analysis.report.document import (
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    Table,
+    listed,
+    percent,
+    sentence,
+    table,
+)
 from busbw_analysis.report.tables.fits import TONES
 
 _BETWEEN: Final = frozenset({"alpha", "beta"})
 _INNER: Final = frozenset({"inner_alpha", "inner_beta"})
 _MEANING: Final[dict[Parameter, str]] = {
-    "alpha": "a round",
-    "beta": "a byte through the link of one rank",
-    "shared": "a byte of all that the ranks of the host move",
-    "per_call": "a call, whatever it does",
-    "gamma": "a byte that is added up",
-    "inner_alpha": "a round inside a host",
-    "inner_beta": "a byte inside a host, through the link of one rank",
-    "card": "a byte of all that the ranks of a host send to others",
+    "alpha": "per round",
+    "beta": "per byte through the link of one rank",
+    "shared": "per byte moved by all ranks of the host",
+    "per_call": "per call",
+    "gamma": "per reduced byte",
+    "inner_alpha": "per round inside a host",
+    "inner_beta": "per byte inside a host, through the link of one rank",
+    "card": "per byte sent to other hosts by all ranks of a host",
 }
 _NAMED: Final = 4
 
 
 def joint_sections(regimes: Iterable[OneRegime]) -> tuple[Section, ...]:
-    """A section for each of ``regimes``, of which no common parameters can be expected."""
+    """One section for each of ``regimes``, which cannot have common parameters."""
     return tuple(
         Section(f"joint-{number}", f"All curves in one fit: {place(one)}", tuple(_blocks(one)))
         for number, one in enumerate(regimes, start=1)
@@ -38,7 +50,7 @@ def joint_sections(regimes: Iterable[OneRegime]) -> tuple[Section, ...]:
 
 
 def place(one: OneRegime) -> str:
-    """Where the ranks of a regime sit."""
+    """The placement of a regime's ranks."""
     return f"{one.regime.placement}{', more ranks than cores' if one.regime.oversubscribed else ''}"
 
 
@@ -48,12 +60,12 @@ def _blocks(one: OneRegime) -> Iterator[Block]:
     else:
         yield from _of(one.joint)
     if one.left_out:
-        yield table("Left out of the joint fit", _LEFT_OUT_COLUMNS, one.left_out)
+        yield Paragraph(sentence(f"left out of the joint fit: {'; '.join(one.left_out)}"))
 
 
 def _of(joint: JointFit) -> Iterator[Block]:
     yield Paragraph(_found(joint))
-    yield Paragraph(_kept_from_it(joint))
+    yield Paragraph(_validated(joint))
     notes = f"{formula(joint)}, one set for all; {joint.interval_note}"
     caption = "Parameters of all curves together"
     yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes, without_empty=True)
@@ -63,40 +75,34 @@ def _of(joint: JointFit) -> Iterator[Block]:
         algorithms = [(joint, op) for op in joint.algorithms]
         notes = _names_explained(joint)
         yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2, without_empty=True)
-    yield from _rivals(joint)
-    yield table("What was kept from the fit, and predicted by it", _HELD_OUT_COLUMNS, joint.validations)
-    by_hand = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})
-    known = [f"over send/recv, so that their algorithm is known: {', '.join(by_hand)}"] if by_hand else []
+    yield from _candidates(joint)
+    yield table("Predictions of held-out data", _HELD_OUT_COLUMNS, joint.validations)
+    explicit = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})
+    known = [f"explicit algorithms over send/recv: {', '.join(explicit)}"] if explicit else []
     yield from (Paragraph(sentence(note)) for note in (*known, *joint.notes))
 
 
 def _found(joint: JointFit) -> str:
-    """What all curves together tell, in one or two sentences."""
+    """The parameters of all curves together, in one or two sentences."""
     ops = list(dict.fromkeys(seen.op for seen in joint.observations))
     ranks = sorted({seen.ranks for seen in joint.observations})
-    told = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
+    values = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
     sums = [mixed.sum for mixed in joint.not_separated if mixed.estimate is not None]
-    found = [", ".join(told)] if told else []
-    found += [f"{_listed(sums)} only together"] if sums else []
-    what = f"One set of parameters for {_listed(ops)} on {_listed(map(str, ranks))} ranks"
+    found = [", ".join(values)] if values else []
+    found += [f"{listed(sums)} only as a sum"] if sums else []
+    what = f"One set of parameters for {listed(ops)} on {listed(map(str, ranks))} ranks"
     return f"{what} over {joint.backend}: {'; '.join(found)}."
 
 
-def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _kept_from_it(joint: JointFit) -> str:
-    """The verdict of what was held out, in one sentence."""
-    by_verdict: dict[str, list[str]] = {}
-    for check in sorted(joint.validations, key=lambda check: not check.passed):
-        by_verdict.setdefault("validated" if check.passed else "not validated", []).append(check.held_out)
-    return f"Held out: {'; '.join(f'{word} on {_listed(names)}' for word, names in by_verdict.items())}."
+def _validated(joint: JointFit) -> str:
+    """Which held-out data the fit predicts, in one sentence."""
+    checks = sorted(joint.validations, key=lambda check: not check.passed)
+    by_verdict = by_key(("validated" if check.passed else "not validated", check.held_out) for check in checks)
+    return f"Held out: {'; '.join(f'{word} on {listed(names)}' for word, names in by_verdict.items())}."
 
 
 def formula(joint: JointFit) -> str:
-    """What was fitted, by the parameters that were looked for."""
+    """The fitted formula, with the parameters that were estimated."""
     fitted = _fitted(joint)
     carrier = "moved / R" if "shared" in fitted else "sent by a host / C" if "card" in fitted else "sent · β"
     inside = " + inside a host rounds · α_i + sent · β_i" if _INNER & fitted else ""
@@ -109,7 +115,11 @@ def _fitted(joint: JointFit) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A parameter, or a sum that is known where its parameters are not: how it is written, and what it is of."""
+    """An estimate: a parameter, or a sum of parameters that the data do not separate.
+
+    symbol: how it is written.
+    what: what the parameter is the cost of.
+    """
 
     symbol: str
     name: Parameter
@@ -118,13 +128,13 @@ class _Known:
 
     @property
     def note(self) -> str:
-        """What it is a price of, and as a rate."""
+        """What it is the cost of, and its value as a rate."""
         value = self.estimate.value
         rate = "" if self.name in A_CALL or not value else f": {format_rate(1 / value)}"
-        return f"{self.what}{rate}{'; at 0, the fit would have liked less' if self.estimate.at_bound else ''}"
+        return f"{self.what}{rate}{'; at its lower limit 0' if self.estimate.at_bound else ''}"
 
     def in_units(self, value: float | None) -> str | None:
-        """``value`` of it with its unit."""
+        """``value`` with its unit."""
         if value is None:
             return None
         return format_time(value * 1e9) if self.name in A_CALL else f"{value * 1e9:.3g} ns/B"
@@ -136,7 +146,7 @@ def _parameters(joint: JointFit) -> Iterator[_Known]:
         yield _Known(SYMBOLS[name], name, estimate, _MEANING[name] + where)
     for mixed in joint.not_separated:
         if mixed.estimate is not None:
-            yield _Known(mixed.sum, mixed.parameters[0], mixed.estimate, "only together")
+            yield _Known(mixed.sum, mixed.parameters[0], mixed.estimate, "only as a sum")
 
 
 _PARAMETER_COLUMNS: Final[tuple[Column[_Known], ...]] = (
@@ -147,8 +157,8 @@ _PARAMETER_COLUMNS: Final[tuple[Column[_Known], ...]] = (
     Column("Note", lambda one: one.note),
 )
 _TOGETHER_COLUMNS: Final[tuple[Column[NotSeparated], ...]] = (
-    Column("What cannot be told", lambda one: one.reason),
-    Column("What would tell it", lambda one: one.needs),
+    Column("Reason", lambda one: one.reason),
+    Column("Needed data", lambda one: one.needs),
 )
 _HELD_OUT_COLUMNS: Final[tuple[Column[Validation], ...]] = (
     Column("Held out", lambda check: check.held_out),
@@ -157,54 +167,53 @@ _HELD_OUT_COLUMNS: Final[tuple[Column[Validation], ...]] = (
     Column("Of", lambda check: None if check.median_error is None else check.count, str),
     Column("Verdict", lambda check: Cell(check.note, tone=TONES[check.passed])),
 )
-_LEFT_OUT_COLUMNS: Final[tuple[Column[str], ...]] = (Column("Curve and reason", lambda reason: reason),)
 
 
 def _own(joint: JointFit, op: str) -> Candidate | None:
-    """How the algorithm did that explains ``op`` best."""
+    """The fit of the algorithm that explains ``op`` best."""
     return next((one for one in joint.candidates.get(op, ()) if one.algorithm == joint.algorithms[op]), None)
 
 
 def _ties(joint: JointFit, op: str) -> str | None:
-    """What else explains ``op`` as well."""
-    # The same name without the backend's behind it is the formula of the textbook, which counts other delays.
-    own, rival = joint.algorithms[op].partition(" (")[0], _own(joint, op)
+    """Algorithms that explain ``op`` equally well."""
+    # The same name without a backend is the textbook formula, which counts other delays.
+    own, fitted = joint.algorithms[op].partition(" (")[0], _own(joint, op)
     ties = [f"{name} (textbook)" if name == own else name for name in joint.ties.get(op, ())]
     if not ties:
-        return None if rival is None else "the others do worse"
+        return None if fitted is None else "the others do worse"
     rest = len(ties) - _NAMED
     some = ", ".join(ties) if rest <= 1 else f"{', '.join(ties[:_NAMED])} and {rest} more"
-    return f"not told from {some}" if rival is None else f"a tie with {some}"
+    return f"not distinguished from {some}" if fitted is None else f"a tie with {some}"
 
 
 _ALGORITHM_COLUMNS: Final[tuple[Column[tuple[JointFit, str]], ...]] = (
     Column("Op", lambda one: one[1]),
     Column("Algorithm", lambda one: one[0].algorithms[one[1]] or LIBRARY),
     Column("Held-out", lambda one: (own := _own(*one)) and own.held_out, percent, "%"),
-    Column("Seen", lambda one: (own := _own(*one)) and own.seen, percent, "%"),
+    Column("Fitted", lambda one: (own := _own(*one)) and own.seen, percent, "%"),
     Column("Note", lambda one: _ties(*one)),
 )
 
 
 def _names_explained(joint: JointFit) -> str:
-    """What the backend behind the name of an algorithm means, where one that is tied with another has it."""
+    """Explains a backend behind an algorithm's name, if such an algorithm ties with others."""
     own = f"({joint.cost_models})"
     if not any(own in name and joint.ties.get(op) for op, name in joint.algorithms.items()):
         return ""
-    return f"{own}: as {joint.backend} runs it, where a step may take several delays; others take one a round"
+    return f"{own}: as {joint.backend} implements it, with possibly several delays per step; others take one per round"
 
 
-_RIVAL_COLUMNS: Final[tuple[Column[tuple[str, Candidate]], ...]] = (
+_CANDIDATE_COLUMNS: Final[tuple[Column[tuple[str, Candidate]], ...]] = (
     Column("Op", lambda one: one[0]),
     Column("Algorithm", lambda one: one[1].algorithm),
     Column("Held-out", lambda one: one[1].held_out, percent, "%"),
-    Column("Seen", lambda one: one[1].seen, percent, "%"),
+    Column("Fitted", lambda one: one[1].seen, percent, "%"),
 )
 
 
-def _rivals(joint: JointFit) -> Iterator[Table]:
-    """All that competed for an op of the library, the best first."""
-    rivals = [(op, rival) for op in joint.algorithms for rival in joint.candidates.get(op, ())]
-    if rivals:
-        note = "Mean errors on the largest number of ranks, which was kept from the fit, and on the fewer ones."
-        yield table("All algorithms that competed", _RIVAL_COLUMNS, rivals, note, row_headers=2, folded=True)
+def _candidates(joint: JointFit) -> Iterator[Table]:
+    """All candidate algorithms for each op of the library, the best first."""
+    candidates = [(op, candidate) for op in joint.algorithms for candidate in joint.candidates.get(op, ())]
+    if candidates:
+        note = "Mean errors on the largest number of ranks, which was held out, and on the fewer ranks of the fit."
+        yield table("All candidate algorithms", _CANDIDATE_COLUMNS, candidates, note, row_headers=2, folded=True)

@@ -1,7 +1,7 @@
-"""What ``busbw fit`` says of curves over NCCL: which algorithm and protocol its own model takes at which sizes, what it
-expects of them, and what was measured.
+"""Output of ``busbw fit`` for curves over NCCL: the algorithm and protocol that NCCL's own model chooses at each size,
+its expected time, and the measured time.
 
-NCCL's model has to order its choices and not to tell times: it is shown beside the measurement and judges nothing.
+NCCL's model is made to rank its choices, not to predict times: it is shown for comparison and judges nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,16 +20,16 @@ from busbw_analysis.models.nccl_runs import choices_of
 from busbw_analysis.report.document import Column, Table, table
 
 _NOTES: Final = (
-    f"{SOURCE}: it orders NCCL's choices, and its times are no promise; a plugin may choose otherwise",
-    "rates: links up × what NCCL takes one to carry; rings and trees are assumed to have 16 channels",
+    f"{SOURCE}: it ranks NCCL's choices and does not predict times; a plugin may choose otherwise",
+    "rates: active links × the rate that NCCL assumes for one; rings and trees are assumed to have 16 channels",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NcclChoice:
-    """What NCCL takes for a curve from one size to another, and what it expects of the last one; or why it is unknown.
+    """NCCL's choice for a range of sizes of a curve, and its expected time at the last one; or why it is unknown.
 
-    bus_rate: what NCCL takes the links of a GPU to carry, in B/s.
+    bus_rate: rate that NCCL assumes for the links of a GPU, in B/s.
     """
 
     curve: str
@@ -61,14 +61,14 @@ _COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (
 
 
 def nccl_choices(judgement: Judgement, names: Mapping[SeriesKey, str], rows: Catalogue) -> Iterator[NcclChoice]:
-    """Every choice of every curve over NCCL."""
+    """Every choice for every curve over NCCL."""
     for curve in judgement.curves:
         if curve.series.key.cost_models == NCCL:
             yield from _choices(judgement, curve.series, names[curve.series.key], rows)
 
 
 def nccl_table(choices: Sequence[NcclChoice]) -> Table:
-    """``choices`` in a table."""
+    """``choices`` as a table."""
     return table("", _COLUMNS, choices, *_NOTES)
 
 

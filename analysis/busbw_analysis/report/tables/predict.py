@@ -1,10 +1,11 @@
-"""What ``busbw predict`` prints: predictions in base units for machines, and the same aligned for people."""
+"""Output of ``busbw predict``: predictions in base units as JSON, and as a table."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from busbw.runs.records import JSON, settings_in_words
 from busbw.units import format_rate, format_seconds, format_size, format_time
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.prediction import Prediction, sized
 from busbw_analysis.predict.scaling_models import BY_MESSAGES
@@ -55,8 +56,9 @@ def _row(one: Forecast) -> dict[str, JSON]:
 
 
 def headline(prediction: Prediction) -> str:
-    """Whether to believe it: validated or not, by how much the same was wrong on what it had not seen, and how far it
-    is carried beyond the data; of several sizes those that are not validated are named.
+    """Whether to trust the prediction: validation, errors on held-out data, and extrapolation.
+
+    With several sizes, those that are not validated are named.
     """
     forecasts = prediction.forecasts
     doubtful = [one for one in forecasts if not one.held_out.passed]
@@ -64,7 +66,7 @@ def headline(prediction: Prediction) -> str:
     worst = max(tested, key=lambda one: one.held_out.worst_error or 0.0)
     off = _held_out(worst)
     by = "nothing was held out to test it" if off is None else f"held-out times were off by {off} (median/worst)"
-    reached = dict.fromkeys(said.partition(":")[0] for one in tested for said in one.extrapolated)
+    reached = dict.fromkeys(words.partition(":")[0] for one in tested for words in one.extrapolated)
     beyond = f"; extrapolated: {', '.join(reached)}" if reached else ""
     if not doubtful:
         return f"Validated: {by}{beyond}"
@@ -74,7 +76,7 @@ def headline(prediction: Prediction) -> str:
 
 
 def predict_table(prediction: Prediction) -> Table:
-    """A row for each size, and below what they rest on, what is extrapolated and how wrong the same has been."""
+    """One row per size; notes on the data, extrapolation and errors below."""
     asked, evidence = prediction.query, prediction.data
     forecasts = prediction.forecasts
     hosts = "1 host" if asked.hosts == 1 else f"{asked.hosts} hosts"
@@ -99,11 +101,11 @@ def predict_table(prediction: Prediction) -> Table:
 
 
 def _elsewhere(evidence: MeasuredCurves) -> str:
-    """How and on how many ranks the op was measured by other algorithms than the one that was asked for."""
-    counts: dict[str, list[str]] = {}
-    for one in evidence.of_op:
-        how = ", ".join(settings_in_words(one.key)) or "by the library's own"
-        counts.setdefault(how, []).append(str(len(one.key.ranks)))
+    """The other algorithms and numbers of ranks with which the op was measured."""
+    counts = by_key(
+        (", ".join(settings_in_words(one.key)) or "by the library's own", str(len(one.key.ranks)))
+        for one in evidence.of_op
+    )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 
 
@@ -113,7 +115,7 @@ def _held_out(one: Forecast) -> str | None:
 
 
 def _of(value: Callable[[Forecast], object]) -> Callable[[tuple[int, Forecast | None]], object]:
-    """A value of the forecast of a size, where there is one."""
+    """A value of the forecast, if there is one."""
     return lambda row: None if row[1] is None else value(row[1])
 
 
@@ -134,24 +136,24 @@ _COLUMNS: Final[tuple[Column[tuple[int, Forecast | None]], ...]] = (
 def _ties(one: Forecast) -> list[str]:
     if not one.ties:
         return []
-    told = [(name, taken) for name, taken in one.ties if taken is not None]
-    untold = [name for name, taken in one.ties if taken is None]
-    said = f"the data cannot tell {one.algorithm} from"
-    if not told:
-        return [f"{said} {', '.join(untold)}, nor what those would take"]
-    ends = (min(told, key=lambda tie: tie[1]), max(told, key=lambda tie: tie[1]))
+    known = [(name, taken) for name, taken in one.ties if taken is not None]
+    unknown = [name for name, taken in one.ties if taken is None]
+    start = f"the data cannot distinguish {one.algorithm} from"
+    if not known:
+        return [f"{start} {', '.join(unknown)}, whose times are unknown"]
+    ends = (min(known, key=lambda tie: tie[1]), max(known, key=lambda tie: tie[1]))
     named = [f"{format_time(taken * 1e9)} ({name})" for name, taken in dict.fromkeys(ends)]
-    others = "another, which takes" if len(told) == 1 else f"{len(told)} others, which take"
-    rest = f"; nor from {', '.join(untold)}, of which they do not tell the time" if untold else ""
-    return [f"{said} {others} {' to '.join(named)}{rest}"]
+    others = "another, which takes" if len(known) == 1 else f"{len(known)} others, which take"
+    rest = f"; nor from {', '.join(unknown)}, whose times are unknown" if unknown else ""
+    return [f"{start} {others} {' to '.join(named)}{rest}"]
 
 
 def _seen(one: Forecast) -> list[str]:
     if one.basis == BY_MESSAGES:
-        return ["the prediction has not seen it"]
-    return ["it was among the data that the prediction is from, so its error is that of a fit"]
+        return ["not used for the prediction"]
+    return ["used for the prediction, so its error is that of a fit"]
 
 
-def _each(label: str, forecasts: Sequence[Forecast], said: Callable[[Forecast], Sequence[str]]) -> list[str]:
+def _each(label: str, forecasts: Sequence[Forecast], texts: Callable[[Forecast], Sequence[str]]) -> list[str]:
     sizes = [one.size_bytes for one in forecasts]
-    return sized(label, [(one.size_bytes, words) for one in forecasts for words in said(one)], sizes)
+    return sized(label, [(one.size_bytes, words) for one in forecasts for words in texts(one)], sizes)

@@ -1,4 +1,4 @@
-"""The cases of a run: rows in base units for machines, and the same in a table."""
+"""The cases of a run: rows in base units for JSON, and tables for people."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -11,6 +11,7 @@ import numpy as np
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, case_in_words
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.pair_groups import of_groups, times_of
@@ -22,10 +23,10 @@ from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
 
 Row: TypeAlias = dict[str, JSON]
-"""A line of the table by name, in base units."""
+"""A row by column name, in base units."""
 
 _BAR: Final = 12
-"""Characters of the longest bar."""
+"""Length of the longest bar, in characters."""
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 
 _OF_CASE: Final = (
@@ -40,17 +41,17 @@ _OF_BOTH: Final = (
     *("low_ns", "high_ns", "interval", "peak_share", "denominator"),
     *("overlap", "overlap_low", "overlap_high", "pairs", "times_within", "traffic"),
 )
-"""What a row has of its case, of its group of ranks, and what is made of a group and more."""
+"""Fields of a row that derive from its group of ranks and other data."""
 _IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
-"""What is not said of a case among its flags."""
+"""Fields of a case that are not repeated among its settings."""
 
 
 def show_rows(judgement: Judgement) -> list[Row]:
-    """One row per case and group of ranks, in the order of the plan: bytes, ns per call, B/s; None where there is none.
+    """One row per case and group of ranks, in the order of the plan: bytes, ns per call, B/s; None for missing values.
 
     ``row`` is ``group``, ``total`` (all groups of a split), ``median pair`` and ``slowest pair`` (of a pair matrix),
-    ``pairs within a host``, ``pairs between hosts`` and so on (of a pair op on several hosts: medians over them), or
-    ``none`` for a case that has no numbers; its ``reason`` says why.
+    ``pairs within a host``, ``pairs between hosts`` and so on (medians of a pair op on several hosts), or ``none`` for
+    a case without numbers; ``reason`` says why.
     """
     curves = {
         (point.case, curve.series.key.ranks): curve for curve in judgement.curves for point in curve.series.points
@@ -127,7 +128,7 @@ def _numbers(group: GroupSummary | None, peak: Peak | None) -> Row:
 
 
 def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
-    """The group's rate over the peak: busbw, or algbw where nothing crosses a wire, as in copies."""
+    """The group's rate over the peak: busbw, or algbw if nothing crosses a wire, as in copies."""
     if peak is None:
         return None
     rate, most = (group.algbw, peak.algbw) if group.bus_factor is None else (group.busbw, peak.busbw)
@@ -151,20 +152,20 @@ def _pairs(kind: PairClass, summary: CaseSummary) -> Row:
 
 
 def common_flags(every: Sequence[Sequence[str]]) -> list[str]:
-    """The flags that more than half of several rows have: they are said once, with their number."""
+    """The flags of more than half of several rows: they are printed once, with their count."""
     counts = Counter(flag for flags in every for flag in flags)
     return [flag for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)]
 
 
 def flags_note(every: Sequence[Sequence[str]], common: Sequence[str]) -> str:
-    """The flags that stand in no row, each with how many rows have it; "" where there is none."""
+    """The flags left out of the rows, with their counts; "" if there are none."""
     counts = Counter(flag for flags in every for flag in flags)
     named = ", ".join(f"{flag} ({counts[flag]})" for flag in common)
-    return f"flags of most of the {len(every)} rows, left out there: {named}" if named else ""
+    return f"flags of most of the {len(every)} rows, not repeated there: {named}" if named else ""
 
 
 def _title(row: Row, common: Collection[str]) -> str:
-    """What the rows of a section are of: the operation and what is not the same in the whole run, or not usual."""
+    """The operation, and settings that are unusual or not the same in the whole run."""
     names = [name for name in ("dtype", "redop") if name not in common]
     parts = [row["op"], *(str(row[name]) for name in names if row[name] is not None), *row["in_words"]]
     parts += ["in place"] if row["in_place"] else []
@@ -175,7 +176,7 @@ def _title(row: Row, common: Collection[str]) -> str:
 
 
 def _which(row: Row) -> str | None:
-    """Which of the rows of a case this is, where there are several."""
+    """Which row of a case this is, if there are several."""
     if row["row"] == "slowest pair":
         return "slowest pair {}→{}".format(*row["ranks"])
     if row["row"] == "group":
@@ -184,7 +185,7 @@ def _which(row: Row) -> str | None:
 
 
 def _scatter(row: Row) -> float | None:
-    """How far the ends of the interval are from the time at most, as a share of it."""
+    """The larger distance of the interval's ends from the time, as a share of the time."""
     if row["low_ns"] is None or row["high_ns"] is None:
         return None
     return float(max(row["time_ns"] - row["low_ns"], row["high_ns"] - row["time_ns"]) / row["time_ns"])
@@ -204,7 +205,7 @@ def _of_peak(row: Row) -> Cell | None:
 
 
 def _state(row: Row) -> Cell:
-    """What became of a row that is no verified measurement; nothing where it is one."""
+    """State of a row that is not a verified measurement; empty otherwise."""
     if row["state"] != "measured":
         return Cell(row["state"].upper(), "bad" if row["state"] == "failed" else "caution")
     return Cell("") if row["check"].startswith("verified") or not row["size_bytes"] else Cell("not checked", "caution")
@@ -218,7 +219,7 @@ def _hidden(row: Row) -> str | None:
 
 
 def _bars(rows: Sequence[Row], rate: str) -> Callable[[Row], Cell]:
-    """The rate of each row beside the highest of ``rows``, as a bar."""
+    """Each row's rate relative to the highest of ``rows``, as a bar."""
     most = max((row[rate] for row in rows if row[rate] is not None), default=0.0)
 
     def bar(row: Row) -> Cell:
@@ -231,7 +232,7 @@ def _bars(rows: Sequence[Row], rate: str) -> Callable[[Row], Cell]:
 
 
 def _columns(rows: Sequence[Row], launches: Collection[int]) -> list[Column[Row]]:
-    """The columns of a section, of which those are left out that have nothing."""
+    """The columns of a section; empty ones are dropped later."""
     rate = "busbw" if any(row["busbw"] is not None for row in rows) else "algbw"
     return [
         Column("size", lambda row: row["size_bytes"] or None, format_size),
@@ -251,7 +252,7 @@ def _columns(rows: Sequence[Row], launches: Collection[int]) -> list[Column[Row]
 
 
 def _peaks(rows: Sequence[Row]) -> str:
-    """The peak that the percentages of a section are of; the report has the whole sentence."""
+    """The peak that the percentages of a section refer to; the report has the whole sentence."""
     found = {
         f"{format_rate((row['algbw'] if row['busbw'] is None else row['busbw']) / row['peak_share'])}, "
         f"{row['denominator'].partition(',')[0]}": None
@@ -262,7 +263,7 @@ def _peaks(rows: Sequence[Row]) -> str:
 
 
 def _by_size(rows: Sequence[Row], words: Callable[[Row], Iterable[str]]) -> Iterator[str]:
-    """Words of the rows of a section, each once with the sizes that have it."""
+    """Each text of a section's rows once, with its sizes unless it applies to all."""
     sizes = {size: place for place, size in enumerate(dict.fromkeys(row["size_bytes"] for row in rows))}
     found: dict[str, set[int]] = {}
     for row in rows:
@@ -281,7 +282,7 @@ def _ranges(places: Sequence[int], names: Sequence[str]) -> Iterator[str]:
 
 
 def _reason(row: Row) -> Iterable[str]:
-    """Why a row is no verified measurement."""
+    """Why a row is not a verified measurement."""
     if not (state := _state(row)).text:
         return ()
     return (row["check"],) if row["state"] == "measured" else (f"{state.text}, {row['reason']}",)
@@ -297,8 +298,9 @@ def about(judgement: Judgement) -> tuple[str, ...]:
 
 
 def show_blocks(rows: Sequence[Row], *about: str) -> list[Paragraph | Table]:
-    """``rows`` of ``show_rows`` as a table for each operation and way of measuring it, in the order of the plan. What
-    holds for all of them is said once, behind ``about``.
+    """``rows`` of ``show_rows`` as one table per operation and setting, in the order of the plan.
+
+    Facts that hold for all rows follow ``about`` once.
     """
     measured = [row for row in rows if row["row"] != "none"]
     dtypes, redops = {row["dtype"] for row in rows} - {None}, {row["redop"] for row in rows}
@@ -307,11 +309,8 @@ def show_blocks(rows: Sequence[Row], *about: str) -> list[Paragraph | Table]:
     flags = common_flags([row["flags"] for row in rows])
     head = [*about, *(value for values in same.values() for value in values if value)]
     head += [f"{number} launch{'es' if number != 1 else ''}" for number in launches if len(launches) == 1]
-    sections: dict[str, list[Row]] = {}
-    for row in rows:
-        sections.setdefault(_title(row, same), []).append(row)
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
-    for title, members in sections.items():
+    for title, members in grouped(rows, lambda row: _title(row, same)).items():
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row["flags"] if flag not in flags)))
         notes = (*_by_size(members, _reason), _peaks(members), flagged)
         blocks.append(table(title, _columns(members, launches), members, *notes, without_empty=True))
@@ -319,20 +318,20 @@ def show_blocks(rows: Sequence[Row], *about: str) -> list[Paragraph | Table]:
 
 
 def _notes(rows: Sequence[Row], flags: Sequence[str]) -> Iterator[str]:
-    """What the columns mean, and what holds for most rows."""
+    """The meaning of the columns, and facts that hold for most rows."""
     if flags:
         yield flags_note([row["flags"] for row in rows], flags)
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
     yield (
         "time: median over launches of the slowest rank's median; "
         + (f"±: {', '.join(kinds)}; " if kinds else "")
-        + "skew: difference of arrival over time"
+        + "skew: spread of arrival over time"
     )
     if any(row["statistic"] for row in rows):
-        yield "of another tool's log: time is the one number that it prints, or the median of several tables"
+        yield "from another tool's log: time is the number that it prints, or the median of several tables"
     if any(row["interval"] == "none" and not row["statistic"] for row in rows):
-        yield "no ±: one launch with fewer than 6 free samples has no interval"
+        yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row["traffic"] is not None for row in rows):
-        yield "traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it"
+        yield "traffic: bytes read and written by one rank, each counted once, as in STREAM"
     if any(row["overlap"] is not None for row in rows):
-        yield "overlap: time is that of call and computation; hidden: share of the call, (from to) as the interval"
+        yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"

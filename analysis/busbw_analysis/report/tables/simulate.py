@@ -1,4 +1,4 @@
-"""What ``busbw simulate`` prints: one row for each algorithm and size, and which links of the network were busy."""
+"""Output of ``busbw simulate``: one row per algorithm and size, and the utilisation of the network's links."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,19 +12,19 @@ from busbw_analysis.models.simulate import Simulation
 from busbw_analysis.report.document import Column, Table, table
 
 _NOTES: Final = (
-    "formula: the closed form, every message alone on the network as it is without changed links; ratio: time over it",
-    "formula of what knows hosts: inside and between by their own rates, ranks that send through one card share it",
-    "used: the share of what the busiest link could have carried in this time; = n: so many of its kind as busy",
+    "formula: closed form, each message alone on the network, without changed links; ratio: time over formula",
+    "formula of host-aware algorithms: separate rates inside and between hosts; ranks share their host's card",
+    "used: share of the busiest link's capacity in this time; = n: number of links of its kind that are as busy",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What the links of one kind had to do.
+    """Utilisation of the links of one kind.
 
-    number: how many there are, and ``as_busy`` how many of them as the ``busiest``.
-    bytes_per_second: the lowest and the highest rate of them.
-    mean_utilisation, utilisation: the share of what they, and the busiest one, could have carried in the time.
+    number: links of this kind; ``as_busy``: links as busy as the ``busiest``.
+    bytes_per_second: the lowest and the highest rate among them.
+    mean_utilisation, utilisation: bytes over capacity in the time, of all of them and of the busiest.
     """
 
     kind: str
@@ -39,16 +39,16 @@ class LinkUse:
 
     @property
     def name(self) -> str:
-        """The busiest link, and how many others are as busy."""
+        """The busiest link, and how many links are as busy."""
         return self.busiest + (f" = {self.as_busy}" if self.as_busy > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One algorithm at one size (0 of an op that has none): seconds and B/s, None where there is no such thing.
+    """One algorithm at one size (0 for an op without one): seconds and B/s, None if undefined.
 
-    formula_seconds: by the closed form, and ``ratio`` the time over it.
-    links: what each kind of links had to do, that with the busiest link first.
+    formula_seconds: by the closed form; ``ratio`` is the simulated time over it.
+    links: each kind of links, the busiest first.
     """
 
     op: str
@@ -66,7 +66,7 @@ class Simulated:
 def simulated(
     op: str, algorithm: str, size_bytes: int, ranks: int, simulation: Simulation, formula: float | None
 ) -> Simulated:
-    """What a simulation came to, beside the seconds that a formula gives."""
+    """The result of a simulation, with the seconds of a formula."""
     algbw = size_bytes / simulation.seconds if size_bytes and simulation.seconds else None
     factor = bus_factor(op, ranks)
     return Simulated(
@@ -87,7 +87,7 @@ _EQUAL: Final = 1e-6
 
 
 def _kinds(simulation: Simulation) -> Iterator[LinkUse]:
-    """Kinds of links; those that carried nothing are left out."""
+    """Kinds of links, except those that carried nothing."""
     used = simulation.utilisation()
     kinds: dict[str, list[int]] = defaultdict(list)
     for number, link in enumerate(simulation.links):
@@ -136,7 +136,7 @@ _LINK_COLUMNS: Final[tuple[Column[LinkUse], ...]] = (
 
 
 def simulate_tables(caption: str, rows: Sequence[Simulated]) -> Iterator[Table]:
-    """A row for each algorithm and size; the links of all kinds where there is only one."""
+    """One row per algorithm and size; with a single row, also its links."""
     yield table(caption, _COLUMNS, rows, *_NOTES)
     if len(rows) == 1 and rows[0].links:
         yield table("", _LINK_COLUMNS, rows[0].links)

@@ -1,4 +1,4 @@
-"""What ``busbw training`` prints: tables of traffic, memory, limits, storage and rooflines."""
+"""Output of ``busbw training``: tables of traffic, memory, limits, storage and rooflines."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,17 +15,17 @@ from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
 
 
 def gigabytes(bytes_: float) -> str:
-    """Decimal, with four significant digits."""
+    """Decimal gigabytes with four significant digits."""
     return f"{bytes_ / 1e9:.4g} GB"
 
 
 def percent_of(share: float) -> str:
-    """A share as a number of per cent with three digits."""
+    """A share as a percentage with three digits, without its sign."""
     return f"{share * 100:.3g}"
 
 
 def layout_words(layout: Layout) -> str:
-    """``dp 8, tp 2, zero 3``: what is not as by default, and how many GPUs."""
+    """``16 GPUs: dp 8, tp 2, zero 3``: number of GPUs, and settings that differ from the default."""
     default = Layout()
     given = [
         f"{name.replace('_', '-')} {getattr(layout, name)}"
@@ -38,76 +38,79 @@ def layout_words(layout: Layout) -> str:
 def _step_words(step: Step) -> str:
     return (
         f"{step.model.name}, {layout_words(step.layout)}; batch {step.batch}, sequence {step.sequence}, "
-        f"{step.micro_batch} a micro-batch"
+        f"{step.micro_batch} per micro-batch"
     )
 
 
 def traffic_headline(step: Step, rows: tuple[Traffic, ...]) -> str:
-    """What a rank sends in a step, most of it for what, and how much of it computation waits for."""
+    """Bytes that a rank sends in a step, the dimension with most of them, and the bytes that computation waits for."""
     whole = sent(rows)
     if not whole:
         return "A rank sends nothing."
     most = max(DIMENSIONS, key=lambda one: sent(rows, one))
-    idle = f"; the pipeline idles for {percent_of(step.bubble_share)} % of a step" if step.bubble_share else ""
+    idle = f"; the pipeline is idle for {percent_of(step.bubble_share)} % of a step" if step.bubble_share else ""
     return (
-        f"A rank sends {gigabytes(whole)} a step, {percent_of(sent(rows, most) / whole)} % of it for {most}; "
+        f"A rank sends {gigabytes(whole)} per step, {percent_of(sent(rows, most) / whole)} % of it for {most}; "
         f"computation waits for {gigabytes(sent(rows, hideable=False))}{idle}"
     )
 
 
 def memory_headline(found: Memory, room: float | None, what: str, other: Layout | None) -> str:
-    """Whether a rank fits the ``room`` of ``what``, by how much, what most of it is, and which layout would fit."""
+    """Whether a rank fits into ``room`` bytes of ``what``, its largest part, and a layout that fits (``other``)."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(found, name))
     of_it = f"{gigabytes(found.total)}, {percent_of(getattr(found, most) / found.total)} % of it {most}"
     if room is None:
-        return f"A rank keeps {of_it}; --gpu says whether that fits"
+        return f"A rank needs {of_it}; give --gpu to check whether it fits"
     fits = "Fits" if found.total <= room else "Does not fit"
-    would = "" if other is None else f"; this would fit: {layout_words(other)}"
+    would = "" if other is None else f"; this layout fits: {layout_words(other)}"
     share = percent_of(found.total / room)
-    return f"{fits} {gigabytes(room)} of {what}: a rank keeps {of_it}, {share} % of the room{would}"
+    return f"{fits} {gigabytes(room)} of {what}: a rank needs {of_it}, {share} % of the memory{would}"
 
 
 def roofline_headline(found: Sequence[tuple[Phase, dict[str, float]]], tokens: float | None, own: int) -> str:
-    """What decides the time of a step; ``tokens`` of a GPU from which dp is hidden, beside its ``own``."""
+    """The lower bound of a step's time and its limit.
+
+    tokens: per GPU, from which dp is hidden; None if unknown. own: tokens of this step per GPU.
+    """
     whole = [(one, least) for one, least in found if one.dimension is not None]
     alone = sum(max(least.values()) for one, least in found if one.dimension is None)
     slow = [one.dimension for one, least in whole if least.get("network", 0.0) > least["compute"]]
     longest = max([alone, *(max(least.values()) for _, least in whole)])
-    by = f"the network ({', '.join(map(str, slow))})" if slow else "what a GPU computes and reads"
-    words = f"A step takes at least {format_seconds(longest)}, decided by {by}"
+    by = f"the network ({', '.join(map(str, slow))})" if slow else "computation and memory of a GPU"
+    words = f"A step takes at least {format_seconds(longest)}, limited by {by}"
     if tokens is None:
         return words
     hidden = "hidden" if own >= tokens else "not hidden"
-    return f"{words}; dp is {hidden}: {own} tokens a GPU, where it wants {tokens:.0f}"
+    return f"{words}; dp is {hidden}: {own} tokens per GPU, {tokens:.0f} needed"
 
 
 def limits_headline(found: Sequence[Limits]) -> str:
-    """Where the first one's limits are, and what moves the wall most."""
+    """The limits of the first row, and the change that moves the wall most."""
     one = found[0]
-    cliff = "is not met" if one.cliff is None else f"is at {one.cliff:.1e} FLOP"
+    cliff = "is beyond the searched range" if one.cliff is None else f"is at {one.cliff:.1e} FLOP"
     if one.wall == float("inf"):
-        return f"The cliff {cliff}, and nothing ends it: there is no latency; a reconstruction"
+        return f"The cliff {cliff}; without latency there is no wall; a reconstruction"
     best = max(found[1:], key=lambda other: other.wall)
     return (
-        f"The cliff {cliff}, the wall of latency at {one.wall:.1e} FLOP; of all changes below the wall moves most by "
-        f"'{best.name}', {best.wall / one.wall:.3g} times; a reconstruction"
+        f"The cliff {cliff}, the latency wall at {one.wall:.1e} FLOP; '{best.name}' moves the wall most, "
+        f"{best.wall / one.wall:.3g} times; a reconstruction"
     )
 
 
 def storage_headline(reading: Reading, rate: Rate | None, saved: Sequence[Checkpoints]) -> str:
     """Whether the storage reads fast enough, how long a checkpoint stops training, and how often to save."""
-    told = [f"Training reads {format_rate(reading.bytes_per_second)}"]
+    parts = [f"Training reads {format_rate(reading.bytes_per_second)}"]
     if rate is not None:
         share = reading.share_of(rate.bytes_per_second)
-        enough = "enough" if share <= 1 else f"not enough: it wants {share:.3g} times as much, and waits"
-        told[0] += f" of {format_rate(rate.bytes_per_second)}: {enough}"
+        enough = "enough" if share <= 1 else f"not enough: training needs {share:.3g} times that rate and waits"
+        parts[0] += f" of {format_rate(rate.bytes_per_second)}: {enough}"
     if saved:
-        told.append(f"a checkpoint stops it for {format_seconds(saved[0].stops)}")
+        parts.append(f"a checkpoint stops it for {format_seconds(saved[0].stops)}")
         if saved[0].interval is not None and saved[0].lost is not None:
             lost = percent_of(saved[0].lost)
-            told.append(f"save every {format_seconds(saved[0].interval)}, which loses {lost} % of all time")
-    return "; ".join(told)
+            parts.append(f"save every {format_seconds(saved[0].interval)}, which loses {lost} % of all time")
+    return "; ".join(parts)
 
 
 _TRAFFIC: Final[tuple[Column[Traffic], ...]] = (
@@ -126,16 +129,16 @@ _BUBBLES: Final = ("(p−1)/(m v + p−1)", "1 − m Σ L_r/(p T), T = m max L_r
 _STATEMENTS: Final[tuple[Column[Statement], ...]] = (
     Column("group", lambda one: one.dimension or "all"),
     Column("often said", lambda one: one.said),
-    Column("which makes", lambda one: one.said_value, "{:.4g}".format),
+    Column("gives", lambda one: one.said_value, "{:.4g}".format),
     Column("sent", lambda one: one.sent_bytes, gigabytes),
-    Column("what holds", lambda one: one.holds),
+    Column("exact", lambda one: one.holds),
 )
 
 
 def traffic_tables(
     step: Step, stage: int, rows: tuple[Traffic, ...], explained: Sequence[Statement]
 ) -> Iterator[Table]:
-    """A line for each row, with the sums by group; ``explained``: loose statements beside the exact ones."""
+    """One row per kind of call, with sums by group. ``explained``: common statements and what is exact."""
     sums = [
         f"{one}: {gigabytes(sent(rows, one))} a step, waits for {gigabytes(sent(rows, one, hideable=False))}"
         for one in DIMENSIONS
@@ -146,18 +149,18 @@ def traffic_tables(
         _step_words(step),
         _TRAFFIC,
         rows,
-        f"sent: by one rank of pipeline stage {stage} in a step, in one direction; S as nccl-tests has it",
-        "waits: computation waits for it; the others can go on beside it",
+        f"sent: by one rank of pipeline stage {stage} in a step, in one direction; S as in nccl-tests",
+        "waits: yes if computation waits for the call, no if it can overlap",
         f"pipeline: idle for {percent_of(bubble)} % of the step, {_BUBBLES[step.layout.uneven]}" if bubble else "",
         *(sums or ["nothing is sent"]),
         *dict.fromkeys(f"{row.dimension}: {row.source}" for row in rows),
     )
     if explained:
-        yield table("", _STATEMENTS, explained, "which makes: as it stands, in elements where it names no type")
+        yield table("", _STATEMENTS, explained, "gives: taken literally, in elements if it names no data type")
 
 
 def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int]) -> Table:
-    """Parts of the memory of the rank that needs most."""
+    """The memory of the rank that needs most, by part."""
     layout = step.layout
     undivided = layout.zero == 2 and layout.micro_batches > 1 and layout.reduces == 1
     columns: tuple[Column[str], ...] = (
@@ -169,7 +172,7 @@ def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dic
         _step_words(step),
         columns,
         ("weights", "gradients", "optimizer", "activations", "buffers", "total"),
-        f"of a rank of pipeline stage {found.stage}, which needs most; {found.under_way:g} micro-batches under way",
+        f"a rank of pipeline stage {found.stage}, which needs most; {found.under_way:g} micro-batches in flight",
         "zero 2 divides gradients only if every micro-batch reduces them (--sync every)" if undivided else "",
         f"weights, gradients and optimizer by zero 0 to 3: {', '.join(f'{one:.4g}' for one in by_zero)} B a parameter",
         "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
@@ -186,20 +189,21 @@ _LIMITS: Final[tuple[Column[Limits], ...]] = (
 
 
 def limits_table(found: Sequence[Limits]) -> Table:
-    """A line for each network or change."""
+    """One row per network or change."""
     stated = ", ".join(f"{name} {value:.0e}" for name, value in HEADLINES.items())
     return table(
         "",
         _LIMITS,
         found,
-        "cliff: above it the best utilisation is below 80 % of that of small training; none in time: found no way",
-        "wall: latency of the layers alone, without hops between nodes, takes the time there is (closed form)",
-        f"a reconstruction of arXiv:2411.01137, whose text was not at hand; it states: {stated}",
+        "cliff: beyond it, the best utilisation is below 80 % of that of small training",
+        "none in time: beyond it, no layout finishes in time",
+        "wall: beyond it, the layers' latency alone, without hops between nodes, takes too long (closed form)",
+        f"a reconstruction of arXiv:2411.01137 without its full text; it states: {stated}",
     )
 
 
 def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Table:
-    """What is read, and what that is of the storage's rate; ``unknown``: why there is none."""
+    """Read rates, and their share of the storage's rate. ``unknown``: why the storage's rate is not known."""
     columns: tuple[Column[Reading], ...] = (
         Column("what", lambda one: one.what),
         Column("sample", lambda one: one.bytes_per_flop, "{:.3g}".format, "B/FLOP"),
@@ -209,9 +213,7 @@ def reading_table(reading: Reading, rate: Rate | None, unknown: str = "") -> Tab
         Column("all read", lambda one: one.bytes_per_second, format_rate),
         Column("share", lambda one: None if rate is None else one.share_of(rate.bytes_per_second), percent_of, "%"),
     )
-    if rate is None:
-        return table("", columns, [reading], unknown)
-    return table("", columns, [reading], f"share: of {_rate_words(rate)}")
+    return table("", columns, [reading], unknown if rate is None else f"share: of {_rate_words(rate)}")
 
 
 def _rate_words(rate: Rate) -> str:
@@ -230,15 +232,15 @@ _CHECKPOINTS: Final[tuple[Column[Checkpoints], ...]] = (
 
 
 def checkpoints_table(found: Sequence[Checkpoints], bytes_: int, rate: Rate) -> Table:
-    """How long saving takes, and where it is known how often training fails, how often it is best and what is lost."""
+    """Time of a checkpoint and, if the failure rate is known, how often to save and the time lost."""
     notes = [
         f"a checkpoint: {gigabytes(bytes_)} at {_rate_words(rate)}",
-        "asynchronous: stops while GPUs copy to their hosts",
+        "asynchronous: training stops while GPUs copy to their hosts",
     ]
     if found[0].interval is not None:
         notes += [
-            "interval: of work between two, by Daly 2006, not before it is written",
-            "lost: share of all time, checkpoints, repeated work and restarts together",
+            "interval: work between two checkpoints, by Daly 2006, at least until the last one is written",
+            "lost: share of all time in checkpoints, repeated work and restarts",
         ]
     return table("", _CHECKPOINTS, found, *notes, without_empty=True)
 
@@ -249,12 +251,12 @@ _ROOFLINE: Final[tuple[Column[tuple[Phase, dict[str, float]]], ...]] = (
     Column("memory", lambda one: one[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
     Column("network", lambda one: one[0].network_intensity, "{:.3g}".format, "FLOP/B"),
     Column("at least", lambda one: max(one[1].values()), format_seconds),
-    Column("decided by", lambda one: max(one[1], key=lambda name: one[1][name])),
+    Column("limited by", lambda one: max(one[1], key=lambda name: one[1][name])),
 )
 
 
 def roofline_table(step: Step, found: Sequence[tuple[Phase, dict[str, float]]], notes: Sequence[str]) -> Table:
-    """Each phase with its intensities, and what decides it of its times."""
+    """Each phase with its intensities, its least time, and the limit."""
     return table(_step_words(step), _ROOFLINE, found, *notes)
 
 
@@ -263,12 +265,14 @@ _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("parameters", lambda row: row["parameters"], "{:.5g}".format),
     Column("active", lambda row: row["active_parameters"], "{:.5g}".format),
     Column("in products", lambda row: row["parameters_in_products"], "{:.5g}".format),
-    Column("a token, causal", lambda row: row["causal_flop_per_token"], "{:.5g}".format, "FLOP"),
-    Column("to all", lambda row: row["flop_per_token"], "{:.5g}".format, "FLOP"),
+    Column("causal", lambda row: row["causal_flop_per_token"], "{:.5g}".format, "FLOP"),
+    Column("full", lambda row: row["flop_per_token"], "{:.5g}".format, "FLOP"),
 )
 
 
 def models_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Names of models with what was derived of them."""
-    note = "of a token: forward and backward pass, 6 a parameter in products, and attention in the row's sequence"
+    """The models and numbers derived from them."""
+    note = (
+        "causal, full: per token, 6 FLOP per parameter in products, and causal or full attention in the row's sequence"
+    )
     return table("", _MODELS, rows, note)

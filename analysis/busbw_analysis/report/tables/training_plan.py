@@ -1,4 +1,4 @@
-"""What ``busbw training plan`` prints: layouts by the time of a step, what would change it, rules, how it scales."""
+"""Output of ``busbw training plan``: layouts by step time, sensitivity, rules of thumb, and scaling."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,11 +9,11 @@ from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.plan import SAID, Order, Plan, Planned, Scaled, Wanted, dimensions_used
 from busbw_analysis.training.step_time import Machine, StepTime
 
-_MOST_SAID = 6
+_MOST_NOTES = 6
 
 
 def short_words(layout: Layout, micro_batch: int) -> str:
-    """``dp 64, tp 8, pp 4, in 2 parts, zero 1; 16 × 1``: degrees above 1, and micro-batches × their sequences."""
+    """``dp 64, tp 8, pp 4, in 2 parts, zero 1; 16 × 1``: degrees above 1, then micro-batches × sequences in each."""
     degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
     parts = [f"in {layout.interleave} parts"] if layout.interleave > 1 else []
     zero = [f"zero {layout.zero}"] if layout.zero else []
@@ -22,7 +22,7 @@ def short_words(layout: Layout, micro_batch: int) -> str:
 
 
 def plan_headline(found: Plan, machine: Machine, peak: float) -> str:
-    """The fastest layout, its step with the interval, what binds it, and how far that is to be believed."""
+    """The fastest layout, its step time with the interval, its limit, and whether to trust it."""
     best = found.layouts[0]
     ends, calls = best.ends(machine), len(best.time.prices)
     interval = "no interval" if ends is None else f"{format_seconds(ends[0])} to {format_seconds(ends[1])}, 95 %"
@@ -34,8 +34,8 @@ def plan_headline(found: Plan, machine: Machine, peak: float) -> str:
         trust.append(f"{best.not_validated} of {calls} kinds of calls NOT VALIDATED")
     if best.extrapolated:
         trust.append("EXTRAPOLATED")
-    said = f"{layout}: {format_seconds(best.time.total)} a step ({interval}), {of_peak}bound by"
-    return f"Fastest: {'; '.join([f'{said} {best.time.binds}', *trust])}"
+    step = f"{layout}: {format_seconds(best.time.total)} a step ({interval}), {of_peak}bound by {best.time.binds}"
+    return f"Fastest: {'; '.join([step, *trust])}"
 
 
 def plan_tables(
@@ -63,27 +63,27 @@ def plan_tables(
     )
     best = kept[0]
     origins = ", ".join(sorted({price.origin for price in best.time.prices}))
-    guessed = best.extrapolated
+    extrapolated = best.extrapolated
     by_what = "the datasheet" if peak != machine.flop_per_second else "the rate below"
     notes = [
-        f"{found.tried} steps were timed, {found.too_large} do not fit; one layout for each choice of degrees is shown",
-        *(f"left out, {count} times: {why}" for why, count in list(found.refused.items())[:_MOST_SAID]),
-        f"dp to ep: exposed communication; of peak: model FLOP over what all GPUs could by {by_what}",
+        f"{found.tried} steps were timed, {found.too_large} do not fit; one layout is shown per choice of degrees",
+        *(f"left out, {count} times: {why}" for why, count in list(found.refused.items())[:_MOST_NOTES]),
+        f"dp to ep: exposed communication; of peak: model FLOP over those possible on all GPUs by {by_what}",
         *(f"{name}: {words}" for name, words in assumed.items()),
-        f"the first: {best.not_validated} of {len(best.time.prices)} kinds of calls are not validated; by {origins}"
+        f"first layout: {best.not_validated} of {len(best.time.prices)} kinds of calls not validated; by {origins}"
         if origins
-        else "the first sends nothing",
-        *(f"extrapolated: {words}" for words in guessed[:_MOST_SAID]),
-        f"extrapolated: and {len(guessed) - _MOST_SAID} more" if len(guessed) > _MOST_SAID else "",
+        else "the first layout sends nothing",
+        *(f"extrapolated: {words}" for words in extrapolated[:_MOST_NOTES]),
+        f"extrapolated: and {len(extrapolated) - _MOST_NOTES} more" if len(extrapolated) > _MOST_NOTES else "",
     ]
     title = f"{wanted.model.name} on {wanted.gpus} GPUs; batch {wanted.batch}, sequence {wanted.sequence}"
     yield table(title, columns, kept, *notes)
 
 
 def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: Planned) -> Iterator[Table]:
-    """What would change the first layout, and how it scales."""
+    """The sensitivity of the first layout, and its scaling."""
     columns: tuple[Column[tuple[str, float]], ...] = (
-        Column("the first with", lambda one: one[0]),
+        Column("first layout with", lambda one: one[0]),
         Column("step", lambda one: one[1], "{:+.1%}".format),
     )
     yield table("", columns, list(changes.items()))
@@ -98,7 +98,7 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
     rows = [(one.kind, gpus, time) for one in grown for gpus, time in one.points]
     takes = [
         f"{one.kind}: communication takes longer than computation "
-        + (f"from {one.takes_over} GPUs on" if one.takes_over else f"on none up to {one.points[-1][0]} GPUs")
+        + (f"from {one.takes_over} GPUs on" if one.takes_over else f"nowhere up to {one.points[-1][0]} GPUs")
         for one in grown
         if one.points
     ]
@@ -107,14 +107,14 @@ def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: P
         "",
         points,
         rows,
-        f"{words}, with other dp, where it fits",
-        "weak: the batch grows along, strong: it stays, and behind the last replica more cp share each sequence",
+        f"{words}, with other dp, if it fits in memory",
+        "weak: the batch grows with the GPUs; strong: it is fixed, and cp grows once every replica has one micro-batch",
         *takes,
     )
 
 
 def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
-    """For what TP > CP > PP > DP holds."""
+    """For which measures TP > CP > PP > DP holds."""
     columns: tuple[Column[Order], ...] = (
         Column("by", lambda one: one.by),
         Column("order", lambda one: " > ".join(name.upper() for name in one.dimensions)),
@@ -125,6 +125,6 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
         "",
         columns,
         orders,
-        f"of {layout_words(compared.step.layout)}: the fastest of those with most dimensions",
-        "bytes and messages of a rank in a step; seconds of what is exposed, and of what twice the latency adds",
+        f"for {layout_words(compared.step.layout)}: the fastest layout with most dimensions",
+        "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
     )

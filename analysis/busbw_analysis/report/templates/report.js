@@ -1,5 +1,5 @@
 "use strict";
-// What a page can do beyond being read: values under the pointer, tables sorted by a click, one curve at a time.
+// Interactive extras: tooltips, tables sorted by a click, and highlighting of single curves.
 
 const UNITS = {
   "B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30, "TiB": 2 ** 40,
@@ -7,7 +7,7 @@ const UNITS = {
   "B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12,
   "FLOP/s": 1, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12,
 };
-const NEAR = 28; // pixels between the pointer and a point that it still means
+const NEAR = 28; // pixels: the pointer selects a point within this distance
 
 // --- hover ---------------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ document.addEventListener("pointermove", show);
 document.addEventListener("pointerdown", show);
 document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
-// A legend's entry shows its curve alone while it is pointed at.
+// Hovering over a legend entry fades all other curves.
 for (const figure of document.querySelectorAll("figure")) {
   for (const entry of figure.querySelectorAll("[data-series]")) {
     const others = () => [...figure.querySelectorAll("svg.plot .series")].filter(
@@ -69,7 +69,7 @@ function value(cell) {
   return match ? Number(match[1]) * (UNITS[match[2]] ?? 1) : Number.NaN;
 }
 
-// Cells without a number come last, whichever way the others go.
+// Cells without a number come last in both directions.
 function compare(one, two, sign) {
   const [a, b] = [value(one), value(two)];
   if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) - Number.isNaN(b);
