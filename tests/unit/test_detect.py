@@ -550,7 +550,7 @@ def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows
     told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
     assert (told["modules"], told["megatransfers"], told["channels"]) == (1, 3200, None)
     assert told["untold"] == ["memory channels: neither the firmware nor the kernel (EDAC) reports them"]
-    assert detect.dram_of({"memory_modules": told}, rows) == "unknown for its modules: channels"
+    assert detect.dram_of({"memory_modules": told}, rows) == "channels of its modules could not be read"
 
 
 def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp_path: Path) -> None:
@@ -615,7 +615,7 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     page = examine.in_words(examined)
     assert "HBM     GPU 0: 4.8 TB/s nominal, reads and writes together; memory of H200 SXM (HBM3e, 141 GB)" in page
     assert "NVLink  GPU 0: 425 GB/s nominal, 370 GB/s in practice, one direction; 17 × NVLink 4" in page
-    assert "DRAM    host: not known: unknown for its modules" in page
+    assert "DRAM    host: unknown: kind, speed, channels of its modules" in page
     assert "- GPU 0 has 17 of its 18 NVLinks up" in page
     assert json.loads(json.dumps(examined)) == examined
 

@@ -449,7 +449,7 @@ def test_a_checkpoint_is_durable_after_its_time() -> None:
 
 
 def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
-    why = "No practical rate for writes: the catalogue knows what drives read in practice"
+    why = "No practical rate for writes: the catalogue has"
     for op in ("storage_write", "checkpoint_save", "storage_read"):
         judgement = judged(
             [case(op, 64 * MIB, 2, access=ACCESS if op != "checkpoint_save" else None)], STORING, ON_DRIVE

@@ -465,9 +465,9 @@ def test_without_threads_a_kernel_in_memory_has_none() -> None:
         ("1KiB", "is not a number; allowed: 1, cores, 1..cores*2"),
         ("", "is not a number"),
         ("1..cores", "is not a number"),
-        ("1..8*1", "its factor is a number above 1"),
+        ("1..8*1", "have a factor above 1"),
         ("1..8+0", "the step must be above 0"),
-        ("8..2*2", "runs backwards: 8 is larger than 2"),
+        ("8..2*2", "8 is larger than 2; write it ascending"),
     ],
 )
 def test_threads_that_are_none_are_refused_with_the_key(threads: str, said: str) -> None:

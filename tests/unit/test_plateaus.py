@@ -201,8 +201,10 @@ def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -
         "it ends at 192 MiB, which may fit into a cache (the system states 256 MiB of last-level cache per rank)"
         in (held.outermost)
     )
-    assert "take working sets up to 1 GiB" in held.outermost
-    assert "by its sizes and the 48 MiB of last-level cache that the system states for a rank" in small.outermost
+    assert "use working sets up to 1 GiB" in held.outermost
+    assert (
+        "most likely the memory behind the caches, by its sizes and the 48 MiB of last-level cache" in small.outermost
+    )
 
 
 def test_the_interval_is_over_launches() -> None:

@@ -232,7 +232,7 @@ def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     kind, speed, channels = modules.get("kind"), modules.get("megatransfers"), modules.get("channels")
     missing = [what for what, value in (("kind", kind), ("speed", speed), ("channels", channels)) if not value]
     if missing:
-        return f"unknown for its modules: {', '.join(missing)}"
+        return f"{', '.join(missing)} of its modules could not be read"
     # Firmware rounds thirds up or down: 2666 and 2667 MT/s mean the same modules.
     alike = (speed + off for off in (0, -1, 1))
     row = next((row for one in alike if (row := rows.rate("ddr", f"{kind}-{one}")) is not None), None)
