@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.errors import LogError, StoreError
+from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import store
 from busbw_analysis.data import sources
 from busbw_analysis.data.imported import LogFacts
@@ -89,5 +89,5 @@ def test_what_no_source_recognises_is_refused_with_what_could_be_read(log: Path,
     with pytest.raises(LogError) as refused:
         find(results, str(log)).read()
     assert refused.value.code == "binary"
-    with pytest.raises(StoreError, match="'nothing' not found"):
+    with pytest.raises(UsageError, match="'nothing' not found"):
         find(results, "nothing")

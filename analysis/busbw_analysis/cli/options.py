@@ -97,7 +97,7 @@ def run_options(command: Command) -> Command:
     """Options of most analysis commands: RUN…, the results folder, --force, --peaks and the log options."""
     words = f"TOML file with your own peak rates.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]"
     options: list[Option] = [
-        click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=names_of_runs),
+        click.argument("runs", metavar="[RUN]...", nargs=-1, default=("latest",), shell_complete=names_of_runs),
         results_dir_option,
         click.option("--force", is_flag=True, help="Pool runs even if their machines or settings differ."),
         click.option("--peaks", "peaks_file", type=FILE, help=words),

@@ -89,7 +89,7 @@ def find(results_dir: Path, selector: str) -> Found:
     """The input that ``selector`` names: a path of one of ``SOURCES``, the name of a run or its start or end,
     ``latest``, or ``-`` for a log on standard input.
 
-    Raises StoreError if it matches nothing, or more than one run.
+    Raises UsageError if it matches nothing, or more than one run, and StoreError for a file without results.
     """
     given = Path(selector)
     if given == STANDARD_INPUT:
@@ -103,7 +103,7 @@ def find(results_dir: Path, selector: str) -> Found:
         return found
     try:
         return Found(store.find(results_dir, selector), SOURCES[0])
-    except StoreError as error:
+    except UsageError as error:
         if not is_file:
             raise
         message = f"{given}: no readable results; expected {' or '.join(source.name for source in SOURCES)}"

@@ -12,6 +12,7 @@ import numpy as np
 from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.bands import Band
 from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of, slow_model
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
@@ -26,13 +27,21 @@ was found.
 OPEN_FINDINGS: Final = 3
 """Number of findings that are shown; the others are folded behind their number."""
 
-_BANDS: Final = {
-    "large": "large messages",
-    "middle": "middle sizes",
-    "small": "small messages",
-    "no size": "without data",
+_BANDS: Final[dict[Band, tuple[str, str]]] = {
+    "large": ("Large", "Large messages"),
+    "middle": ("Middle", "Middle sizes"),
+    "small": ("Small", "Small messages"),
+    "no size": ("No data", "Without data"),
 }
-"""The bands of the verdicts, in the order in which the answer names them."""
+"""The bands of the verdicts in the order in which the answer names them: label of a line, and name in a sentence."""
+_HEADLINES: Final[dict[Status, str]] = {
+    "as expected": "As expected.",
+    "explained": "Slower than expected, and the cause was found.",
+    "slower": "Slower than expected.",
+    "undecided": "Undecided.",
+    "not judged": "Not judged.",
+    "failed": "Results are missing or wrong.",
+}
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
@@ -44,10 +53,11 @@ _MOST_BY_PLACEMENT: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a run in four lines, and the records behind them. Texts are whole sentences, or "".
+    """The answer to a run in a few lines, and the records behind them. Texts are whole sentences, or "".
 
     status: of the whole run; a stable word.
-    answer: the verdicts per band of sizes, as direction and ratio.
+    headline: whether the run is as expected.
+    bands: the verdicts per band of sizes, as direction and ratio.
     cause: the causes, one sentence each.
     action: what to do.
     trust: number of launches, their scatter, and the smallest difference that they can show.
@@ -61,7 +71,8 @@ class Answer:
     """
 
     status: Status
-    answer: str
+    headline: str
+    bands: tuple[tuple[Band, str], ...]
     cause: str
     action: str
     trust: str
@@ -73,11 +84,22 @@ class Answer:
     evidence: tuple[Finding, ...]
 
     @property
+    def answer(self) -> str:
+        """Headline and bands as one text."""
+        return " ".join([self.headline, *(f"{_BANDS[band][1]}: {text}" for band, text in self.bands)])
+
+    @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Label and text of every line that is not empty, in reading order."""
-        labels = ("Answer", "Why", "Do", "Trust", "Measured")
-        texts = (self.answer, self.cause, self.action, self.trust, self.measured)
-        return tuple((label, text) for label, text in zip(labels, texts, strict=True) if text)
+        every = (
+            ("Answer", self.headline),
+            *((_BANDS[band][0], text) for band, text in self.bands),
+            ("Why", self.cause),
+            ("Do", self.action),
+            ("Trust", self.trust),
+            ("Measured", self.measured),
+        )
+        return tuple((label, text) for label, text in every if text)
 
     @property
     def opened(self) -> tuple[Finding, ...]:
@@ -97,11 +119,12 @@ def answer_of(judgement: Judgement) -> Answer:
     action = _sentence(*dict.fromkeys(cause.action for cause in causes))
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
+    bands = tuple(_by_band(verdicts, doubted=doubted))
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        answer=_sentence(_healthy(judgement, status, causes), *_by_band(verdicts, doubted=doubted))
-        or _unjudged(judgement),
+        headline=(_healthy(judgement, status, causes) or _HEADLINES[status]) if bands else _unjudged(judgement),
+        bands=bands,
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
         trust=_sentence(*trust),
@@ -128,14 +151,14 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
 
 
 def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
-    """The opening clause if nothing but the placement of ranks slows them down, and by no more than on healthy
+    """The headline if nothing but the placement of ranks slows them down, and by no more than on healthy
     machines.
     """
     found = {cause.code for cause in causes}
     doubts = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
     alone = status == "explained" and found <= _PLACEMENT_CAUSES and doubts <= {"disturbed", "self-test"}
-    return "no sign of a faulty machine" if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ""
+    return "No sign of a faulty machine." if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ""
 
 
 def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
@@ -146,14 +169,12 @@ def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
     return "no cause was found: no straggler, slow link, shared core or other load explains it" if rest else ""
 
 
-def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[str]:
-    """One clause per judged band of sizes. If the model is ``doubted``, the clauses give measured numbers instead of
-    ratios.
-    """
-    for band, name in _BANDS.items():
+def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[tuple[Band, str]]:
+    """One sentence per judged band of sizes. If the model is ``doubted``, they give measured numbers, not ratios."""
+    for band in _BANDS:
         judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
         if judged:
-            yield f"{name}: {_measured_in_band(judged) if doubted else _in_band(judged)}"
+            yield band, f"{_measured_in_band(judged) if doubted else _in_band(judged)}."
 
 
 def _measured_in_band(judged: Sequence[Verdict]) -> str:

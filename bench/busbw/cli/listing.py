@@ -2,7 +2,6 @@
 
 import os
 import textwrap
-from itertools import accumulate
 from pathlib import Path
 
 from busbw.errors import BusbwError
@@ -36,13 +35,16 @@ def as_table(table: list[Row]) -> str:
     cells = [{name: _cell(value) for name, value in row.items()} for row in table]
     same = [name for name in cells[0] if len(table) > 1 and len({row[name] for row in cells}) == 1]
     widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0] if name not in same}
-    ends = accumulate(width + 2 for width in widths.values())
-    shown = [name for place, (name, end) in enumerate(zip(widths, ends, strict=True)) if not place or end <= _WIDTH + 2]
+    shown, room = [], _WIDTH + 2
+    for name, width in widths.items():
+        if not shown or width + 2 <= room:
+            shown.append(name)
+            room -= width + 2
     lines = [f"{name}: {cells[0][name]}" for name in same if cells[0][name] != _NOTHING]
     for row in [dict(zip(widths, widths, strict=True)), *cells]:
         lines.append("  ".join(row[name].ljust(widths[name]) for name in shown).rstrip())
         below = {name: row[name] for name in widths if name not in shown and row[name] not in {_NOTHING, name}}
-        rest = [value if name == "what" else f"{name}: {value}" for name, value in below.items()]
+        rest = [*below.pop("what", "").splitlines(), *(f"{name}: {value}" for name, value in below.items())]
         # Paths and addresses are not broken, so that they can be copied.
         lines += textwrap.wrap(
             "; ".join(rest),

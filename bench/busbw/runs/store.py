@@ -380,7 +380,7 @@ def written_schema(folder: Path) -> int:
 def find(results_dir: Path, selector: str) -> Path:
     """The folder of a run; ``selector``: a path, a run's name, its beginning or end, or ``latest``.
 
-    Raises StoreError unless exactly one run matches.
+    Raises UsageError unless exactly one run matches, StoreError if the folder cannot be read.
     """
     given = Path(selector)
     with files.explained("read", given):
@@ -394,10 +394,11 @@ def find(results_dir: Path, selector: str) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        raise StoreError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(one.name for one in found)}")
-    raise StoreError(
+        raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(one.name for one in found)}")
+    raise UsageError(
         f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
-        f"{results_dir} (busbw list runs)"
+        f"{results_dir} (busbw list runs)",
+        code="no-such-run",
     )
 
 
