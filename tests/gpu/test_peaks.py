@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(MISSING is not None, reason=f"
 
 def test_nvml_sysfs_and_torch_speak_of_the_same_gpus() -> None:
     facts = environment.host_facts()
-    if hidden := [told for told in facts["pci"]["untold"] if "that sysfs does not show" in told]:
+    if hidden := [told for told in facts["pci"]["unknown"] if "that sysfs does not show" in told]:
         pytest.skip("; ".join(hidden))
     gpus = gpus_of(facts)
     known = {gpu["name"] for gpu in gpus if gpu["index"] is not None}
@@ -25,7 +25,7 @@ def test_nvml_sysfs_and_torch_speak_of_the_same_gpus() -> None:
     for gpu in gpus:
         told = gpu["nvlink"]
         if told is not None:
-            assert told["up"] == told["switch"] + told["untold"] + sum(told["peers"].values())
+            assert told["up"] == told["switch"] + told["unknown"] + sum(told["peers"].values())
             assert told["generation"] is not None or not told["up"]
 
 

@@ -46,7 +46,7 @@ def test_a_late_rank_is_named_and_a_healthy_one_is_not(commands: Commands, fault
     (group,) = document["lateness"]
     assert group["seen"] == "every entry"
     assert [member["rank"] for member in group["members"] if member["flagged"]] == ([] if fault is None else [1])
-    findings = [finding["text"] for finding in document["warnings"] if finding["code"] == "late-rank"]
+    findings = [finding["text"] for finding in document["warnings"] if finding["code"] == "straggler"]
     assert len(findings) == (fault is not None)
     for text in findings:
         assert text.startswith(f"Rank 1 (host {socket.gethostname()}) is a straggler: late in ")

@@ -133,8 +133,8 @@ def test_a_healthy_run_without_a_spare_core_is_as_expected() -> None:
 def test_shared_cores_are_named_before_the_rank_that_waits_for_one() -> None:
     stored = run_of(3.0, machine=Machine(usable_cores=2))
     judgement = judge(pool((stored,)))
-    late = Finding("caution", "late-rank", "Rank 3 is a straggler. Most in all_reduce.")
-    assert codes(answer_of(replace(judgement, findings=(late, *judgement.findings)))) == ["oversubscribed", "late-rank"]
+    late = Finding("caution", "straggler", "Rank 3 is a straggler. Most in all_reduce.")
+    assert codes(answer_of(replace(judgement, findings=(late, *judgement.findings)))) == ["oversubscribed", "straggler"]
 
 
 def test_wrong_data_come_first_whatever_else_there_is() -> None:
@@ -242,12 +242,12 @@ def test_findings_are_ranked_by_severity_and_then_by_what_they_change() -> None:
     given = [
         ("note", "adjusted"),
         ("caution", "drift"),
-        ("caution", "late-rank"),
+        ("caution", "straggler"),
         ("bad", "failed"),
         ("caution", "new"),
     ]
     found = ranked(Finding(severity, code, "") for severity, code in given)  # type: ignore[arg-type]
-    assert [one.code for one in found] == ["failed", "late-rank", "drift", "new", "adjusted"]
+    assert [one.code for one in found] == ["failed", "straggler", "drift", "new", "adjusted"]
 
 
 @pytest.mark.parametrize("scatter", [0.01, 0.1, 0.5])

@@ -515,8 +515,8 @@ def test_modules_that_the_firmware_lists(
 ) -> None:
     told = memory_facts(table(tmp_path, structure(0, bytes(20), "Vendor"), *modules))
     assert (told["kind"], told["megatransfers"], told["channels"]) == (kind, speed, channels)
-    assert told["told_by"] == "SMBIOS"
-    assert told["untold"] == []
+    assert told["source"] == "SMBIOS"
+    assert told["unknown"] == []
     peak = detect.dram_of({"memory_modules": told}, rows)
     assert isinstance(peak, HardwarePeak)
     assert peak.nominal == pytest.approx(channels * speed * 8e6)
@@ -549,7 +549,7 @@ def test_channels_of_unknown_width_give_no_number(rows: Catalogue) -> None:
 def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows: Catalogue) -> None:
     told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
     assert (told["modules"], told["megatransfers"], told["channels"]) == (1, 3200, None)
-    assert told["untold"] == ["memory channels: neither the firmware nor the kernel (EDAC) reports them"]
+    assert told["unknown"] == ["memory channels: neither the firmware nor the kernel (EDAC) reports them"]
     assert detect.dram_of({"memory_modules": told}, rows) == "channels of its modules could not be read"
 
 
@@ -561,11 +561,11 @@ def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp
         (dimm / "dimm_location").write_text(f"channel {channel} slot 0 \n", encoding="utf-8")
         (dimm / "dimm_mem_type").write_text("Registered-DDR5\n", encoding="utf-8")
     told = memory_facts(sysfs)
-    assert (told["channels"], told["told_by"], told["untold"]) == (3, "SMBIOS and EDAC", [])
+    assert (told["channels"], told["source"], told["unknown"]) == (3, "SMBIOS and EDAC", [])
     (sysfs / "firmware/dmi/tables/DMI").unlink()
     alone = memory_facts(sysfs)
-    assert (alone["kind"], alone["channels"], alone["megatransfers"], alone["told_by"]) == ("DDR5", 3, None, "EDAC")
-    assert alone["untold"] == ["memory speed: the firmware provides no table of its modules"]
+    assert (alone["kind"], alone["channels"], alone["megatransfers"], alone["source"]) == ("DDR5", 3, None, "EDAC")
+    assert alone["unknown"] == ["memory speed: the firmware provides no table of its modules"]
 
 
 def test_modules_of_unlike_speed_give_no_speed(tmp_path: Path) -> None:
@@ -573,7 +573,7 @@ def test_modules_of_unlike_speed_give_no_speed(tmp_path: Path) -> None:
         table(tmp_path, *(module("", f"P0 CHANNEL {c}", 8192, DDR5, s) for c, s in (("A", 4800), ("B", 4400))))
     )
     assert told["megatransfers"] is None
-    assert told["untold"] == ["memory speed: modules differ (4400, 4800 MT/s)"]
+    assert told["unknown"] == ["memory speed: modules differ (4400, 4800 MT/s)"]
 
 
 def test_the_table_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,7 +581,7 @@ def test_the_table_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert "memory speed: only root may read the firmware's table" in memory_facts(tmp_path)["untold"]
+    assert "memory speed: only root may read the firmware's table" in memory_facts(tmp_path)["unknown"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x11", b"\x11\x01\0\0", b"\x11\x28\0\0\0\0", b"\xff" * 64])
@@ -640,6 +640,6 @@ def test_this_machine_has_a_picture(rows: Catalogue) -> None:
 
 
 def test_facts_of_older_runs_have_a_picture_too(rows: Catalogue) -> None:
-    seen = picture({"nics": [], "pci": {"gpus": [], "nics": [], "untold": []}}, rows)
+    seen = picture({"nics": [], "pci": {"gpus": [], "nics": [], "unknown": []}}, rows)
     assert seen.levels == (Level("DRAM", "host", None, "its modules were not recorded"),)
     assert picture({}, rows).findings == ()

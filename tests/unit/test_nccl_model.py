@@ -203,7 +203,7 @@ SIZES = [8, 1 << 14, 1 << 20, 1 << 26, 1 << 30]
 
 
 def gpus(count: int, name: str = "NVIDIA H200", **nvlink: JSON) -> list[dict[str, JSON]]:
-    links = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "untold": 0, **nvlink}
+    links = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "unknown": 0, **nvlink}
     return [
         {"index": index, "name": name, "id": None, "address": f"0000:{index}0:00.0", "nvlink": links}
         for index in range(count)

@@ -43,7 +43,7 @@ def test_the_display_of_the_management_controller_is_no_gpu(server: dict[str, JS
         "0000:c1:00.0",
     ]
     assert json.loads(json.dumps(server)) == server
-    assert server["untold"] == []
+    assert server["unknown"] == []
 
 
 def test_a_card_has_all_of_its_names_its_way_and_its_node(server: dict[str, JSON]) -> None:
@@ -84,12 +84,12 @@ def test_what_cannot_be_read_is_said(laid_out: LaidOut, tmp_path: Path) -> None:
         "gpus": [],
         "nics": [],
         "drives": [],
-        "untold": [
+        "unknown": [
             "eth0 is not on PCI, so its location is unknown",
             "NVML reports a GPU at 0000:19:00.0 that sysfs does not show",
         ],
     }
-    assert affinity(tmp_path / "absent", {}) == {"gpus": [], "nics": [], "drives": [], "untold": []}
+    assert affinity(tmp_path / "absent", {}) == {"gpus": [], "nics": [], "drives": [], "unknown": []}
 
 
 def test_without_a_common_root_or_numa_nodes_the_closest_is_not_known(laid_out: LaidOut) -> None:

@@ -492,7 +492,7 @@ def test_a_small_copy_is_no_peak() -> None:
 
 def gpu(index: int, name: str = "NVIDIA H200", **nvlink: JSON) -> dict[str, JSON]:
     """A GPU as run.json has it, with 18 NVLinks to a switch unless told otherwise."""
-    usual = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "untold": 0}
+    usual = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "unknown": 0}
     trained = {"gigatransfers": 32.0, "lanes": 16}
     return {
         "index": index,

@@ -22,7 +22,7 @@ PCIE_5 = 16 * ROWS.rate("pcie", "PCIe 5").bytes_per_second  # type: ignore[union
 def gpu(index: int, *, nvlink: bool = True, name: str = "NVIDIA H200") -> dict[str, JSON]:
     """As run.json has it: 18 NVLinks to a switch, or none, and PCIe 5 x16."""
     trained = {"gigatransfers": 32.0, "lanes": 16}
-    links = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "untold": 0} if nvlink else None
+    links = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "unknown": 0} if nvlink else None
     return {
         "index": index,
         "name": name,

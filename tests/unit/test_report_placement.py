@@ -78,7 +78,7 @@ def gpu(index: int, nics: list[str], by: str | None) -> dict[str, JSON]:
 
 def test_gpus_stand_with_the_cards_next_to_them_once_for_hosts_that_are_alike() -> None:
     gpus = [gpu(0, ["mlx5_0", "ib0"], "PCI switch"), gpu(1, [], None)]
-    shown = tables(Machine(hosts=HOSTS, facts={"pci": {"gpus": gpus, "nics": [], "untold": []}}))
+    shown = tables(Machine(hosts=HOSTS, facts={"pci": {"gpus": gpus, "nics": [], "unknown": []}}))
     assert cells(shown["GPUs and the network cards next to them"]) == [
         ("0", "Fast 9000", "0000:00:00.0", "0", "mlx5_0, ib0", "PCI switch", "n1, n2"),
         ("1", "Fast 9000", "0000:01:00.0", "–", "–", "–", "n1, n2"),

@@ -308,3 +308,12 @@ def test_the_run_of_schema_7_has_what_schema_7_is_for() -> None:
     assert (workload.pp, workload.micro_batches, workload.wait_ns) == (2, 4, 2_000_000)
     assert all(row.check.state == "verified" for row in steps.values())
     assert {row.step for row in stored.measurements if row.case.op == "all_reduce"} == {None}
+
+
+def test_facts_of_schema_7_have_the_names_of_schema_8() -> None:
+    raw = msgspec.json.decode((OLD.with_name("schema-7") / store.RUN_FILE).read_bytes())
+    (old,), (facts,) = raw["environments"].values(), store.read(OLD.with_name("schema-7")).run.environments.values()
+    assert facts["pci"]["unknown"] == old["pci"]["untold"]
+    assert facts["memory_modules"]["unknown"] == old["memory_modules"]["untold"]
+    assert facts["memory_modules"]["source"] == old["memory_modules"]["told_by"]
+    assert not {"untold", "told_by"} & {*facts["pci"], *facts["memory_modules"]}

@@ -81,7 +81,7 @@ def flagged(judgement: Judgement) -> list[int]:
 
 
 def said(judgement: Judgement) -> str:
-    return " ".join(finding.text for finding in judgement.findings if finding.code == "late-rank")
+    return " ".join(finding.text for finding in judgement.findings if finding.code == "straggler")
 
 
 def only(judgement: Judgement) -> GroupLateness:

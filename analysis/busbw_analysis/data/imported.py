@@ -301,7 +301,7 @@ def _add_gpus(machines: _Machines, places: Sequence[Place], hosts: Sequence[str]
             continue
         placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x")) is not None
         address = gpu.bus_id if placed else f"rank {rank}"  # virtual machines may report only zeros
-        known = {"index": number, "name": gpu.name, "address": address, "told_by": tool}
+        known = {"index": number, "name": gpu.name, "address": address, "source": tool}
         machines[host].setdefault("pci", {}).setdefault("gpus", []).append(known)
         machines[host].setdefault("ranks", []).append({"rank": rank, "local_rank": number, "gpu": number})
         added += 1

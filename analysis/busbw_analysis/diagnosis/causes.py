@@ -177,7 +177,7 @@ _RULES: Final = (
     _Rule("no-end", lambda judgement: _again(judgement, "measure the rest")),
     _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
-        "late-rank",
+        "straggler",
         "check the host of that rank: load, clock frequency, core binding",
         lambda _, verdict: verdict.op in SYNCHRONISING,
     ),

@@ -24,7 +24,7 @@ _ReasonOf = Callable[[CaseSummary], str | None]
 
 _ORDER: Final = (
     *("wrong-data", "failed", "no-end", "interrupted"),
-    *("store", "not-checked", "taken-twice", "late-rank", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *("store", "not-checked", "taken-twice", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
@@ -44,7 +44,7 @@ class Finding:
     """A warning about the numbers of a run.
 
     severity: ``bad``, ``caution`` or ``note``.
-    code: a stable word (``oversubscribed``, ``failed``, ``late-rank`` …).
+    code: a stable word (``oversubscribed``, ``failed``, ``straggler`` …).
     text: whole sentences with the numbers that support them.
     """
 
@@ -85,7 +85,7 @@ def findings_on(
         ("note", "resumed", resumptions(dataset)),
         ("caution", "store", (f"{notice}." for notice in dataset.notices)),
         ("caution", "oversubscribed", _oversubscribed(dataset)),
-        ("caution", "late-rank", _late(lateness, summaries)),
+        ("caution", "straggler", _late(lateness, summaries)),
         ("caution", "launches-differ", _launches(measured)),
         ("caution", "drift", _drifting(measured)),
         ("note", "clock-error", _clocks(measured)),

@@ -35,7 +35,8 @@ def as_table(table: list[Row]) -> str:
     cells = [{name: _cell(value) for name, value in row.items()} for row in table]
     same = [name for name in cells[0] if len(table) > 1 and len({row[name] for row in cells}) == 1]
     widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0] if name not in same}
-    shown, room = [], _WIDTH + 2
+    shown: list[str] = []
+    room = _WIDTH + 2
     for name, width in widths.items():
         if not shown or width + 2 <= room:
             shown.append(name)

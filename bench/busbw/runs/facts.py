@@ -58,7 +58,7 @@ OF_A_JOB: Final = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "
 """Facts of a host that may change within a run, because its launches may belong to several jobs."""
 _CORES = ("physical_cores", "logical_cores", "usable_cores")
 _NIC = {**dict.fromkeys(("name", "kind", "driver"), str), "up": bool, "speed_bytes_per_second": Rate}
-_NVLINK = {**dict.fromkeys(("generation", "up", "down", "switch", "untold"), Count), "peers": dict[str, Count]}
+_NVLINK = {**dict.fromkeys(("generation", "up", "down", "switch", "unknown"), Count), "peers": dict[str, Count]}
 _DEVICE = {
     **dict.fromkeys(("name", "model", "address", "id", "closest_by"), str),
     **dict.fromkeys(("names", "closest_nics"), list[str]),
@@ -75,9 +75,9 @@ _HOST = {
     "memory": dict.fromkeys(("total_bytes", "available_bytes"), Count),
     "machines": Count,
     "nics": [_NIC],
-    "pci": {**{name: [_DEVICE] for name in ("gpus", "nics", "drives")}, "untold": list[str]},
+    "pci": {**{name: [_DEVICE] for name in ("gpus", "nics", "drives")}, "unknown": list[str]},
     "rdma": [{**_PORT, "up": bool}],
-    "memory_modules": {"kind": str, "megatransfers": Count, "channels": Count, "untold": list[str]},
+    "memory_modules": {"kind": str, "megatransfers": Count, "channels": Count, "unknown": list[str]},
     "storage": {**dict.fromkeys(("path", "type", "device", "way"), str), "tools": dict[str, str | None]},
     "nccl": {"version": str},
     "mpi": {**dict.fromkeys(("library", "threads", "device", "loop"), str), "transport": dict[str, str]},

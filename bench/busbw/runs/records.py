@@ -14,6 +14,7 @@ SCHEMA history (``upgrades.UPGRADES`` upgrades older runs one step at a time):
     a run has the traits of its ``backend``
 7 - training steps: ``workload`` of a case, ``step`` of a block; runs ``imported`` from logs, with their own kind of
     row, and ``tool_op`` of a case
+8 - in the facts of a host, ``untold`` renamed to ``unknown`` and ``told_by`` to ``source``
 """
 
 import math
@@ -30,7 +31,7 @@ from busbw.ops.storage import Access
 from busbw.ops.training import Workload, workload_in_words
 from busbw.units import format_size
 
-SCHEMA = 7
+SCHEMA = 8
 
 JSON: TypeAlias = Any
 """A value as json.loads returns it. msgspec has no recursive aliases, so readers check the type."""

@@ -124,6 +124,20 @@ def _lifted(run: JSON, of_case: Upgrade, of_sweep: Upgrade) -> JSON:
     return lifted
 
 
+_FACT_NAMES = {"untold": "unknown", "told_by": "source"}
+
+
+def _renamed_facts(facts: JSON) -> JSON:
+    """Facts of hosts with the names of schema 8, at any depth."""
+    if isinstance(facts, dict):
+        return {_FACT_NAMES.get(name, name): _renamed_facts(value) for name, value in facts.items()}
+    return [_renamed_facts(value) for value in facts] if isinstance(facts, list) else facts
+
+
+def _run_with_renamed_facts(run: JSON) -> JSON:
+    return {**run, "environments": _renamed_facts(run["environments"])} if "environments" in run else run
+
+
 UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
     1: (_as_it_is, _as_it_is),
     2: (_as_it_is, _as_it_is),  # so far Python made all calls, the default of loop
@@ -131,6 +145,7 @@ UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
     4: (lambda run: _lifted(run, _typed_case, _renamed_skew), _typed_case),
     5: (_renamed_run, _pre_enqueued_case),
     6: (_as_it_is, _as_it_is),
+    7: (_run_with_renamed_facts, _as_it_is),
 }
 """Schema n → upgrades of its run.json, and of the case of a row, to n + 1."""
 

@@ -99,7 +99,7 @@ def _names(device: Mapping[str, JSON]) -> str:
 
 def from_log(device: Mapping[str, JSON]) -> bool:
     """Whether only the name of a device is known, from a tool's log: its links are then those of its kind."""
-    return device.get("told_by") is not None
+    return device.get("source") is not None
 
 
 def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
@@ -188,7 +188,7 @@ def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int 
     nvlink = gpu.get("nvlink")
     if nvlink is None:
         return None
-    if peers is None or nvlink.get("untold"):
+    if peers is None or nvlink.get("unknown"):
         return int(nvlink.get("up") or 0)
     reached = nvlink.get("peers") or {}
     return int(nvlink.get("switch") or 0) + sum(int(reached.get(peer) or 0) for peer in peers)
@@ -365,7 +365,7 @@ def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Ca
 
 def _unknown(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     for source in ("pci", "memory_modules"):
-        yield from fact(facts, f"{source}.untold") or ()
+        yield from fact(facts, f"{source}.unknown") or ()
     gpus = [gpu for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
     devices = [*gpus, *_listed(facts, "nics"), *_listed(facts, "drives")]
     if silent := [str(one.get("address")) for one in devices if one.get("link") is None]:

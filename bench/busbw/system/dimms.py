@@ -40,19 +40,19 @@ def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
     modules: number of modules
     kind, megatransfers: such as ``DDR5``, and the running speed in MT/s
     channels: channels with a module, over all sockets
-    told_by: source of the facts
-    untold: sentences about what could not be read, and why
+    source: source of the facts
+    unknown: sentences about what could not be read, and why
     """
-    untold: list[str] = []
+    unknown: list[str] = []
     try:
         modules = list(_from_table((sysfs / _TABLE).read_bytes()))
-        told_by = "SMBIOS"
+        source = "SMBIOS"
     except PermissionError:
-        modules, told_by = [], None
-        untold.append("memory speed: only root may read the firmware's table")
+        modules, source = [], None
+        unknown.append("memory speed: only root may read the firmware's table")
     except OSError:
-        modules, told_by = [], None
-        untold.append("memory speed: the firmware provides no table of its modules")
+        modules, source = [], None
+        unknown.append("memory speed: the firmware provides no table of its modules")
     channels = len({module.channel for module in modules}) if all(module.channel for module in modules) else 0
     listed = sorted((sysfs / "devices/system/edac/mc").glob("mc*/dimm*"))
     if listed and not channels:
@@ -60,20 +60,20 @@ def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
         numbers = [(one.parent.name, _EDAC_CHANNEL.search(place)) for one, place in zip(listed, places, strict=True)]
         if all(number for _, number in numbers):
             channels = len({(controller, number[1]) for controller, number in numbers if number})
-            told_by = f"{told_by} and EDAC" if told_by else "EDAC"
+            source = f"{source} and EDAC" if source else "EDAC"
     if not channels:
-        untold.append("memory channels: neither the firmware nor the kernel (EDAC) reports them")
+        unknown.append("memory channels: neither the firmware nor the kernel (EDAC) reports them")
     speeds = {module.megatransfers for module in modules}
     kinds = {module.kind for module in modules} or {_edac_kind(text_of(one / "dimm_mem_type")) for one in listed}
     if len(speeds) > 1:
-        untold.append(f"memory speed: modules differ ({', '.join(sorted(map(str, speeds)))} MT/s)")
+        unknown.append(f"memory speed: modules differ ({', '.join(sorted(map(str, speeds)))} MT/s)")
     return {
         "modules": len(modules) or len(listed) or None,
         "kind": kinds.pop() if len(kinds) == 1 else None,
         "megatransfers": speeds.pop() if len(speeds) == 1 else None,
         "channels": channels or None,
-        "told_by": told_by,
-        "untold": untold,
+        "source": source,
+        "unknown": unknown,
     }
 
 

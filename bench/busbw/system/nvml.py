@@ -96,11 +96,11 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
     up, down: number of links
     switch: active links that end at a switch
     peers: address of another GPU → active links to it
-    untold: active links with an unknown other end
+    unknown: active links with an unknown other end
     """
     ends: Counter[str] = Counter()
     generations: set[int] = set()
-    down = switched = untold = 0
+    down = switched = unknown = 0
     for link in range(getattr(library, "NVML_NVLINK_MAX_LINKS", _MOST_LINKS)):
         try:
             up = bool(library.nvmlDeviceGetNvLinkState(handle, link))
@@ -117,8 +117,8 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
             else:
                 ends[_as_the_kernel(library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)] += 1
         except (library.NVMLError, AttributeError):
-            untold += 1
-    up_links = switched + untold + ends.total()
+            unknown += 1
+    up_links = switched + unknown + ends.total()
     if not up_links + down:
         return None
     return {
@@ -127,7 +127,7 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
         "down": down,
         "switch": switched,
         "peers": dict(sorted(ends.items())),
-        "untold": untold,
+        "unknown": unknown,
     }
 
 

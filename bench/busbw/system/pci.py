@@ -1,7 +1,7 @@
 """PCI devices: addresses, NUMA nodes and links of GPUs, NICs and NVMe drives, and the closest NICs of each GPU.
 
 All facts come from sysfs; NVML, if installed, adds numbers and names of GPUs. Facts that the kernel does not report are
-None or listed in ``untold``: virtual machines often show a flat bus, whatever the hardware is.
+None or listed in ``unknown``: virtual machines often show a flat bus, whatever the hardware is.
 """
 
 import re
@@ -62,9 +62,9 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dic
     gpus = _gpus(sysfs)
     nics, elsewhere = _named(sysfs, ("class/infiniband", "class/net"))
     drives, remote = _named(sysfs, ("class/nvme",))
-    untold = [f"{name} is not on PCI, so its location is unknown" for name in (*elsewhere, *remote)]
+    unknown = [f"{name} is not on PCI, so its location is unknown" for name in (*elsewhere, *remote)]
     missing = sorted(set(known) - {place.address for place in gpus})
-    untold += [f"NVML reports a GPU at {address} that sysfs does not show" for address in missing]
+    unknown += [f"NVML reports a GPU at {address} that sysfs does not show" for address in missing]
     return {
         "gpus": [
             {
@@ -81,7 +81,7 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dic
             {"names": list(names), "model": text_of(sysfs / "class/nvme" / names[0] / "model"), **place.facts()}
             for place, names in drives
         ],
-        "untold": untold,
+        "unknown": unknown,
     }
 
 
