@@ -129,7 +129,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
         for case, reason in refused.items()
     )
     assert {row.check.state for row in run.measurements} == {"verified"}
-    assert "skipped: Gloo averages" in finished.err
+    assert "skipped: Gloo's avg" in finished.err
 
 
 @pytest.mark.slow

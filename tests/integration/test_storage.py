@@ -212,7 +212,7 @@ def test_a_small_file_system_is_found_too_small(commands: Commands) -> None:
     assert finished.code == 1, finished.told
     run = commands.read()
     assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {(op, 8 << 20) for op in _ALL.split(",")}
-    assert all("has 24 MiB free and 32 MiB are needed" in row.error for row in run.failed)
+    assert all("has 24 MiB free, but 32 MiB" in row.error for row in run.failed)
     (facts,) = [one["storage"] for one in run.run.environments.values()]
     assert (facts["type"], facts["way"]) == ("tmpfs", "memory")
 
