@@ -160,6 +160,12 @@ def test_nothing_in_common_is_no_comparison() -> None:
         compared(run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 128)]))
 
 
+def test_settings_that_differ_in_every_case_are_named_with_both_values() -> None:
+    one, two = run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 64, cache="flushed")])
+    with pytest.raises(UsageError, match=r"cache is warm in A and flushed in B$"):
+        compared(one, two)
+
+
 def test_sizes_that_no_launch_has_together_are_bands_of_their_own() -> None:
     cases = [case("all_reduce", size) for size in (64, 128)]
     run = run_of(1, cases)
@@ -493,7 +499,7 @@ def test_the_statistic_that_is_printed_is_named_in_table_and_json() -> None:
         found = compared(run_of(1, cases, world), run_of(2, cases, world))
         document: Any = compare_tables.document(found)
         assert [band["statistic"] for band in document["bands"]] == [wanted]
-        assert ("compared by its mean" in told(found, cases=True)) == (world is half)
+        assert ("so means are compared" in told(found, cases=True)) == (world is half)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def compare(
             f"nothing can be compared, because no case has times on both sides: {why or 'there are no cases'}. Give "
             "runs of the same plan"
         )
-        raise UsageError(". ".join([nothing, *broken]))
+        raise UsageError(". ".join([nothing, *_unlike_settings(one, two), *broken]))
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
@@ -356,6 +356,16 @@ def _together(members: Sequence[_Material]) -> _Material:
 
 def _median(side: Launches) -> float:
     return float(np.median(list(side.values())))
+
+
+def _unlike_settings(one: Iterable[Case], two: Iterable[Case]) -> Iterator[str]:
+    """A clause for each setting that cases of the same op and size have with other values on the two sides."""
+    sizes = by_key(((case.op, case.size_bytes), case) for case in two)
+    alike = [(case, other) for case in one for other in sizes.get((case.op, case.size_bytes), ())]
+    for name in Case.__struct_fields__:
+        values = [(getattr(case, name), getattr(other, name)) for case, other in alike]
+        if values and all(a != b for a, b in values):
+            yield f"{name} is {values[0][0]} in A and {values[0][1]} in B"
 
 
 def _left_out(one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:

@@ -267,9 +267,10 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
             notes.setdefault(f"cannot tell: {_why(band, comparison)}", []).append(band.band)
         if band.estimate.launches != comparison.launches and not comparison.imported:
             notes.setdefault("launches of A and B: {} and {}".format(*band.estimate.launches), []).append(band.band)
-        for one in band.cases if cases and not comparison.imported else ():
+        for one in () if comparison.imported else band.cases:
             if one.statistic == "mean":
-                notes.setdefault("compared by its mean", []).append(format_size(one.case.size_bytes))
+                bimodal = "bimodal samples, so means are compared, not medians"
+                notes.setdefault(bimodal, []).append(format_size(one.case.size_bytes))
     return table(
         title,
         columns,
