@@ -32,7 +32,7 @@ ENDED_BADLY = {
 
 _PENDING_FOR_EVER = {
     "PartitionNodeLimit": "the partition has or allows fewer nodes than requested",
-    "PartitionConfig": "the partition has or allows fewer resources than requested",  # since 22.05
+    "PartitionConfig": "the partition has or allows fewer nodes than requested",  # since 22.05
     "PartitionTimeLimit": "the time limit exceeds that of the partition",
     "AssocGrpNodeLimit": "the account may not use so many nodes",
     "QOSMaxNodePerUserLimit": "the QOS does not allow so many nodes",
