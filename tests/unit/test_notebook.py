@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import busbw_analysis as ba
-from busbw.errors import StoreError, UsageError
+from busbw.errors import UsageError
 from busbw_analysis.notebook import Run
 from busbw_analysis.report.tables.show import show_rows
 
@@ -100,5 +100,5 @@ def test_what_a_notebook_shows_is_escaped_and_has_every_row(run: Run) -> None:
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         ba.load()
-    with pytest.raises(StoreError):
+    with pytest.raises(UsageError, match="not found"):
         ba.load("latest", results_dir=tmp_path)

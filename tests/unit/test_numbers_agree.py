@@ -217,7 +217,7 @@ def test_a_comparison_with_its_statistic_named(tmp_path: Path) -> None:
     means = 0
     for section in result.stdout.split("\n\n"):
         op = section.split()[1]
-        (by_mean,) = re.findall(r"compared by its mean \((.*?)\)", section.replace("\n#", ""), re.DOTALL) or [""]
+        (by_mean,) = re.findall(r"not\s+medians\s+\((.*?)\)", section.replace("\n#", ""), re.DOTALL) or [""]
         for size, *times, ratio in re.findall(
             r"^ +(\d+ \w+) +([\d.]+ \ws) +([\d.]+ \ws) +([\d.]+) ", section, re.MULTILINE
         ):

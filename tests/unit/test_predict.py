@@ -843,7 +843,7 @@ def test_the_plot_is_a_file_that_says_what_is_extrapolated(kept: tuple[Path, ...
     [
         (("--ranks", "1", "--size", "1MiB"), 2),
         (("--ranks", "8", "--size", "1MB"), 2),
-        (("--ranks", "8", "--size", "1MiB", "--from", "nowhere"), 1),
+        (("--ranks", "8", "--size", "1MiB", "--from", "nowhere"), 2),
         (("--ranks", "8", "--size", "1MiB", "--hosts", "2"), 1),
         (("--ranks", "8", "--size", "1MiB", "--plot", "scaling.jpg"), 2),
         (("--ranks", "8", "--size", "1KiB,1MiB", "--plot", "scaling.svg"), 2),
