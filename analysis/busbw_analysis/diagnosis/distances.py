@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from busbw.ops import MESSAGES, OPS
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
@@ -18,11 +17,9 @@ from busbw.runs.records import case_in_words
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import Interval, interval_of
 from busbw_analysis.data.pair_groups import pair_times
-from busbw_analysis.data.pair_numbers import PairTimes
+from busbw_analysis.data.pair_numbers import Floats, Integers, PairTimes, Truths
 from busbw_analysis.data.summary import CaseSummary
 
-Floats = npt.NDArray[np.float64]
-Truths = npt.NDArray[np.bool_]
 Steps: TypeAlias = tuple[tuple[int | None, ...], ...]
 """Distance of every rank to every rank, as in ``placement.distance``."""
 
@@ -146,10 +143,10 @@ def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]
 class _Pairs:
     """Pairs with their times. ``keys[i]`` numbers the set of launches that pair i was measured in."""
 
-    ranks: npt.NDArray[np.signedinteger]
+    ranks: Integers
     time_ns: Floats
     medians: Floats
-    keys: npt.NDArray[np.signedinteger]
+    keys: Integers
 
     @classmethod
     def of(cls, parts: Sequence[PairTimes]) -> "_Pairs":
@@ -167,9 +164,12 @@ class _Pairs:
             np.asarray([numbers[key] for key in keys]),
         )
 
-    def only(self, wanted: Truths) -> "_Pairs":
-        """The pairs that ``wanted`` selects."""
-        return _Pairs(self.ranks[wanted], self.time_ns[wanted], self.medians[wanted], self.keys[wanted])
+    def by_launch(self, wanted: Truths) -> Floats:
+        """The median over ``wanted`` pairs in every launch; empty if they were not measured in the same launches."""
+        keys, medians = self.keys[wanted], self.medians[wanted]
+        if (keys != keys[0]).any():
+            return np.empty(0)
+        return np.asarray(np.median(medians[:, ~np.isnan(medians[0])], axis=0))
 
 
 def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: int) -> Iterator[PairClass]:
@@ -188,17 +188,16 @@ def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: i
 def _class(
     name: str, pairs: _Pairs, wanted: Truths, size_bytes: int, within: Truths | None, *, part: bool = False
 ) -> PairClass:
-    groups = pairs.only(wanted)
-    mine = _by_launch(groups)
+    ranks, times, mine = pairs.ranks[wanted], pairs.time_ns[wanted], pairs.by_launch(wanted)
     ratios = np.empty(0)
-    if within is not None and len(_by_launch(pairs.only(wanted | within))):
-        ratios = mine / _by_launch(pairs.only(within))  # launch by launch: all pairs were measured in the same ones
-    time_ns = float(np.median(mine if len(mine) else groups.time_ns))
+    if within is not None and len(pairs.by_launch(wanted | within)):
+        ratios = mine / pairs.by_launch(within)  # launch by launch: all pairs were measured in the same ones
+    time_ns = float(np.median(mine if len(mine) else times))
     ends = interval_of(ratios)
-    slowest = groups.ranks[int(np.argmax(groups.time_ns))].tolist()
+    slowest = ranks[int(np.argmax(times))].tolist()
     return PairClass(
         name=name,
-        pairs=len(groups.ranks),
+        pairs=len(ranks),
         part=part,
         time_ns=time_ns,
         interval=interval_of(mine),
@@ -208,11 +207,3 @@ def _class(
         times_low=ends.low_ns,
         times_high=ends.high_ns,
     )
-
-
-def _by_launch(groups: _Pairs) -> Floats:
-    """The median over pairs in every launch; empty if the pairs were not measured in the same launches."""
-    if (groups.keys != groups.keys[0]).any():
-        return np.empty(0)
-    medians = groups.medians[:, ~np.isnan(groups.medians[0])]
-    return np.asarray(np.median(medians, axis=0))
