@@ -34,14 +34,19 @@ _OF_SAMPLES: Final = (
 )
 
 
-def case_frame(judgement: Judgement) -> pd.DataFrame:
-    """One row per case and group of ranks, in the order of the plan."""
-    peaks = {
+def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
+    """The peak of every case, by its index, and group of ranks; those without a peak are left out."""
+    return {
         (point.case, curve.series.key.ranks): curve.peak
         for curve in judgement.curves
         for point in curve.series.points
         if isinstance(curve.peak, Peak)
     }
+
+
+def case_frame(judgement: Judgement) -> pd.DataFrame:
+    """One row per case and group of ranks, in the order of the plan."""
+    peaks = peaks_of(judgement)
     return pd.DataFrame(
         [
             _row(judgement, summary, group, None if group is None else peaks.get((summary.index, group.ranks)))
