@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.choices import MPICH, OPEN_MPI, Call, Choice, Library, choose, library_in, library_of
+from busbw_analysis.models.choices import MPICH, OPEN_MPI, Calls, Choice, Library, library_in, library_of
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.library_algorithms import formula_of
 from busbw_analysis.models.select import model_of, predict
@@ -21,13 +21,13 @@ CH4 = Library("MPICH", (5, 0, 2), "ch4:ucx ofi")
 
 
 def called(library: Library, op: str, ranks: int, size: int, hosts: int = 1) -> str:
-    found = choose(library, Call(op, ranks, hosts, size, "float32"))
+    found = Calls(library, "float32").choice(op, ranks, hosts, size)
     assert isinstance(found, Choice), found
     return found.name
 
 
 def why(library: Library, op: str, ranks: int, size: int, hosts: int = 1, mode: str = "isolated") -> str:
-    found = choose(library, Call(op, ranks, hosts, size, "float32", mode))
+    found = Calls(library, "float32", mode).choice(op, ranks, hosts, size)
     assert isinstance(found, Unavailable), found
     return found.reason
 
@@ -202,7 +202,7 @@ def test_the_bounds_of_every_line_ascend_and_so_do_the_ranks() -> None:
 def test_every_call_has_an_algorithm_with_a_formula_or_a_reason(
     library: Library, op: str, ranks: int, size: int
 ) -> None:
-    found = choose(library, Call(op, ranks, 1, size, "float32"))
+    found = Calls(library, "float32").choice(op, ranks, 1, size)
     if isinstance(found, Unavailable):
         assert found.reason
         return
@@ -225,14 +225,14 @@ def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
         assert row.rounds(16, 1, 1) == 8
         assert row.sent(16, 1, 1) == pytest.approx(2 * 15 / 16)
     assert formula_of("MPICH", "broadcast", "scatter_recursive_doubling_allgather", 6) is None
-    chosen = choose(TUNED, Call("all_reduce", 200, 1, 64 * KIB, "float32"))
+    chosen = Calls(TUNED, "float32").choice("all_reduce", 200, 1, 64 * KIB)
     assert isinstance(chosen, Choice)  # nonoverlapping
-    reduced, sent = (choose(TUNED, Call(op, 200, 1, 64 * KIB, "float32")) for op in ("reduce", "broadcast"))
+    reduced, sent = (Calls(TUNED, "float32").choice(op, 200, 1, 64 * KIB) for op in ("reduce", "broadcast"))
     assert isinstance(reduced, Choice)
     assert isinstance(sent, Choice)
     assert (reduced.row.algorithm, sent.row.algorithm) == ("binomial-tree", "4-nomial-tree-at-once")
     assert chosen.row.rounds(200, 1, 1) == reduced.row.rounds(200, 1, 1) + sent.row.rounds(200, 1, 1) == 8 + 4
-    block = choose(TUNED, Call("reduce_scatter", 2, 1, MIB, "float32"))
+    block = Calls(TUNED, "float32").choice("reduce_scatter", 2, 1, MIB)
     assert isinstance(block, Choice)
     assert block.name == "basic_linear"
     assert block.row.algorithm == "reduce, then scatter"
@@ -249,7 +249,7 @@ def test_a_butterfly_of_a_power_of_two_is_recursive_halving(ranks: int) -> None:
     folded = formula_of("Open MPI", "reduce_scatter", "butterfly", 3 * ranks)
     assert folded is not None
     assert folded.rounds(3 * ranks, 1, 1) > ranks.bit_length() + 2
-    chosen = choose(TUNED, Call("reduce_scatter", 4, 1, 32 * KIB, "float32"))
+    chosen = Calls(TUNED, "float32").choice("reduce_scatter", 4, 1, 32 * KIB)
     assert isinstance(chosen, Choice)
     assert (chosen.name, chosen.row.rounds(4, 1, 1), chosen.row.sent(4, 1, 1)) == ("butterfly", 2, 0.75)
 
@@ -315,7 +315,7 @@ def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:
     for library, op, ranks, size in product(
         (TUNED, CH4), OPEN_MPI, range(2, 65), (64, KIB, 16 * KIB, 256 * KIB, MIB, 16 * MIB)
     ):
-        found = choose(library, Call(op, ranks, 1, size, "float32"))
+        found = Calls(library, "float32").choice(op, ranks, 1, size)
         asked += 1
         if isinstance(found, Unavailable):
             without[found.reason.split(" of ")[0]] += 1

@@ -159,23 +159,6 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """The arguments of a selection: op, ranks, hosts, S, data type and mode."""
-
-    op: str
-    ranks: int
-    hosts: int
-    size_bytes: int
-    dtype: str | None = None
-    mode: str = "isolated"
-
-    @property
-    def elements(self) -> int:
-        """Number of elements of S."""
-        return self.size_bytes // CASE_DTYPE_BYTES[self.dtype or "uint8"]
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """The algorithm that a library selects for a call.
 
@@ -198,10 +181,8 @@ class Calls:
     mode: str = "isolated"
 
     def choice(self, op: str, ranks: int, hosts: int, size_bytes: float) -> Choice | Unavailable:
-        """The algorithm of the library for one call, or why it is unknown."""
-        if isinstance(self.library, Unavailable):
-            return self.library
-        return choose(self.library, Call(op, ranks, hosts, int(size_bytes), self.dtype, self.mode))
+        """The algorithm that the library runs by default for one call, or why it is unknown."""
+        return _choice(self, op, ranks, hosts, int(size_bytes))
 
 
 def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]] | None:
@@ -251,34 +232,35 @@ _OVERRIDE: Final = re.compile(
 
 
 @lru_cache(maxsize=1 << 14)  # a fit asks for the same few hundred calls repeatedly
-def choose(library: Library, call: Call) -> Choice | Unavailable:
-    """The algorithm that ``library`` runs by default for ``call``, or why it is unknown."""
-    refused = next(_refusals(library, call), None)
+def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> Choice | Unavailable:
+    library = calls.library
+    if isinstance(library, Unavailable):
+        return library
+    refused = next(_refusals(library, calls.mode, op, ranks, hosts, size_bytes), None)
     if refused is not None:
         return Unavailable(*refused)
-    rule = _RULES[library.name].get(call.op)
+    rule = _RULES[library.name].get(op)
     if rule is None:
-        return Unavailable("op-not-in-table", f"the table of {library.called} for {call.op} is unknown")
-    name = rule(call.ranks, call.size_bytes, call.elements)
-    row = _cost(library, call, name)
+        return Unavailable("op-not-in-table", f"the table of {library.called} for {op} is unknown")
+    name = rule(ranks, size_bytes, size_bytes // CASE_DTYPE_BYTES[calls.dtype or "uint8"])
+    parts = _TWO_CALLS.get((library.name, op, name))
+    if parts is None:
+        row = formula_of(library.name, op, name, ranks)
+    else:
+        row = _of_two_calls(op, *(calls.choice(part, ranks, hosts, size_bytes) for part in parts))
     if row is None:
         return Unavailable(
             "formula-not-known",
-            f"{library.called} selects {name} for {call.op} of {call.size_bytes} B on {call.ranks} ranks, which has no "
-            "known formula",
+            f"{library.called} selects {name} for {op} of {size_bytes} B on {ranks} ranks, which has no known formula",
         )
     named = f"{row.algorithm} ({name} of {library.called})"
     return Choice(name, row, replace(row, algorithm=named, source=f"{library.source}; {row.source}"))
 
 
-def _cost(library: Library, call: Call, name: str) -> CostModel | None:
-    parts = _TWO_CALLS.get((library.name, call.op, name))
-    if parts is None:
-        return formula_of(library.name, call.op, name, call.ranks)
-    first, second = (choose(library, replace(call, op=op)) for op in parts)
+def _of_two_calls(op: str, first: Choice | Unavailable, second: Choice | Unavailable) -> CostModel | None:
     if isinstance(first, Unavailable) or isinstance(second, Unavailable):
         return None
-    return one_after_another(call.op, first.row, second.row, f"{parts[0]}, then {parts[1]}")
+    return one_after_another(op, first.row, second.row, f"{first.row.op}, then {second.row.op}")
 
 
 _TWO_CALLS: Final = {
@@ -288,10 +270,12 @@ _TWO_CALLS: Final = {
 """Algorithms that consist of two successive collectives, each selected separately."""
 
 
-def _refusals(library: Library, call: Call) -> Iterator[tuple[str, str]]:
+def _refusals(
+    library: Library, mode: str, op: str, ranks: int, hosts: int, size_bytes: int
+) -> Iterator[tuple[str, str]]:
     """Code and text of every reason why the selection is unknown."""
-    called, two_levels = library.called, 1 < call.hosts < call.ranks
-    if call.mode == "persistent":
+    called, two_levels = library.called, 1 < hosts < ranks
+    if mode == "persistent":
         yield (
             "persistent-not-known",
             f"{called} uses another table for persistent collectives, which is unknown here",
@@ -310,19 +294,19 @@ def _refusals(library: Library, call: Call) -> Iterator[tuple[str, str]]:
     device = library.device or "device unknown"
     if library.version[0] != 5 or not device.startswith("ch4"):
         yield "version-not-known", f"the table of {called} ({device}) is unknown; that of MPICH 5 on ch4 is known"
-    if call.op not in _IN_SHARED_MEMORY or call.hosts == call.ranks:
+    if op not in _IN_SHARED_MEMORY or hosts == ranks:
         return
     if two_levels:
-        yield "two-levels-not-known", f"on several hosts {called} runs {call.op} in two levels, whose cost is unknown"
+        yield "two-levels-not-known", f"on several hosts {called} runs {op} in two levels, whose cost is unknown"
     # A long broadcast to 8 ranks or more uses the general table even within a host.
-    long = LONG if is_power(call.ranks) else SHORT_BROADCAST
-    past = call.op == "broadcast" and call.ranks >= MANY and call.size_bytes >= long
-    if library.shared and call.op not in library.by_messages and not past:
+    long = LONG if is_power(ranks) else SHORT_BROADCAST
+    past = op == "broadcast" and ranks >= MANY and size_bytes >= long
+    if library.shared and op not in library.by_messages and not past:
         yield (
             "shared-memory",
             (
-                f"{called} runs {call.op} within a host in shared memory (release and gather), without messages; "
-                f"set {_INTRA_NODE.format(_IN_SHARED_MEMORY[call.op])}=mpir to use messages"
+                f"{called} runs {op} within a host in shared memory (release and gather), without messages; "
+                f"set {_INTRA_NODE.format(_IN_SHARED_MEMORY[op])}=mpir to use messages"
             ),
         )
 
