@@ -11,18 +11,17 @@ import click
 from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.runs.records import JSON
-from busbw.units import format_rate, parse_rate, parse_size
+from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_plan as planning
-from busbw_analysis.cli.training_machines import gpu_found, gpu_row, rates_given
+from busbw_analysis.cli.training_machines import gpu_memory_of, gpu_row, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.tables import training as tables
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.gpus import memory_of_gpu
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
 from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer, per_parameter, what_fits
 from busbw_analysis.training.memory import memory as memory_of
@@ -184,7 +183,7 @@ def memory(
     size of a checkpoint.
     """
     found = memory_of(step, optimizer, kernels)
-    room, what = _room(gpu, gpu_memory, run, results_dir)
+    room, what = gpu_memory_of(gpu, gpu_memory, run, results_dir)
     fits = None if room is None else found.total <= room
     other = None if fits is not False or room is None else what_fits(step, room, optimizer, kernels)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
@@ -201,16 +200,6 @@ def memory(
         "checkpoint_bytes": saved,
     }
     planning.print_answer(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
-
-
-def _room(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> tuple[float | None, str]:
-    """Memory of the GPU in bytes (None if unknown), and a description of the GPU."""
-    if gpu_memory is not None:
-        return float(parse_size(gpu_memory)), gpu or "the GPU"
-    if gpu is not None:
-        return memory_of_gpu(gpu_row(gpu)), gpu
-    found = gpu_found(run, results_dir)
-    return (None, "") if found is None else (memory_of_gpu(found[0]), found[1])
 
 
 @training.command()

@@ -5,6 +5,7 @@ from pathlib import Path
 from busbw.errors import AnalysisError, UsageError, refuse_unknown
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.nvml import gpus_by_address
+from busbw.units import parse_size
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
@@ -23,21 +24,28 @@ def gpu_row(name: str) -> Gpu:
     return found
 
 
-def gpu_found(run: str | None, results_dir: Path) -> tuple[Gpu, str] | None:
-    """The GPU of a run, or without a run that of this machine, and where it was found; None if this machine has none.
+def gpu_memory_of(
+    gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path
+) -> tuple[float | None, str]:
+    """Memory in bytes of the given GPU, else that of a run, else that of this machine (None if it has none), and a
+    description of the GPU.
 
     Raises UsageError for a run without a known GPU.
     """
+    if gpu_memory is not None:
+        return float(parse_size(gpu_memory)), gpu or "the GPU"
+    if gpu is not None:
+        return memory_of_gpu(gpu_row(gpu)), gpu
     if run is None:
         # If NVML lists several kinds, take the one with the least memory.
         rows = catalogue()
-        here = [row for gpu in gpus_by_address().values() if (row := rows.gpu(gpu.name)) is not None]
+        here = [row for one in gpus_by_address().values() if (row := rows.gpu(one.name)) is not None]
         row = min(here, key=memory_of_gpu, default=None)
-        return None if row is None else (row, f"{row.name}, found here")
+        return (None, "") if row is None else (memory_of_gpu(row), f"{row.name}, found here")
     row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
     if row is None:
         raise UsageError(f"{run} has no GPU that busbw peaks lists; give --gpu or --gpu-memory", code="gpu")
-    return row, f"{row.name}, from the run"
+    return memory_of_gpu(row), f"{row.name}, from the run"
 
 
 def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: int, per_node: int) -> Rates | None:
