@@ -10,7 +10,7 @@ from schedule_svg import draw as drawing
 
 from busbw.errors import AnalysisError
 from busbw.escape import echo
-from busbw_analysis.models.library_algorithms import library_row
+from busbw_analysis.models.library_algorithms import LIBRARY_ROWS
 
 _RANKS, _HOSTS = 4, 2
 """What the documentation shows; the hosts of those algorithms alone that take several."""
@@ -50,7 +50,7 @@ def draw(*, algorithm: str | None, ranks: int, hosts: int | None, into: Path | N
         text = drawing(op, name, ranks, on)
     except AnalysisError as error:  # no data was read: what cannot be drawn is what was asked for
         raise click.UsageError(str(error)) from error
-    formula = library_row(op, name)
+    formula = LIBRARY_ROWS.get((op, name))
     if formula is not None and not formula.possible(ranks, on, 1):
         message = (
             f"there is no {op} by {name} of {ranks} ranks on {on} hosts; it is one of a single host: leave out --hosts"

@@ -37,7 +37,7 @@ from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
-from busbw_analysis.models.textbook import textbook
+from busbw_analysis.models.textbook import ROWS
 from busbw_analysis.predict import joint_fits_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Section, Table
@@ -359,7 +359,7 @@ class TestRaces:
     def test_what_all_ranks_of_a_host_share_moves_s_star(self) -> None:
         """At S* both models, which know of R, take the same time; a ring moves less in all."""
         host = 2e9
-        rows = [textbook("all_reduce", name) for name in ("ring", "recursive-doubling")]
+        rows = [ROWS.get(("all_reduce", name)) for name in ("ring", "recursive-doubling")]
         assert rows[0] is not None
         assert rows[1] is not None
         found = Parameters(ALPHA, BETA, host, "").crossover_bytes(rows[0], rows[1], RANKS, 1)

@@ -14,7 +14,7 @@ from library_schedules import (
 )
 from schedule_counts import Contribution, cost, execute
 
-from busbw_analysis.models.library_algorithms import OF_LIBRARIES, formula_of, library_row
+from busbw_analysis.models.library_algorithms import LIBRARY_ROWS, OF_LIBRARIES, formula_of
 from busbw_analysis.models.textbook import TEXTBOOK
 
 ROOT = 0
@@ -67,8 +67,7 @@ def meaning(op: str, ranks: int, blocks: int) -> tuple[tuple[Contribution, ...],
 
 @pytest.mark.parametrize(("op", "name"), NAMES)
 def test_what_a_library_runs_is_what_its_row_says(op: str, name: str) -> None:
-    row = library_row(op, name)
-    assert row is not None
+    row = LIBRARY_ROWS[op, name]
     tried = 0
     for ranks in RANKS[1:]:
         if not row.possible(ranks, 1, 1):
@@ -120,6 +119,5 @@ def test_in_a_barrier_by_rank_0_nobody_goes_before_the_last_has_come() -> None:
 
 @pytest.mark.parametrize(("op", "name"), [("broadcast", "linear"), ("reduce", "linear"), ("barrier", "linear-at-once")])
 def test_messages_that_are_under_way_at_once_are_counted(op: str, name: str) -> None:
-    row = library_row(op, name)
-    assert row is not None
+    row = LIBRARY_ROWS[op, name]
     assert [row.at_once(ranks, 1, 1) for ranks in (2, 8, 64)] == [1, 7, 63]

@@ -127,7 +127,7 @@ SHAPES = [(ranks, hosts) for ranks in RANKS for hosts in range(2, ranks + 1) if 
 
 @pytest.mark.parametrize(("op", "name"), LEVELS)
 def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: str, name: str) -> None:
-    row = textbook.textbook(op, name)
+    row = textbook.ROWS.get((op, name))
     assert row is not None
     for ranks, hosts in SHAPES:
         on_host = ranks // hosts
@@ -140,14 +140,14 @@ def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: s
 
 @pytest.mark.parametrize(("op", "name"), LEVELS)
 def test_rounds_are_mixed_where_a_row_says_that_levels_overlap_and_nowhere_else(op: str, name: str) -> None:
-    row = textbook.textbook(op, name)
+    row = textbook.ROWS.get((op, name))
     assert row is not None
     kinds = [{one.source // 4 == one.to // 4 for one in messages} for messages in ALGORITHMS[op][name].on(12, 3).rounds]
     assert all(len(kind) == 1 for kind in kinds) == (not row.overlapped)
 
 
 def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
-    row = textbook.textbook("all_reduce", "ring")
+    row = textbook.ROWS.get(("all_reduce", "ring"))
     assert row is not None
     for ranks, hosts in SHAPES:
         counted = by_level(ALGORITHMS["all_reduce"]["ring"].on(ranks, hosts), ranks // hosts)
@@ -156,7 +156,7 @@ def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
 
 
 def test_of_an_all_reduce_by_sharp_the_rings_of_the_hosts_stay_inside() -> None:
-    row = textbook.textbook("all_reduce", "sharp")
+    row = textbook.ROWS.get(("all_reduce", "sharp"))
     assert row is not None
     for ranks, hosts in SHAPES:
         schedule = SWITCHED["all_reduce"]["sharp"](ranks, ranks // hosts)
@@ -222,14 +222,14 @@ def test_there_is_a_row_for_every_switch_and_for_nothing_else() -> None:
 @pytest.mark.parametrize(("ranks", "ceiling"), [(2, 0.667), (3, 1.0), (4, 1.2), (8, 1.556)])
 def test_busbw_by_nvls_comes_to_more_than_the_link_carries(ranks: int, ceiling: float) -> None:
     # Of B, 2(n−1)/(n+1): published for NVLink SHARP in pull request 239 of NVIDIA/nccl-tests.
-    row = textbook.textbook("all_reduce", "nvls")
+    row = textbook.ROWS.get(("all_reduce", "nvls"))
     assert row is not None
     assert 2 * (ranks - 1) / ranks / row.sent(ranks, 1, 1) == pytest.approx(ceiling, abs=5e-4)
 
 
 @pytest.mark.parametrize(("op", "ranks"), [("all_gather", 4), ("all_gather", 8), ("reduce_scatter", 8)])
 def test_nvls_saves_no_bytes_where_each_result_has_to_come_once(op: str, ranks: int) -> None:
-    row, ring = textbook.textbook(op, "nvls"), textbook.textbook(op, "ring")
+    row, ring = textbook.ROWS.get((op, "nvls")), textbook.ROWS.get((op, "ring"))
     assert row is not None
     assert ring is not None
     assert row.sent(ranks, 1, 1) == ring.sent(ranks, 1, 1)
@@ -313,7 +313,7 @@ class TestCrossover:
     ALPHA, BETA = 20e-6, 1 / 10e9
 
     def crossing(self, one: str, other: str, ranks: int) -> float | None:
-        rows = [textbook.textbook("all_reduce", name) for name in (one, other)]
+        rows = [textbook.ROWS.get(("all_reduce", name)) for name in (one, other)]
         assert rows[0] is not None
         assert rows[1] is not None
         return Parameters(self.ALPHA, self.BETA, None, "").crossover_bytes(rows[0], rows[1], ranks, 1)
@@ -345,7 +345,7 @@ class TestCrossover:
         assert self.crossing("ring", "binomial-tree", 2) is None
 
     def test_sums_move_it(self) -> None:
-        ring, tree = textbook.textbook("all_reduce", "ring"), textbook.textbook("all_reduce", "binomial-tree")
+        ring, tree = textbook.ROWS.get(("all_reduce", "ring")), textbook.ROWS.get(("all_reduce", "binomial-tree"))
         assert ring is not None
         assert tree is not None
         found = Parameters(self.ALPHA, self.BETA, None, "", 1 / 5e9).crossover_bytes(ring, tree, 8, 1)

@@ -34,7 +34,7 @@ from busbw_analysis.models.networks import (
     Whole,
 )
 from busbw_analysis.models.simulate import Costs, Simulation, Traffic, fair_rates, formula_seconds, simulate
-from busbw_analysis.models.textbook import TEXTBOOK, textbook
+from busbw_analysis.models.textbook import ROWS, TEXTBOOK
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -163,7 +163,7 @@ class TestAgainstTheFormulas:
     def test_two_levels_have_an_alpha_and_a_beta_each(self, op: str, name: str, shape: tuple[int, int]) -> None:
         hosts, each = shape
         ranks, traffic = hosts * each, traffic_of(op, name, hosts * each, hosts)
-        row = textbook(op, name)
+        row = ROWS.get((op, name))
         assert row is not None
         twice = 2 if op == "all_reduce" else 1
         # Written out: 5 µs and 1 ns/B between hosts, 1 µs and 0.2 ns/B inside. One card for all carries each rank's.
@@ -177,7 +177,7 @@ class TestAgainstTheFormulas:
 
     @pytest.mark.parametrize(("inner", "nic"), [("9GB/s", "1GB/s"), ("1GB/s", "1GB/s"), ("1GB/s", "9GB/s")])
     def test_several_rings_wait_for_their_cards_or_for_what_is_inside(self, inner: str, nic: str) -> None:
-        row, traffic = textbook("all_reduce", "multi-ring"), traffic_of("all_reduce", "multi-ring", 16, 4)
+        row, traffic = ROWS.get(("all_reduce", "multi-ring")), traffic_of("all_reduce", "multi-ring", 16, 4)
         assert row is not None
         whole = 30 / 16 * MIB
         for kind, cards in (("rail", 4), ("two-level", 1)):
@@ -217,7 +217,7 @@ class TestAgainstTheFormulas:
     @staticmethod
     def of_rings(each: int, kind: str, card: float, delays: tuple[float, float]) -> float:
         """Simulated over formula: a card has ``card`` times the rate of a port for what it carries of each rank."""
-        row, traffic = textbook("all_reduce", "multi-ring"), traffic_of("all_reduce", "multi-ring", 2 * each, 2)
+        row, traffic = ROWS.get(("all_reduce", "multi-ring")), traffic_of("all_reduce", "multi-ring", 2 * each, 2)
         assert row is not None
         place, per_round = Placement(2 * each, each), MIB / (2 * each)
         between, inside = (delay * per_round / 1e9 for delay in delays)
@@ -228,7 +228,7 @@ class TestAgainstTheFormulas:
 
     @pytest.mark.parametrize("name", ["hierarchical", "multi-ring"])
     def test_ranks_that_are_dealt_out_have_no_inside(self, name: str) -> None:
-        row, traffic = textbook("all_reduce", name), traffic_of("all_reduce", name, 16, 4)
+        row, traffic = ROWS.get(("all_reduce", name)), traffic_of("all_reduce", name, 16, 4)
         assert row is not None
         for kind in ("two-level", "rail"):
             network = read_network(f"{kind}:nic=1GB/s,inner=9GB/s,delay=5us", Placement(16, 4, "cyclic"))
@@ -237,7 +237,7 @@ class TestAgainstTheFormulas:
 
     def test_on_a_shared_host_its_memory_is_the_roof_of_a_ring(self) -> None:
         traffic = traffic_of("all_reduce", "ring", 8)
-        row = textbook("all_reduce", "ring")
+        row = ROWS.get(("all_reduce", "ring"))
         assert row is not None
         for memory in (2e9, 5e9, 20e9):
             network = SharedHost(Placement(8, 8), rate=1e9, memory=memory, delay=1e-6)

@@ -20,7 +20,7 @@ from busbw_analysis.cli.options import (
 from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
-from busbw_analysis.models.textbook import SWITCHED, textbook
+from busbw_analysis.models.textbook import ROWS, SWITCHED
 from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
 from busbw_analysis.report.to_terminal import render
 
@@ -124,7 +124,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
                 f"all sizes and algorithms up to {name} have {messages} messages: at most {MOST_MESSAGES} are allowed"
             )
             raise UsageError(message)
-        formula = textbook(op, name)
+        formula = ROWS.get((op, name))
         for size in wanted:
             done = flows.simulate(traffic, size, changed, costs, free_running=free_running)
             predicted = None if formula is None else flows.formula_seconds(formula, traffic, size, network, costs)

@@ -200,12 +200,8 @@ OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
 """Their names differ from those of the textbook rows for the same op."""
 
 
-_ROWS: Final = ROWS | {(row.op, row.algorithm): row for row in OF_LIBRARIES}
-
-
-def library_row(op: str, algorithm: str) -> CostModel | None:
-    """The row of an algorithm of the libraries or of the textbook; None for an unknown one."""
-    return _ROWS.get((op, algorithm))
+LIBRARY_ROWS: Final = ROWS | {(row.op, row.algorithm): row for row in OF_LIBRARIES}
+"""The rows of the libraries and of the textbook, by operation and algorithm."""
 
 
 _MPICH: Final = "MPICH"
@@ -215,7 +211,7 @@ _OPEN_MPI: Final = "Open MPI"
 def formula_of(library: str, op: str, name: str, ranks: int) -> CostModel | None:
     """The cost model of the algorithm ``name`` of ``library`` on ``ranks`` ranks; None if no formula is known."""
     found = _BY_NAME.get((library, op), {}).get(name, name.replace("_", "-"))
-    row = library_row(op, found if isinstance(found, str) else found(ranks))
+    row = LIBRARY_ROWS.get((op, found if isinstance(found, str) else found(ranks)))
     return row if row is not None and row.possible(ranks, 1, 0) else None
 
 

@@ -15,7 +15,7 @@ from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.families import MPI
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.library_algorithms import OF_LIBRARIES
-from busbw_analysis.models.textbook import LIMITS, rows_of, textbook
+from busbw_analysis.models.textbook import LIMITS, ROWS, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def model_of(key: SeriesKey, size_bytes: int, library: Library | Unavailable | N
     depends on the size and the ``library``.
     """
     if key.algorithm is not None:
-        row = textbook(key.op, key.algorithm)
+        row = ROWS.get((key.op, key.algorithm))
         return row or Unavailable("algorithm-not-known", f"this version does not know {key.algorithm}")
     by_table = key.cost_models == MPI and key.op not in MESSAGES and key.op not in UNMODELLED
     if by_table and library is not None:

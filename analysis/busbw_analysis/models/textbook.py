@@ -524,8 +524,3 @@ def rows_of(op: str, family: str | None = None) -> tuple[CostModel, ...]:
     """
     every = (*TEXTBOOK, *SWITCHED) if family in {None, NCCL} else TEXTBOOK
     return tuple(row for row in every if row.op == op)
-
-
-def textbook(op: str, algorithm: str) -> CostModel | None:
-    """The row of an algorithm, over send/recv or not; None for an unknown one."""
-    return ROWS.get((op, algorithm))
