@@ -214,6 +214,11 @@ def _in_one_of(value: float, units: Sequence[tuple[str, float]]) -> str:
     return f"{f'{float(text):.0f}' if 'e+' in text else text} {name}"
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: "1 case", "2 cases"."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def significant(value: float, decimals: int, width: int) -> str:
     """``value`` with at least three significant digits, and with ``decimals`` decimals if they fit into ``width``."""
     needed = max(0, 2 - math.floor(math.log10(value))) if value > 0 else decimals

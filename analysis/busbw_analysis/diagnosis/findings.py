@@ -9,7 +9,7 @@ from busbw.runs.placement import taken_twice
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
-from busbw.units import format_size, format_time
+from busbw.units import counted, format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseState, Dataset
 from busbw_analysis.data.pair_groups import PairGroups, of_groups
@@ -17,7 +17,7 @@ from busbw_analysis.data.resumed import ended_in_words, resumptions
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
-from busbw_analysis.diagnosis.stragglers import GroupLateness, counted, in_words
+from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
 
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
