@@ -281,6 +281,7 @@ _OPEN = "Open MPI v5.0.11, package: Open MPI"
         ("mpirun", _MPICH, r"\(MPICH Version: 5\.0\.2\)\. Start the ranks with that library's mpiexec"),
         ("srun", _MPICH, r"\(MPICH Version: 5\.0\.2\); start the ranks with srun --mpi=pmi2$"),
         ("srun", _OPEN, r"\(Open MPI v5\.0\.11\); start the ranks with srun --mpi=pmix$"),
+        ("srun", "Intel(R) MPI Library 2021.14", r"; start the ranks with srun --mpi=pmi2$"),
         ("srun", "MVAPICH 4.1", r"with the srun --mpi type that it was built for \(see srun --mpi=list\)$"),
     ],
 )

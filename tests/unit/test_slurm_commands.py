@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw import __version__
+from busbw.backends.mpi.probe import SRUN_MPI
 from busbw.cli.main import main
 from busbw.errors import LaunchError
 from busbw.launch.launchers import LAUNCHERS
@@ -493,5 +494,5 @@ def test_nothing_to_list_is_said() -> None:
 
 
 def test_every_launcher_that_starts_from_mpiexec_has_a_flag_for_srun() -> None:
-    assert set(job_plan.MPI_OF) == set(FLAVOURS)
+    assert set(SRUN_MPI) == set(FLAVOURS)
     assert "srun" in LAUNCHERS

@@ -8,7 +8,6 @@ from busbw.cli import listing
 from busbw.cli.listing import Row
 from busbw.errors import ClockError
 from busbw.escape import plain_text
-from busbw.launch.launcher_env import too_few
 from busbw.launch.launchers import LAUNCHERS
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.system import environment
@@ -87,11 +86,11 @@ def _findings(facts: Row) -> list[str]:
         )
     if environment.load_average() > cores / 2:
         found.append(f"this machine is busy: load average {environment.load_average():.1f} on {cores} cores")
-    if too_few(LAUNCHERS["srun"].variables, os.environ):
-        found.append(
-            "this Slurm step has only one task, so busbw starts local ranks (launcher local); use srun --ntasks 2 or "
-            "more to measure the ranks of the step"
-        )
+    found += [
+        row.too_few
+        for row in LAUNCHERS.values()
+        if row.too_few is not None and any(variables.too_few(os.environ) for variables in row.variables)
+    ]
     if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
         found.append(
             "no physical network interface is up: only runs on this host are possible, with memory copy as their peak"

@@ -85,8 +85,7 @@ def report_interruption() -> Iterator[None]:
         if broken.folder is None:
             raise
         folder = plain_text(shlex.quote(str(broken.folder)))
-        # Inside a Slurm step, the output is read on the submitting node, where busbw run would start other ranks.
-        command = "submit" if launcher_here(os.environ).name == "srun" else "run"
+        command = launcher_here(os.environ).resumes
         echo(
             f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
         )
@@ -125,7 +124,7 @@ def asked_plan(
     if alone or ops is None:
         return wanted, []
     launcher, ranks = launcher_here(os.environ), launch.ranks_of(wanted, os.environ)
-    one_host = launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+    one_host = launcher.local or launcher.rank_info(os.environ).local_size == ranks
     judged = [op for sweep in wanted.sweep for op in sweep.ops]
     added = baseline(judged, backend_named(wanted.backend), ranks, one_host=one_host)
     completed = msgspec.structs.replace(wanted, sweep=(*wanted.sweep, *added))
@@ -156,7 +155,7 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
     # With several hosts, it is unknown before the launch which ranks write files on this host.
-    here = launcher_here(os.environ).name == "local"
+    here = launcher_here(os.environ).local
     way = run_session.way_here(wanted, ranks) if here else "direct"
     with plan.told_as_options():
         if here:

@@ -64,11 +64,11 @@ def run_selftest(
     Raises UsageError below another launcher, because the comparison needs new launches, and BusbwError when a run
     fails.
     """
-    launcher = launcher_here(os.environ).name
-    if launcher != "local":
+    launcher = launcher_here(os.environ)
+    if not launcher.local:
         raise UsageError(
-            f"the self-test starts its own ranks, several times, on one host; run it outside of {launcher}, or in a "
-            "Slurm step of one task (srun --ntasks=1 busbw selftest)"
+            f"the self-test starts its own ranks, several times, on one host; run it outside of {launcher.name}, or "
+            "in a Slurm step of one task (srun --ntasks=1 busbw selftest)"
         )
     row = backend_named(backend)
     if ranks is None:

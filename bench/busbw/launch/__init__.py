@@ -34,7 +34,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     # torch warns on every rank about addresses without a name and closed connections, which helps nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     launcher = launcher_here(os.environ)
-    if launcher.rendezvous is None:
+    if launcher.rendezvous is None:  # launcher.local, which mypy does not follow
         yield settings
         return
     with told_as_options():
@@ -42,7 +42,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     info = launcher.rank_info(os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
     shutdown.note_from_now()
-    attached = Attachment(info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
+    attached = Attachment(launcher, info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
     status = 1
     try:
         yield dataclasses.replace(settings, attached=attached)
@@ -90,12 +90,12 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
     with told_as_options():
-        if launcher.rendezvous is None:
+        if launcher.local:
             refuse_crowd(ranks)
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
-        refuse_impossible(plan, ranks, on_one_host=launcher.rendezvous is None)
-    if launcher.rendezvous is None:
+        refuse_impossible(plan, ranks, on_one_host=launcher.local)
+    if launcher.local:
         from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
 
         return run_local(plan, usable, settings)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from busbw.errors import LaunchError
 from busbw.system import environment
@@ -33,10 +33,14 @@ class LauncherVariables:
 
     def found(self, variables: Mapping[str, str]) -> bool:
         """Whether all required variables are set, for enough ranks."""
-        names = (self.rank, self.size, self.local_rank, *self.others)
-        if not all(name in variables for name in names):
-            return False
-        return self.least == 1 or env_int(variables, self.size) >= self.least
+        return self._are_set(variables) and not self.too_few(variables)
+
+    def too_few(self, variables: Mapping[str, str]) -> bool:
+        """Whether all required variables are set, but for fewer than ``least`` ranks."""
+        return self.least > 1 and self._are_set(variables) and env_int(variables, self.size) < self.least
+
+    def _are_set(self, variables: Mapping[str, str]) -> bool:
+        return all(name in variables for name in (self.rank, self.size, self.local_rank, *self.others))
 
 
 OF_MPIRUN = (
@@ -93,11 +97,6 @@ def refuse_unknown_world(variables: Mapping[str, str]) -> None:
                     "all measure; use torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
                     f"MASTER_ADDR and MASTER_PORT for each; if this is the only process, unset {name}"
                 )
-
-
-def too_few(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> bool:
-    """Whether ``variables`` match one of ``known`` except that there are fewer than its ``least`` ranks."""
-    return any(replace(one, least=1).found(variables) and not one.found(variables) for one in known)
 
 
 def found_in(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables | None:

@@ -20,6 +20,9 @@ class LauncherRow:
     ``rendezvous``: makes the rendezvous from rank, environment and timeout in seconds (None: busbw starts the ranks).
     ``signals``: how it ends its ranks.
     ``starts``: the kinds of backends (``started_by``) whose ranks it can start.
+    ``next_launches``: what starts the other launches of a run (None: nothing, so a new run has one launch).
+    ``resumes``: the command of busbw that resumes an interrupted run.
+    ``too_few``: finding if its variables are set for fewer ranks than it needs (``LauncherVariables.least``).
     """
 
     name: str
@@ -28,6 +31,14 @@ class LauncherRow:
     rendezvous: Callable[[RankInfo, Mapping[str, str], float], Rendezvous] | None = None
     signals: SignalPolicy = field(default_factory=SignalPolicy)
     starts: tuple[str, ...] = ("anybody", "mpiexec")
+    next_launches: str | None = None
+    resumes: str = "run"
+    too_few: str | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether busbw itself starts the ranks, on this host."""
+        return self.rendezvous is None
 
     def found(self, environ: Mapping[str, str]) -> bool:
         """Whether this process is one of its ranks, or can start them."""
@@ -96,6 +107,11 @@ LAUNCHERS: dict[str, LauncherRow] = {
                 },
                 cleans_up=True,
             ),
+            next_launches="busbw launches or busbw submit --resume",
+            # The output of a step is read on the submitting node, where busbw run would start other ranks.
+            resumes="submit",
+            too_few="this Slurm step has only one task, so busbw starts local ranks (launcher local); use srun "
+            "--ntasks 2 or more to measure the ranks of the step",
         ),
         # The last row applies if no other does.
         LauncherRow(

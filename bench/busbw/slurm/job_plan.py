@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.backends import backend_named
-from busbw.backends.mpi.probe import vendor_of_library
+from busbw.backends.mpi.probe import SRUN_MPI, vendor_of_library
 from busbw.errors import LaunchError, UsageError
 from busbw.ops import limits
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.plan import Plan
 from busbw.runs.records import Run
 from busbw.slurm.script import Setting
-
-MPI_OF = {"MPICH": "pmi2", "Intel MPI": "pmi2", "Open MPI": "pmix"}
-"""Vendor of the MPI library, as mpi4py names it → value of ``srun --mpi`` with which its ranks find each other."""
-
 
 _COUNT = re.compile("[1-9][0-9]{0,8}")
 
@@ -202,11 +198,11 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
         raise LaunchError(
             f"{error}; if the nodes have an MPI library, give --mpi pmi2 (MPICH, Intel MPI) or --mpi pmix (Open MPI)"
         ) from error
-    if vendor not in MPI_OF:
+    if vendor not in SRUN_MPI:
         raise LaunchError(
             f"the srun --mpi value for {vendor} is unknown; give --mpi (srun --mpi=list shows the choices)"
         )
-    return MPI_OF[vendor]
+    return SRUN_MPI[vendor]
 
 
 def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:

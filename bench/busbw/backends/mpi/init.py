@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from busbw.backends.mpi.info import THREADS, library, short_name
 from busbw.backends.mpi.native import MPI, function
+from busbw.backends.mpi.probe import SRUN_MPI
 from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.side_channel import first_line, serve_store
 from busbw.errors import LaunchError
@@ -58,12 +59,9 @@ def finalize() -> None:
         MPI.Finalize()
 
 
-_FLAGS = {"MPICH": "pmi2", "Intel(R) MPI": "pmi2", "Open MPI": "pmix"}
-"""Prefix of the library's version → value of srun's ``--mpi`` for the usual builds of that library."""
-
-
 def _flag_of(version: str) -> str:
-    wanted = next((flag for name, flag in _FLAGS.items() if version.startswith(name)), None)
+    name = version.replace("(R)", "")  # Intel(R) MPI Library
+    wanted = next((flag for vendor, flag in SRUN_MPI.items() if name.startswith(vendor)), None)
     return f"srun --mpi={wanted}" if wanted else "the srun --mpi type that it was built for (see srun --mpi=list)"
 
 
