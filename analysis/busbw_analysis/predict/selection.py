@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.runs import store
-from busbw.runs.facts import fact
+from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and_cores
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset, Difference, differences, pool
@@ -92,7 +92,7 @@ class MeasuredCurves:
 
     def oversubscribed(self, ranks: int, hosts: int) -> bool:
         """Whether CPU ranks would have to share cores."""
-        return self.device == "cpu" and self.cores is not None and -(-ranks // hosts) > self.cores
+        return self.device == "cpu" and self.cores is not None and oversubscribed(ranks, self.cores, hosts)
 
     def calls(self, ranks: int, hosts: int) -> Calls | None:
         """How the MPI library is called on ``ranks`` ranks and ``hosts`` hosts; None for another backend.
@@ -186,9 +186,7 @@ def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Di
 
 def _shares_cores(stored: store.StoredRun) -> bool:
     """Whether some host has more ranks than usable cores."""
-    hosts, environments = stored.run.hosts, stored.run.environments
-    cores = {host: fact(environments.get(host, {}), "cpu.usable_cores") for host in hosts}
-    return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
+    return bool(oversubscribed_hosts(stored.run.hosts, stored.run.environments))
 
 
 def measured_curves(
@@ -317,13 +315,8 @@ def _formatted(value: object) -> str:
 
 def _cores(datasets: Iterable[Dataset]) -> int | None:
     """The fewest usable cores of any host; None if unknown for all hosts."""
-    found = [
-        cores
-        for dataset in datasets
-        for host in set(dataset.hosts)
-        if isinstance(cores := fact(dataset.environment(host), "cpu.usable_cores"), int)
-    ]
-    return min(found, default=None)
+    hosts = (ranks_and_cores(dataset.hosts, dataset.largest.environments) for dataset in datasets)
+    return min((cores for one in hosts for _, cores in one.values()), default=None)
 
 
 def joint_fits_of(datasets: Sequence[Dataset]) -> tuple[OneRegime, ...]:

@@ -19,6 +19,7 @@ from busbw.runs.cases import expand
 from busbw.runs.causes import failed
 from busbw.runs.compress import pack, unpack
 from busbw.runs.lock import RunLock
+from busbw.runs.placement import oversubscribed
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
 from busbw.runs.records import EndStatus, Failed
@@ -124,7 +125,7 @@ def place_here(ranks: int) -> Place:
     facts = environment.host_facts()
     host, cores = str(facts["host"]), environment.cores_of_launcher()
     return Place(
-        oversubscribed=ranks > cores,
+        oversubscribed=oversubscribed(ranks, cores),
         comparable=True,
         cores=max(1, cores // ranks),
         numa_nodes=environment.common_numa_nodes([facts]),

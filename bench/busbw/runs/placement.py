@@ -158,11 +158,16 @@ def _ranks_with(shared: Sequence[tuple[Hashable, list[int]]], noun: str) -> str:
     return f"{named} and so on" if len(shared) > _MOST_NAMED else named
 
 
+def oversubscribed(ranks: int, cores: int, hosts: int = 1) -> bool:
+    """Whether ``ranks`` ranks, evenly on ``hosts`` hosts with ``cores`` usable cores each, have to share cores."""
+    return -(-ranks // hosts) > cores
+
+
 def oversubscribed_hosts(
     hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]
 ) -> dict[str, tuple[int, int]]:
     """Hosts with more ranks than usable cores, as (ranks, cores)."""
-    return {host: found for host, found in ranks_and_cores(hosts, environments).items() if found[0] > found[1]}
+    return {host: found for host, found in ranks_and_cores(hosts, environments).items() if oversubscribed(*found)}
 
 
 def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> dict[str, tuple[int, int]]:

@@ -14,6 +14,7 @@ from busbw.backends.mpi.probe import SRUN_MPI
 from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.side_channel import first_line, serve_store
 from busbw.errors import LaunchError
+from busbw.runs.placement import oversubscribed
 from busbw.system.environment import cores_of_launcher
 
 _LONGEST_NAME = 256
@@ -109,7 +110,7 @@ def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
     is needed: only then does MPICH yield the core while it waits. ``asked``, the value of mpi4py's own variable,
     overrides both. Raises LaunchError for an unknown level.
     """
-    level = asked or ("multiple" if local_ranks > cores else "funneled")
+    level = asked or ("multiple" if oversubscribed(local_ranks, cores) else "funneled")
     if level not in THREADS:
         raise LaunchError(f"MPI4PY_RC_THREAD_LEVEL={level!r}: expected one of {', '.join(THREADS)}")
     return level
