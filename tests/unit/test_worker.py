@@ -1,4 +1,4 @@
-"""What a rank does with the word of a backend that it is lost or with an error of its device, and what is told of it."""
+"""What a rank does when its backend is lost or its device fails, and what is told of it."""
 
 from __future__ import annotations
 
