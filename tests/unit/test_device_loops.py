@@ -13,7 +13,7 @@ from testing.synthetic import case
 from busbw.backends.base import Operation
 from busbw.errors import BackendError
 from busbw.measure import device_loops
-from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
+from busbw.measure.device_loops import DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
 from busbw.measure.loops import Loop, Overlapped
 from busbw.ops import OPS
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
@@ -133,12 +133,12 @@ def test_a_hold_that_ended_too_soon_is_noted_and_the_next_one_is_longer() -> Non
     backend, device, operation = bound(world(1))
     hold = Hold()
     hold.ns = 1_000
-    first = take(DeviceLoop(loop_of(backend, operation, 10), device, hold), 3)
+    first = take(loop_of(backend, operation, 10), device, 3, hold)
     assert first.unheld is not None
     assert first.unheld.tolist() == [1, 1, 1]
     hold.ns = hold.wanted_ns(10)
     assert hold.ns == device_loops._LEAST_HOLD_NS + 2 * 11 * LAUNCH
-    second = take(DeviceLoop(loop_of(backend, operation, 10), device, hold), 3)
+    second = take(loop_of(backend, operation, 10), device, 3, hold)
     assert second.unheld is not None
     assert second.unheld.tolist() == [0, 0, 0]
     assert second.device_ns is not None
@@ -218,8 +218,8 @@ def overlapped(
     work = DeviceWork(device)
     assert set(work.tries_ns(backend.clock, units, 3)) == {units * UNIT}, "handing it over is not in it"
     assert operation.post is not None
-    timed = DeviceLoop(loop_of(backend, operation), device, Hold() if pre_enqueue else None)
-    samples = take_overlapped(timed, repeat(operation.post), lambda: work.do(units), 3)
+    loop, hold = loop_of(backend, operation), Hold() if pre_enqueue else None
+    samples = take_overlapped(loop, device, repeat(operation.post), lambda: work.do(units), 3, hold)
     parts = samples.overlapped
     assert parts is not None
     assert samples.device_ns is not None
@@ -365,7 +365,7 @@ def test_an_error_of_the_device_is_one_of_the_backend(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(device, "synchronise", broken)
     with pytest.raises(BackendError, match="illegal memory access"):
-        take(DeviceLoop(loop_of(backend, operation), device), 1)
+        take(loop_of(backend, operation), device, 1)
 
 
 # --- the harness itself ----------------------------------------------------------------------------------------
