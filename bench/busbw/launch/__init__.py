@@ -9,10 +9,10 @@ from pathlib import Path
 
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
-from busbw.errors import LaunchError, UsageError
+from busbw.errors import UsageError
 from busbw.launch import launcher_env
 from busbw.launch.base import Attachment, Result, Settings
-from busbw.launch.launchers import LAUNCHERS, launcher_here
+from busbw.launch.launchers import launcher_here, usable_backend
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import refuse_crowd, refuse_impossible
 from busbw.launch.signals import ShutdownHandler
@@ -62,7 +62,7 @@ def follow(settings: Settings) -> Result | None:
     """
     from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
 
-    return run_rank(settings, usable_backend)
+    return run_rank(settings)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
@@ -102,19 +102,6 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     from busbw.launch.attach import run_rank0  # noqa: PLC0415 - as above
 
     return run_rank0(plan, usable, settings)
-
-
-def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
-    """The backend of ``plan``, or ``row`` if given. Raises LaunchError when it cannot run here."""
-    row = row or backend_named(plan.backend)
-    missing = row.missing()
-    if missing is not None:
-        raise LaunchError(f"backend {row.name} cannot run here: {missing}")
-    launcher = launcher_here(os.environ)
-    if row.started_by not in launcher.starts:
-        others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
-        raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; use one of: {others}")
-    return row
 
 
 def resume(folder: Path, launches: int | None, settings: Settings, timeout_seconds: float | None = None) -> Result:

@@ -14,7 +14,7 @@ from busbw.backends.base import BackendRow, World
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
 from busbw.escape import say
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
-from busbw.launch.launchers import LauncherRow
+from busbw.launch.launchers import LauncherRow, usable_backend
 from busbw.launch.live_table import LiveTable
 from busbw.launch.observers import Listener
 from busbw.launch.rendezvous import LaunchOrder
@@ -92,11 +92,8 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
     return Result(here.folder, outcome.measured, failures, speaks=True)
 
 
-def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result | None:
-    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure.
-
-    ``row_of`` returns the backend of a plan, and raises LaunchError when it cannot run here.
-    """
+def run_rank(settings: Settings) -> Result | None:
+    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure."""
     attached = _attachment(settings)
     info, shutdown = attached.info, attached.shutdown
     order = attached.rendezvous.receive()
@@ -111,7 +108,7 @@ def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result
             time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first, because it writes the end of the run
         _leave(error, speaks=_speaks(error))
 
-    job = Job(plan, Path(order.run), order.launch, info.launcher, row_of(plan), order.remaining, shutdown.asked)
+    job = Job(plan, Path(order.run), order.launch, info.launcher, usable_backend(plan), order.remaining, shutdown.asked)
     files = files_folder(plan.files_below, job.folder.name)
 
     def abort() -> None:

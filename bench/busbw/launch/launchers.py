@@ -1,12 +1,17 @@
 """The table of launchers: how each is recognised, how its ranks rendezvous, and how it ends them."""
 
+import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from busbw.backends import backend_named
+from busbw.backends.base import BackendRow
+from busbw.errors import LaunchError
 from busbw.launch.launcher_env import OF_MPIRUN, LauncherVariables, RankInfo, env_int, found_in, rank_info
 from busbw.launch.rendezvous import Rendezvous, at_mpirun, at_srun, at_torchrun
 from busbw.launch.signals import LAST_WORDS_SECONDS, SignalPolicy
+from busbw.runs.plan import Plan
 
 _BEFORE_SLURM_KILLS_SECONDS = 20.0
 """Less than Slurm's ``KillWait``, the time from SIGTERM to SIGKILL: 30 s by default."""
@@ -125,3 +130,16 @@ LAUNCHERS: dict[str, LauncherRow] = {
 def launcher_here(environ: Mapping[str, str]) -> LauncherRow:
     """The launcher that has started this process as a rank, else ``local``."""
     return next(row for row in LAUNCHERS.values() if row.found(environ))
+
+
+def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
+    """The backend of ``plan``, or ``row`` if given. Raises LaunchError when it cannot run here."""
+    row = row or backend_named(plan.backend)
+    missing = row.missing()
+    if missing is not None:
+        raise LaunchError(f"backend {row.name} cannot run here: {missing}")
+    launcher = launcher_here(os.environ)
+    if row.started_by not in launcher.starts:
+        others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
+        raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; use one of: {others}")
+    return row
