@@ -26,7 +26,7 @@ from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.run_session import open_run
 from busbw.runs import store
-from busbw.runs.lock import RunLock
+from busbw.runs.lock import locked
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import (
     JSON,
@@ -338,27 +338,31 @@ def test_only_what_is_missing_is_measured_in_the_order_of_the_launch() -> None:
 # --- one writer ------------------------------------------------------------------------------------------------
 
 
+def lock_and_unlock(folder: Path) -> None:
+    with locked(folder):
+        pass
+
+
 def test_a_run_has_one_writer_at_a_time(tmp_path: Path) -> None:
     folder = store.create(tmp_path, "fake")
-    with RunLock(folder) as lock:
-        assert lock.sure
+    with locked(folder) as sure:
+        assert sure
         with pytest.raises(StoreError, match=f"{folder.name} is still being measured, or is being resumed"):
-            RunLock(folder)
-    RunLock(folder).close()
+            lock_and_unlock(folder)
+    lock_and_unlock(folder)
 
 
 def test_a_claim_lasts_as_long_as_a_process_of_its_holder(tmp_path: Path) -> None:
     folder = store.create(tmp_path, "fake")
-    lock = RunLock(folder)
     going_on = multiprocessing.get_context("fork").Event()
     child = multiprocessing.get_context("fork").Process(target=going_on.wait, args=(60,), daemon=True)
-    child.start()
-    lock.close()
+    with locked(folder):
+        child.start()
     with pytest.raises(StoreError, match="still being measured"):
-        RunLock(folder)
+        lock_and_unlock(folder)
     child.kill()
     child.join()
-    RunLock(folder).close()
+    lock_and_unlock(folder)
 
 
 def test_a_file_system_without_locks_is_said_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,16 +370,16 @@ def test_a_file_system_without_locks_is_said_and_not_fatal(tmp_path: Path, monke
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with RunLock(store.create(tmp_path, "fake")) as lock:
-        assert not lock.sure
+    with locked(store.create(tmp_path, "fake")) as sure:
+        assert not sure
 
 
 def test_a_folder_that_cannot_be_claimed_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_folder: Path) -> RunLock:
+    def broken(_folder: Path) -> None:
         message = "no"
         raise StoreError(message)
 
-    monkeypatch.setattr("busbw.launch.run_session.RunLock", broken)
+    monkeypatch.setattr("busbw.launch.run_session.locked", broken)
     with pytest.raises(StoreError), open_run(PLAN, Settings(tmp_path)):
         pass
     assert not list(tmp_path.glob("*/*"))

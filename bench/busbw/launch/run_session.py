@@ -1,7 +1,7 @@
 """Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.causes import failed
 from busbw.runs.compress import pack, unpack
-from busbw.runs.lock import RunLock
+from busbw.runs.lock import locked
 from busbw.runs.placement import oversubscribed
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
@@ -90,14 +90,14 @@ def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Ru
     """
     if settings.resume is None:
         _refuse_path(plan, ranks_here, _file_sizes(plan))
-        with _locked(store.create(settings.results_dir, environment.machine_name())) as folder, _cleanup(plan, folder):
+        with _new_folder(settings.results_dir) as folder, _cleanup(plan, folder):
             yield RunSession(folder, tuple((number, None) for number in range(plan.launches)))
         return
-    with RunLock(settings.resume) as lock:
+    with locked(settings.resume) as sure:
         # Read after locking, because another process may have been measuring before.
         unpack(settings.resume)
         lack = lack_of(store.read(settings.resume), plan)
-        if not lock.sure:
+        if not sure:
             say(f"this file system does not support locks: make sure that no other process resumes {settings.resume}")
         say(lack.in_words())
         cases = {case for one in lack.launches for case in lack.by_case(one)}
@@ -216,14 +216,15 @@ def _cleanup(plan: Plan, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[Path]:
-    """Lock the new ``folder``, or remove it if that fails."""
-    try:
-        lock = RunLock(folder)
-    except StoreError:
-        folder.rmdir()
-        raise
-    with lock:
+def _new_folder(results_dir: Path) -> Iterator[Path]:
+    """The locked folder of a new run; it is removed if it cannot be locked."""
+    folder = store.create(results_dir, environment.machine_name())
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder))
+        except StoreError:
+            folder.rmdir()
+            raise
         yield folder
 
 

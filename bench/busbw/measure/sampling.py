@@ -31,7 +31,7 @@ from busbw.measure.reduction import (
     timed_by,
 )
 from busbw.measure.stopping import ROWED, Budget
-from busbw.measure.sync import Synchronizer, synchronizer_for
+from busbw.measure.sync import SYNCHRONIZERS, Synchronizer
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
@@ -206,7 +206,7 @@ def sample(
     ClockError when a sample has no positive duration.
     """
     budget, device = settings.budget, bench.backend.device
-    start = synchronizer_for(case.sync, bench.backend, bench.common)
+    start = SYNCHRONIZERS[case.sync](bench.backend, bench.common)
     work = bench.work if device is None else DeviceWork(device)
     sampler = _Sampler(bench, case, part, start, settings.flush, work, Hold() if case.pre_enqueue else None)
     once = sampler.batch(1, 0)
