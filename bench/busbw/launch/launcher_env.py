@@ -9,6 +9,9 @@ from busbw.system import environment
 
 _LAST_PORT = 65535
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_RANGE = r"\d+(?:-\d+)?"
+_HOSTS = rf"(?:[^,\[\]]|\[{_RANGE}(?:,{_RANGE})*\])+"
+_HOST_LIST = re.compile(rf"(?P<first>{_HOSTS})(?:,{_HOSTS})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,19 @@ def tasks_per_node(text: str) -> tuple[int, ...]:
             raise LaunchError(f"{text!r} is not a list of tasks per node; expected, for example, 2(x3),1")
         found += [int(match[1])] * int(match[2] or 1)
     return tuple(found)
+
+
+def first_host(text: str) -> str:
+    """The first host of a list in Slurm's notation: ``gpu[01-03,7],login`` → gpu01 (man srun, SLURM_JOB_NODELIST).
+
+    Raises LaunchError if ``text`` is not such a list.
+    """
+    match = _HOST_LIST.fullmatch(text.strip())
+    if match is None:
+        raise LaunchError(
+            f"{text!r} is not a host list; expected names such as n1 or gpu[01-03,7], separated by commas"
+        )
+    return re.sub(r"\[(\d+)[^]]*\]", r"\1", match["first"])
 
 
 def env_int(variables: Mapping[str, str], name: str) -> int:
