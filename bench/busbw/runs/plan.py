@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -272,9 +271,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
 
 def suites() -> dict[str, str]:
     """Name of a shipped suite → its TOML text."""
-    folder = resources.files("busbw.runs") / "suites"
-    found = {entry.name.removesuffix(".toml"): entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
-    return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
+    return limits.shipped("busbw.runs", "suites")
 
 
 def read_suite(name: str) -> Plan:
