@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testing.synthetic import case
 
 from busbw.backends.base import Operation
-from busbw.backends.compiled_loop import row_of
+from busbw.backends.compiled_loop import Compiled, row_of
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.backends.local.kernels import LINE_BYTES
@@ -271,8 +271,7 @@ def test_what_a_kernel_cannot_do_is_refused_with_the_reason() -> None:
 
 
 def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "kernels", lambda: "llvmlite is not there")
-    monkeypatch.setattr(kernels, "missing", lambda: "llvmlite is not there")
+    monkeypatch.setattr(kernels, "kernels", lambda: Compiled(missing="llvmlite is not there"))
     assert {refused(op) for op in (*OF_ARRAYS, "memory_touch") if op != "memory_copy"} == {"llvmlite is not there"}
     assert refused("memory_copy") is None
     assert refused("memory_copy", threads=2) == "llvmlite is not there"
