@@ -304,15 +304,15 @@ def _plain(stored: store.StoredRun) -> store.StoredRun:
     return replace(stored, run=run, rows=rows, warnings=warnings)
 
 
-def pool_alike(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
+def pool_by_setup(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
     """Group ``stored_runs`` that agree in all of ``CHECKED`` and pool each group; groups keep the given order.
 
     Raises the errors of ``pool``.
     """
     sides: list[list[store.StoredRun]] = []
     for stored in stored_runs:
-        alike = (side for side in sides if all(found.unknown_in for found in differences(side[0], stored)))
-        if (side := next(alike, None)) is None:
+        matching = (side for side in sides if all(found.unknown_in for found in differences(side[0], stored)))
+        if (side := next(matching, None)) is None:
             sides.append(side := [])
         side.append(stored)
     return tuple(pool(side) for side in sides) or (pool(()),)

@@ -23,7 +23,7 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         path = folder / SAMPLES_FILE
-        with files.explained("open", path):
+        with files.store_errors("open", path):
             self._file = path.open("ab")
         self.sure = True
         try:

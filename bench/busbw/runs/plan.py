@@ -348,7 +348,7 @@ _OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "recor
 
 
 @contextmanager
-def told_as_options() -> Iterator[None]:
+def naming_options() -> Iterator[None]:
     """Replace plan keys in error messages by option names, for users who typed options."""
     try:
         yield
