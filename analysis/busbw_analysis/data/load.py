@@ -35,7 +35,7 @@ CaseState = Literal["measured", "failed", "skipped", "not reached"]
 _SHOWN_VALUE = 120
 """Maximum characters of a value in an error message."""
 
-_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "warmup_calls_cap")
+_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
 @dataclass(frozen=True, slots=True)

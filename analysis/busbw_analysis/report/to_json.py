@@ -14,7 +14,7 @@ for a run that was killed) and reason
 - ``verdicts``: as ``verdicts.Verdict``
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``peak`` or ``{"none": reason}``,
 ``alternatives``: predictions of textbook algorithms at the largest size, ``explanation`` or ``{"none": reason}``:
-``spent``: the parts of the time at every size, the formula of the lower ``bound``, the origin of γ (``sums``),
+``spent``: the parts of the time at every size, the formula of the lower ``bound``, ``gamma_origin``,
 predictions for ``others``, the ``fastest`` by size among those with one message ``at_once``, and ``in_words`` whether
 the times are normal
 - ``joint``: for every regime one set of parameters for all curves, ``not_separated``: parameters that these data do not
@@ -78,7 +78,7 @@ from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.diagnosis.timelines import call_times, rank_times
 from busbw_analysis.fitting.joint import OneRegime
 
-LAYOUT: Final = 6
+LAYOUT: Final = 7
 """Raised when a key is removed or changes its meaning; new keys do not raise it.
 
 1: ``spread`` was (p95 − p5) / time, of quantiles that were medians over launches, and large matrices listed every pair.
@@ -88,6 +88,11 @@ LAYOUT: Final = 6
 ``lateness`` ``accused`` for ``flagged``.
 5: ``answer`` was a paragraph beside a ``tone``, verdicts had a ``word``, ``joint`` had ``by_hand`` and ``rivals`` for
 ``explicit`` and ``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
+6: ``spent`` had ``messages_ns``, ``bytes_ns`` and ``sums_ns`` for ``latency_ns``, ``bandwidth_ns`` and
+``reduction_ns``, ``explanation`` had ``sums`` for ``gamma_origin``, curves and groups had ``moved_factor`` for
+``traffic_factor``, ``storage`` had ``beside`` for ``cross_check``, and timelines had ``late_ns`` for
+``waiting_for_last_ns``; codes and stop reasons had other names (``cap_time``, ``cap_samples``, ``moved-factor``,
+``taken-twice``, ``library-not-told``, ``storage-not-told``).
 """
 
 _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
@@ -270,7 +275,7 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
     times = [
-        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "late_ns")}
+        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")}
         for time in rank_times(one.timeline, one.sent)
     ]
     calls = plain(call_times(one.timeline))
