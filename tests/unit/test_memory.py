@@ -17,7 +17,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, who
+from busbw_analysis.diagnosis.memory import MemoryCurve, compared_at_largest, scaling, who
 from busbw_analysis.diagnosis.plateaus import Plateaus
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
@@ -274,7 +274,7 @@ def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> N
 
 def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
     judgement = judged(kernels("memory_copy", "stream_copy"))
-    found = beside(judgement.memory, "memory_copy", "stream_copy")
+    found = compared_at_largest(judgement.memory, "memory_copy", "stream_copy")
     assert [curve.threads for curve, _, _ in found] == [1, 2]
     assert [copied.rate / plain.rate for _, copied, plain in found] == pytest.approx([1.5, 1.5], rel=1e-3)
     text = every_text(memory_section(judgement))

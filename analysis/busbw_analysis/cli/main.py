@@ -57,7 +57,7 @@ def _table(judgement: Judgement) -> list[Block]:
     return [*show_blocks(show_rows(judgement), *about(judgement))]
 
 
-def tell(folder: Path) -> None:
+def print_run(folder: Path) -> None:
     """Print the table of the run in ``folder`` to stdout and its answer to stderr.
 
     ``busbw run`` loads this function by name and calls it last. Raises BusbwError if the run cannot be read or judged.

@@ -236,7 +236,7 @@ def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
             echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
             return
         if not quiet:
-            _analysed(result.folder, "tell")
+            _analysed(result.folder, "print_run")
     except OSError:
         echo(f"results: {folder}", err=True)
         raise
