@@ -212,7 +212,7 @@ def test_a_long_row_of_schema_8_has_the_same_columns(wide: Path, monkeypatch: py
     for name, old in names.items():
         assert f'"{name}":' in text
         text = text.replace(f'"{name}":', f'"{old}":')
-    samples.write_text(text)
+    samples.write_text(text[: text.rindex("\n", 0, -1) + 1])  # without the end, whose checksum is of other bytes
     run.write_bytes(msgspec.json.encode({**msgspec.json.decode(run.read_bytes()), "schema": 8}))
     monkeypatch.setattr(soundness, "_of_group", lambda *_: pytest.fail("a pair became a record"))
     _hold_columns(load([wide]), columns)

@@ -363,3 +363,12 @@ def test_what_an_mpi_library_did_not_report_reads_as_now() -> None:
     facts = {"host": {"mpi": {"transport": {"netmod": "not told by the library", "pml": "ucx"}}}}
     (found,) = upgrades.run_as_now({"environments": facts}, 8)["environments"].values()
     assert found["mpi"]["transport"] == {"netmod": "not reported by the library", "pml": "ucx"}
+
+
+def test_the_run_of_schema_9_has_what_schema_9_is_for() -> None:
+    stored = store.read(OLD.with_name("schema-9"))
+    assert stored.run.plan["timing"]["max_warmup_calls"] == 20
+    assert {row.stop_reason for row in stored.measurements} == {"time_limit"}
+    factors = {row.case.op: {group.traffic_factor for group in row.groups} for row in stored.measurements}
+    assert factors["reduce_scatter"] == {2.0}
+    assert factors["all_reduce"] == factors["pair_matrix"] == {1.0}
