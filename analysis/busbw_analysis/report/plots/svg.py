@@ -50,7 +50,7 @@ def inline(
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     root = ET.fromstring(stream.getvalue())  # noqa: S314 (our own drawing, written two lines above)
     _strip(root)
-    _add_tooltips(root, tips or {})
+    _tell(root, tips or {})
     _shorten_ids(root, identity)
     for element in root.iter():
         _restyle(element)
@@ -80,7 +80,7 @@ def _strip(parent: ET.Element) -> None:
             parent.remove(child)
 
 
-def _add_tooltips(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
+def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
     """Give the markers of each artist their tooltips, and move their common style to their group."""
     for group in [element for element in root.iter("g") if element.attrib.get("id") in tips]:
         markers = list(group.iter("use"))
