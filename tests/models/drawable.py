@@ -106,7 +106,7 @@ def _of_libraries(op: str) -> dict[str, Algorithm]:
 def _switched(op: str, name: str, schedule: Callable[[int, int], Schedule]) -> Algorithm:
     summary = _SUMMARIES[op, name]
     if name == "sharp":
-        return Algorithm(summary, schedule, needs="several hosts with the same number of ranks", levels=True)
+        return Algorithm(summary, schedule, needs="several hosts with equal rank counts", levels=True)
     return Algorithm(summary, lambda ranks: schedule(ranks, ranks))
 
 

@@ -179,11 +179,11 @@ def test_in_place_as_well(op: str, name: str) -> None:
         (case_of("all_reduce", "ring", 4, 8, mode="overlap"), "which have several steps"),
         (
             case_of("all_reduce", "hierarchical", 4, 8),
-            "several hosts with the same number of ranks, and all ranks in one group",
+            "several hosts with equal rank counts, and all ranks in one group",
         ),
         (
             case_of("all_reduce", "hierarchical", 5, 8, nodes=2),
-            "several hosts with the same number of ranks, and all ranks in one group",
+            "several hosts with equal rank counts, and all ranks in one group",
         ),
         (case_of("broadcast", "chain", 4, 8, root=1), "support only root 0"),
         (case_of("all_reduce", "ring", 1, 8), "need at least 2 ranks in every group"),

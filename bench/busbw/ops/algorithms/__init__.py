@@ -34,7 +34,7 @@ class Algorithm:
         return self.schedule(ranks, ranks // hosts) if self.levels else self.schedule(ranks)
 
 
-_in_levels = partial(Algorithm, needs="several hosts with the same number of ranks", levels=True)
+_in_levels = partial(Algorithm, needs="several hosts with equal rank counts", levels=True)
 _of_powers_of_two = partial(Algorithm, fit=is_power_of_two, needs="a power-of-two number of ranks")
 _of_even_ranks = partial(Algorithm, fit=lambda ranks: ranks % 2 == 0, needs="an even number of ranks")
 
