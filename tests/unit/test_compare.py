@@ -391,7 +391,7 @@ def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
 def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> None:
     document: dict[str, Any] = json.loads(busbw(three[0], three[2], "--json", "--within", "0.1").stdout)
     (band,) = document["bands"]
-    assert (document["within"], document["correction"], document["words"]) == (0.1, "Holm", {"slower": 1})
+    assert (document["within"], document["correction"], document["verdicts"]) == (0.1, "Holm", {"slower": 1})
     assert (band["verdict"], band["launches"], band["sizes"]) == ("slower", [8, 8], [64, 128])
     assert band["low"] < band["ratio"] < band["high"]
     assert [one["size_bytes"] for one in band["cases"]] == [64, 128]

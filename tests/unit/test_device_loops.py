@@ -72,7 +72,7 @@ def test_a_call_on_its_own_is_timed_by_the_host_with_launch_and_wait_and_the_dev
     (group,) = measured(world(), one_case()).groups
     assert group.timed_by == "host"
     assert only(group.slowest_ns) == LAUNCH + CALL + WAIT
-    assert only(group.beside_ns) == LAUNCH + CALL, "a stream that has nothing to do waits for the launch"
+    assert only(group.other_clock_ns) == LAUNCH + CALL, "a stream that has nothing to do waits for the launch"
 
 
 def test_holding_the_stream_leaves_the_launch_out() -> None:
@@ -81,7 +81,7 @@ def test_holding_the_stream_leaves_the_launch_out() -> None:
     assert only(group.slowest_ns) == CALL
     assert group.missed == ()
     hold = device_loops._LEAST_HOLD_NS + 2 * (LAUNCH + LAUNCH)  # twice what handing over the hold and the call took
-    assert only(group.beside_ns) == LAUNCH + hold + CALL + WAIT
+    assert only(group.other_clock_ns) == LAUNCH + hold + CALL + WAIT
 
 
 @pytest.mark.parametrize("call_ns", [CALL, LAUNCH // 4])
@@ -96,7 +96,7 @@ def test_a_row_of_held_calls_lasts_as_long_as_its_calls_however_short_they_are(c
 def test_a_row_that_is_not_held_has_its_first_launch_in_it_or_all_where_launching_takes_longer() -> None:
     long = measured(world(), one_case("pipelined"))
     assert only(long.groups[0].slowest_ns) == LAUNCH + long.calls * CALL
-    assert only(long.groups[0].beside_ns) == LAUNCH + long.calls * CALL + WAIT
+    assert only(long.groups[0].other_clock_ns) == LAUNCH + long.calls * CALL + WAIT
     short = measured(world(call_ns=1_000), one_case("pipelined"))
     assert only(short.groups[0].slowest_ns) == short.calls * LAUNCH + 1_000
 

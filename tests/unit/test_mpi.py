@@ -287,9 +287,9 @@ _OPEN = "Open MPI v5.0.11, package: Open MPI"
 )
 def test_another_world_than_the_promised_one_is_refused(launcher: str, version: str, advice: str) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
-    backend.refuse_another_world((2, 4), (2, 4), launcher, version)
+    backend.refuse_mismatched_world((2, 4), (2, 4), launcher, version)
     with pytest.raises(LaunchError, match=rf"{launcher} reports rank 2 of 4, but MPI reports rank 0 of 1: .*{advice}"):
-        backend.refuse_another_world((2, 4), (0, 1), launcher, version)
+        backend.refuse_mismatched_world((2, 4), (0, 1), launcher, version)
 
 
 def test_a_process_manager_that_the_library_was_built_without_is_refused_before_it_ends_the_process() -> None:

@@ -161,7 +161,7 @@ def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
         ("all_reduce", 1, "no-wire"),
         ("barrier", 4, "no-wire"),
         ("memory_copy", 4, "memory-not-known"),
-        ("storage_read", 4, "storage-not-told"),
+        ("storage_read", 4, "storage-not-recorded"),
         ("matmul", 4, "see-roofline"),
     ],
 )
@@ -364,7 +364,7 @@ PORT: dict[str, JSON] = {
     ("variables", "transport", "rate"),
     [
         ({}, None, 50e9),
-        ({}, {"pml": "ucx", "UCX_TLS": "not told by the library"}, 50e9),
+        ({}, {"pml": "ucx", "UCX_TLS": "not reported by the library"}, 50e9),
         ({"UCX_TLS": "rc_x,sm,self"}, None, 50e9),
         ({"UCX_TLS": "^cuda_ipc"}, {"netmod": "ucx", "UCX_TLS": "^cuda_ipc"}, 50e9),
         ({"UCX_NET_DEVICES": "mlx5_0:1"}, None, 50e9),
@@ -381,7 +381,7 @@ PORT: dict[str, JSON] = {
         ({"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}, 1e9),
         ({"I_MPI_OFI_PROVIDER": "tcp;ofi_rxm"}, {"fabrics": "shm:ofi", "provider": "tcp;ofi_rxm"}, 1e9),
         ({}, {"netmod": "tcp"}, 1e9),
-        ({}, {"netmod": "not told by the library", "MPIR_CVAR_NEMESIS_NETMOD": "tcp"}, 1e9),
+        ({}, {"netmod": "not reported by the library", "MPIR_CVAR_NEMESIS_NETMOD": "tcp"}, 1e9),
     ],
 )
 def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
@@ -396,7 +396,7 @@ def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
 
 def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() -> None:
     two: list[JSON] = [one for one in INTERFACES if one["name"] in {"eth0", "ens1"}]
-    told: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not told by the library"}}
+    told: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not reported by the library"}}
     named = {"MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": "ens1"}
     found = over_network("mpi", rdma=[PORT], nics=two, mpi=told, variables=named)
     assert isinstance(found, Peak)

@@ -23,7 +23,7 @@ from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.load import pool, pool_alike
+from busbw_analysis.data.load import pool, pool_by_setup
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
@@ -358,7 +358,7 @@ def test_each_split_of_the_ranks_has_its_figure() -> None:
 
 def test_unlike_runs_stand_beside_each_other_and_like_ones_are_pooled() -> None:
     own, other = usual(1), other_backend(usual(3))
-    datasets = pool_alike((own, other, usual(2)))
+    datasets = pool_by_setup((own, other, usual(2)))
     assert [[stored.run.id for stored in one.runs] for one in datasets] == [
         ["synthetic-1", "synthetic-2"],
         ["synthetic-3"],

@@ -237,7 +237,7 @@ def test_the_json_has_it_for_every_size() -> None:
     told = curve["explanation"]
     assert [one["size_bytes"] for one in told["spent"]] == list(SIZES)
     for one in told["spent"]:
-        parts = one["messages_ns"] + one["bytes_ns"] + one["unexplained_ns"]
+        parts = one["latency_ns"] + one["bandwidth_ns"] + one["unexplained_ns"]
         assert parts == pytest.approx(one["measured_ns"])
         assert one["bound_share"] == pytest.approx(one["bound_ns"] / one["measured_ns"])
     assert told["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
@@ -269,16 +269,16 @@ def test_ratios_are_named_as_what_they_are_more_or_less() -> None:
 def test_however_wrong_a_model_is_it_can_be_drawn(ratio: float) -> None:
     svg = draw_ratios({"model": [(8, ratio), (64, 1.0)]}, "a", "title", "text")
     assert 1 < len(re.findall(r"<text", svg)) < 30
-    stack: Stack = {size: {"messages": 0.3 * ratio, "bytes": 0.7 * ratio} for size in (8, 64)}
+    stack: Stack = {size: {"latency": 0.3 * ratio, "bandwidth": 0.7 * ratio} for size in (8, 64)}
     assert "var(--series-1)" in draw_stack(stack, "a", "title", "text")
 
 
 def test_drawings_are_the_same_each_time_and_their_ids_their_own() -> None:
-    stack: Stack = {size: {"messages": 0.3, "bytes": 0.2, "unexplained": 0.5} for size in SIZES}
+    stack: Stack = {size: {"latency": 0.3, "bandwidth": 0.2, "unexplained": 0.5} for size in SIZES}
     svg = draw_stack(stack, "fig-1", "title", "text")
     assert svg == draw_stack(stack, "fig-1", "title", "text")
     assert all(name.startswith("fig-1-") for name in re.findall(r'id="([^"]+)"', svg))
-    assert "aria-hidden" in swatch("sums")
+    assert "aria-hidden" in swatch("reduction")
 
 
 def test_an_explanation_has_a_row_for_every_point() -> None:

@@ -110,9 +110,9 @@ def findings(machine: Machine) -> dict[str, list[str]]:
 
 def test_a_host_that_is_named_twice_is_a_caution() -> None:
     twice: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
-    (text,) = findings(Machine(hosts=("n1",), facts={"ranks": twice}))["taken-twice"]
+    (text,) = findings(Machine(hosts=("n1",), facts={"ranks": twice}))["shared-resources"]
     assert text.startswith("Host n1 appears twice: ranks 0,2 have local rank 0, ranks 1,3 have local rank 1;")
-    assert "taken-twice" not in findings(Machine(hosts=HOSTS))
+    assert "shared-resources" not in findings(Machine(hosts=HOSTS))
 
 
 def test_hosts_with_one_kernel_are_one_machine() -> None:

@@ -62,7 +62,7 @@ def _seen(group: GroupSamples, come: Floats, alone: Floats, *, entries: bool) ->
         group,
         slowest_ns=_whole(durations.max(axis=0)),
         fastest_ns=_whole(durations.min(axis=0)),
-        late_rank=tuple(int(place) for place in durations.argmin(axis=0)),
+        fastest_rank=tuple(int(place) for place in durations.argmin(axis=0)),
         last_rank=tuple(int(place) for place in come.argmax(axis=0)),
         arrival_skew_ns=_whole(come.max(axis=0) - come.min(axis=0)),
         per_rank=tuple(
@@ -255,8 +255,8 @@ def swapped_late_ranks(run: StoredRun, last: int | None) -> StoredRun:
             groups = [
                 msgspec.structs.replace(
                     group,
-                    late_rank=(3,) * len(group.late_rank),
-                    last_rank=None if last is None else (last,) * len(group.late_rank),
+                    fastest_rank=(3,) * len(group.fastest_rank),
+                    last_rank=None if last is None else (last,) * len(group.fastest_rank),
                     per_rank=tuple(msgspec.structs.replace(one, entries_ns=None) for one in group.per_rank),
                 )
                 for group in row.groups

@@ -49,7 +49,7 @@ def test_what_is_hidden_of_a_call_is_what_the_rank_computes_beside_it() -> None:
 
 def test_nobody_is_last_where_ranks_call_in_several_groups() -> None:
     apart = (msgspec.structs.replace(SENT[0], group=1),)
-    assert [one.late_ns for one in rank_times((EARLY, LATE), apart)] == [None, None]
+    assert [one.waiting_for_last_ns for one in rank_times((EARLY, LATE), apart)] == [None, None]
 
 
 @given(SPANS, st.integers(1, 20))

@@ -66,7 +66,7 @@ class GroupSummary:
     algbw, busbw, bus_factor: None for an op without them, such as busbw if nothing crosses a wire
     wire_bytes: bytes that all ranks together must send per call with the best algorithm
     launch_medians_ns, launch_means_ns, launch_keys: one entry per launch, in order; a key is run and launch
-    moved_factor: how many times ``wire_bytes`` the backend is known to move
+    traffic_factor: how many times ``wire_bytes`` the backend is known to move
     fastest_ns: ``time_ns`` of the fastest rank; for a synchronising op, the cost without arrival skew
     p5_ns, p95_ns: medians over launches of these quantiles
     spread: (p95 − p5) / 2 over the median of a launch; median over launches
@@ -99,7 +99,7 @@ class GroupSummary:
     launch_medians_ns: tuple[float, ...]
     launch_means_ns: tuple[float, ...]
     launch_keys: tuple[tuple[int, int], ...]
-    moved_factor: float = 1.0
+    traffic_factor: float = 1.0
     fastest_ns: float | None = None
     p5_ns: float | None = None
     p95_ns: float | None = None
@@ -204,7 +204,7 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
         bus_factor=samples.bus_factor,
         wire_bytes=samples.wire_bytes,
-        moved_factor=samples.moved_factor,
+        traffic_factor=samples.traffic_factor,
         launch_medians_ns=medians,
         launch_means_ns=means,
         launch_keys=tuple(by_launch),

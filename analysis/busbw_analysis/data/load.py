@@ -35,7 +35,7 @@ CaseState = Literal["measured", "failed", "skipped", "not reached"]
 _SHOWN_VALUE = 120
 """Maximum characters of a value in an error message."""
 
-_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "warmup_calls_cap")
+_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,15 +304,15 @@ def _plain(stored: store.StoredRun) -> store.StoredRun:
     return replace(stored, run=run, rows=rows, warnings=warnings)
 
 
-def pool_alike(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
+def pool_by_setup(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
     """Group ``stored_runs`` that agree in all of ``CHECKED`` and pool each group; groups keep the given order.
 
     Raises the errors of ``pool``.
     """
     sides: list[list[store.StoredRun]] = []
     for stored in stored_runs:
-        alike = (side for side in sides if all(found.unknown_in for found in differences(side[0], stored)))
-        if (side := next(alike, None)) is None:
+        matching = (side for side in sides if all(found.unknown_in for found in differences(side[0], stored)))
+        if (side := next(matching, None)) is None:
             sides.append(side := [])
         side.append(stored)
     return tuple(pool(side) for side in sides) or (pool(()),)

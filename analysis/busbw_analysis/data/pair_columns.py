@@ -46,18 +46,18 @@ class PairColumns(PairPart):
         def known(column: Integers) -> tuple[int, ...] | None:
             return tuple(column[samples].tolist()) if len(column) else None
 
-        bus_factor, wire_bytes, moved_factor = self.factors[pair].tolist()
+        bus_factor, wire_bytes, traffic_factor = self.factors[pair].tolist()
         ranks = self.ranks[pair]
         members = zip(ranks.tolist(), self.quantiles[pair].tolist(), strict=True)
         return GroupSamples(
             ranks=tuple(ranks.tolist()),
             bus_factor=None if math.isnan(bus_factor) else bus_factor,
             wire_bytes=wire_bytes,
-            moved_factor=moved_factor,
+            traffic_factor=traffic_factor,
             slowest_ns=tuple(self.slowest[samples].tolist()),
             fastest_ns=tuple(self.fastest[samples].tolist()),
-            late_rank=tuple(ranks[self.late[samples]].tolist()),
-            last_rank=tuple(ranks[self.last[samples]].tolist()) if len(self.last) else None,
+            fastest_rank=tuple(ranks[self.fastest_rank[samples]].tolist()),
+            last_rank=tuple(ranks[self.last_rank[samples]].tolist()) if len(self.last_rank) else None,
             arrival_skew_ns=known(self.skew),
             exit_span_ns=known(self.span),
             per_rank=tuple(
@@ -95,7 +95,7 @@ def _columns(parts: list[PairPart]) -> PairColumns:
     chunks = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
     parts.clear()
     columns = {name: np.concatenate(chunks.pop(name)) for name in list(chunks)}
-    for name in ("last", "skew", "span"):
+    for name in ("last_rank", "skew", "span"):
         # All pairs of a block share a clock or none do; if any pair lacks the number, the column is dropped.
         if len(columns[name]) != len(columns["slowest"]):
             columns[name] = np.empty(0, dtype=np.int32)

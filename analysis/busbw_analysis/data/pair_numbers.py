@@ -76,7 +76,7 @@ class PairNumbers(PairTimes):
     slow_time_share: Floats
     drift: Truths
     clock_error_ns: Floats
-    moved_factor: Floats
+    traffic_factor: Floats
     _pair_of_entry: Integers
     _block_of_entry: Integers
     _place_of_entry: Integers
@@ -145,7 +145,7 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
         slow_over_fast=_mode_ratio(by_pair["fast_mode"], by_pair["slow_mode"], launches),
         drift=2 * np.bincount(entries.pair, weights=drift, minlength=pairs) > count,
         clock_error_ns=error,
-        moved_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[first_at],
+        traffic_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[first_at],
         _pair_of_entry=entries.pair,
         _block_of_entry=entries.block,
         _place_of_entry=entries.place,

@@ -31,7 +31,7 @@ class RankView:
 def views_of(ranks: Sequence[int], launches: Mapping[tuple[int, int], Sequence[Block]]) -> tuple[RankView, ...]:
     """One view per rank in ``ranks``, from the blocks of every launch."""
     samples = [block.samples for blocks in launches.values() for block in blocks]
-    late = np.concatenate([group.last_rank or group.late_rank for group in samples])
+    last = np.concatenate([group.last_rank or group.fastest_rank for group in samples])
     middle = QUANTILES.index(0.5)
     medians: dict[int, list[float]] = {rank: [] for rank in ranks}
     shares: dict[int, list[float]] = {rank: [] for rank in ranks}
@@ -50,8 +50,8 @@ def views_of(ranks: Sequence[int], launches: Mapping[tuple[int, int], Sequence[B
             rank,
             median(medians[rank]) if medians[rank] else float("nan"),
             median(shares[rank]) if shares[rank] else float("nan"),
-            int((late == rank).sum()),
-            len(late),
+            int((last == rank).sum()),
+            len(last),
         )
         for rank in ranks
     )

@@ -84,7 +84,7 @@ class Series:
 
     key: SeriesKey
     bus_factor: float | None
-    moved_factor: float
+    traffic_factor: float
     points: tuple[Point, ...]
 
     @property
@@ -122,7 +122,7 @@ def series_of(dataset: Dataset) -> tuple[Series, ...]:
         Series(
             key=key,
             bus_factor=members[0][1].bus_factor,
-            moved_factor=members[0][1].moved_factor,
+            traffic_factor=members[0][1].traffic_factor,
             points=tuple(sorted((point for point, _ in members), key=lambda point: point.size_bytes)),
         )
         for key, members in found.items()

@@ -177,7 +177,7 @@ def _flags(case: Case, measured: Sequence[Measurement], groups: Groups, disturba
         ("disturbed", disturbance.high),
         ("unbalanced", any(overlap.unbalanced for overlap in overlaps)),
         ("clock error", (of("clock_error_ns") > CLOCK_ERROR_SHARE * of("time_ns")).any()),
-        ("excess traffic", (of("moved_factor") > 1).any()),
+        ("excess traffic", (of("traffic_factor") > 1).any()),
         ("not converged", any(record.stop_reason != "converged" for record in measured)),
     )
     return tuple(flag for flag, raised in wanted if raised)

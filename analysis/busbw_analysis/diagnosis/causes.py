@@ -148,7 +148,7 @@ def _by_copies(_judgement: Judgement, verdict: Verdict) -> bool:
 
 
 def _moved(judgement: Judgement) -> str:
-    factors = {curve.series.key.op: factor for curve in judgement.curves if (factor := curve.series.moved_factor) > 1}
+    factors = {curve.series.key.op: factor for curve in judgement.curves if (factor := curve.series.traffic_factor) > 1}
     return ", ".join(f"{op} moves {factor:g}× the necessary bytes" for op, factor in factors.items())
 
 
@@ -199,11 +199,11 @@ _RULES: Final = (
         always=False,
     ),
     _Rule(
-        "moved-factor",
+        "excess-traffic",
         "compare its busbw with earlier runs, not with the peak",
         lambda judgement, verdict: (
             verdict.model_ratio is None
-            and any(one.series.key.op == verdict.op and one.series.moved_factor > 1 for one in judgement.curves)
+            and any(one.series.key.op == verdict.op and one.series.traffic_factor > 1 for one in judgement.curves)
         ),
         _moved,
         always=False,

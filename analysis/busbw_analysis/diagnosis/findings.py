@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
 
-from busbw.runs.placement import taken_twice
+from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
@@ -24,7 +24,7 @@ _ReasonOf = Callable[[CaseSummary], str | None]
 
 _ORDER: Final = (
     *("wrong-data", "failed", "no-end", "interrupted"),
-    *("store", "not-checked", "taken-twice", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
@@ -77,8 +77,8 @@ def findings_on(
         *_ends(dataset),
         *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row)),
         *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
-        *_taken_twice(dataset),
-        *_odd(matrices),
+        *_shared_resources(dataset),
+        *_slow_pairs(matrices),
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
@@ -210,11 +210,11 @@ def _oversubscribed(dataset: Dataset) -> Iterator[str]:
         )
 
 
-def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
+def _shared_resources(dataset: Dataset) -> Iterator[Finding]:
     """Hosts and GPUs that are shared by too many ranks, and host names that are the same machine."""
     run = dataset.largest
-    for text in taken_twice(dataset.placements, run.environments):
-        yield Finding("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
+    for text in shared_resources(dataset.placements, run.environments):
+        yield Finding("caution", "shared-resources", f"{text[:1].upper()}{text[1:]}.")
     kernels = by_key((dataset.environment(host).get("boot_id"), host) for host in dict.fromkeys(run.hosts))
     for kernel, hosts in kernels.items():
         if kernel is not None and len(hosts) > 1:
@@ -228,7 +228,7 @@ def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -
             yield in_words(group, member, case_name(summaries[member.worst].case))
 
 
-def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
+def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
     """One finding per kind of outlier: the strongest one with its numbers, then the number of matrices with each."""
     found = [(matrix.op, number, outlier) for number, matrix in enumerate(matrices) for outlier in matrix.outliers]
     for (op, kind), members in by_key(((op, one.kind), (number, one)) for op, number, one in found).items():

@@ -253,7 +253,7 @@ def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     return tuple(found)
 
 
-def beside(
+def compared_at_largest(
     curves: Iterable[MemoryCurve], op: str, other: str
 ) -> tuple[tuple[MemoryCurve, MemoryPoint, MemoryPoint], ...]:
     """``op`` and ``other`` at their largest common size, if measured in the same way, with the curve of ``op``."""

@@ -103,7 +103,7 @@ def part_of(block: Block, seen: Seen) -> Part:
     places = {rank: place for place, rank in enumerate(samples.ranks)}
     entries: Floats | None = None
     if seen == "shortest time":
-        who, gap = samples.late_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
+        who, gap = samples.fastest_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
     else:
         who, gap = samples.last_rank or (), np.asarray(samples.arrival_skew_ns, dtype=np.float64)
     if seen == "every entry" and _has_entries(block):

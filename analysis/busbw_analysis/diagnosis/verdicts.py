@@ -259,10 +259,10 @@ def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterato
             yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:
             yield _above(peak)
-        if curve.series.moved_factor > 1:
+        if curve.series.traffic_factor > 1:
             yield (
-                f"the backend moves {curve.series.moved_factor:g}× the necessary bytes, so at most "
-                f"{1 / curve.series.moved_factor:.0%} can be reached"
+                f"the backend moves {curve.series.traffic_factor:g}× the necessary bytes, so at most "
+                f"{1 / curve.series.traffic_factor:.0%} can be reached"
             )
 
 

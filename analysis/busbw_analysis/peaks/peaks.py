@@ -204,7 +204,9 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
         storage = fact(dataset.environment(host), "storage") or {}
         device = storage.get("device")
         if not device:
-            return Unavailable("storage-not-told", f"the run did not record which drive contains the files of {host}")
+            return Unavailable(
+                "storage-not-recorded", f"the run did not record which drive contains the files of {host}"
+            )
         drive = drive_of(dataset.environment(host), device, rows)
         if isinstance(drive, str):
             return Unavailable(

@@ -12,7 +12,7 @@ from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
 from busbw.system.networks import rdma_ports
 
-_NOT_REPORTED = "not told by the library"
+_NOT_REPORTED = "not reported by the library"
 """Recorded value of an MPI setting that the library did not report."""
 _UCX_OVER_RDMA = re.compile("(rc|ud|dc|ib|srd|gga|all)(_|$)")
 """Start of the names of RDMA transports in UCX_TLS; ``all`` is all transports. Source: openucx.readthedocs.io, FAQ."""

@@ -32,7 +32,7 @@ from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.diagnosis.timelines import call_times, rank_times
 from busbw_analysis.fitting.joint import OneRegime
 
-LAYOUT: Final = 6
+LAYOUT: Final = 7
 """Raised when a key is removed or changes its meaning; new keys do not raise it.
 
 1: ``spread`` was (p95 − p5) / time, of quantiles that were medians over launches, and large matrices listed every pair.
@@ -42,6 +42,11 @@ LAYOUT: Final = 6
 ``lateness`` ``accused`` for ``flagged``.
 5: ``answer`` was a paragraph beside a ``tone``, verdicts had a ``word``, ``joint`` had ``by_hand`` and ``rivals`` for
 ``explicit`` and ``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
+6: ``spent`` had ``messages_ns``, ``bytes_ns`` and ``sums_ns`` for ``latency_ns``, ``bandwidth_ns`` and
+``reduction_ns``, ``explanation`` had ``sums`` for ``gamma_origin``, curves and groups had ``moved_factor`` for
+``traffic_factor``, ``storage`` had ``beside`` for ``cross_check``, and timelines had ``late_ns`` for
+``waiting_for_last_ns``; codes and stop reasons had other names (``cap_time``, ``cap_samples``, ``moved-factor``,
+``taken-twice``, ``library-not-told``, ``storage-not-told``).
 """
 
 _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
@@ -224,7 +229,7 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
     times = [
-        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "late_ns")}
+        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")}
         for time in rank_times(one.timeline, one.sent)
     ]
     calls = plain(call_times(one.timeline))

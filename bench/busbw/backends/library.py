@@ -98,6 +98,6 @@ class LibraryBackend(Backend):
         """State of the device; None without a device."""
         return None if self.device is None else self.device.conditions()
 
-    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
+    def traffic_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
         """1: no excess traffic is known."""
         return 1.0

@@ -81,7 +81,7 @@ def _ops() -> list[Row]:
 
 def _algorithms() -> list[Row]:
     return [
-        {"op": op, "algorithm": name, "takes": row.takes, "what": row.summary}
+        {"op": op, "algorithm": name, "needs": row.needs, "what": row.summary}
         for op, named in ALGORITHMS.items()
         for name, row in named.items()
     ]

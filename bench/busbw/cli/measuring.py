@@ -137,7 +137,7 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     if suite is None and plan_file is None and ops is None:
         raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
-    with plan.told_as_options():
+    with plan.naming_options():
         wanted = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
@@ -157,7 +157,7 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     # With several hosts, it is unknown before the launch which ranks write files on this host.
     here = launcher_here(os.environ).local
     way = run_session.way_here(wanted, ranks) if here else "direct"
-    with plan.told_as_options():
+    with plan.naming_options():
         if here:
             run_session.refuse_crowd(ranks)
         run_session.refuse_impossible(wanted, ranks, on_one_host=here)
@@ -235,7 +235,7 @@ def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
             echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
             return
         if not quiet:
-            _analysed(result.folder, "tell")
+            _analysed(result.folder, "print_run")
     except OSError:
         echo(f"results: {folder}", err=True)
         raise

@@ -17,8 +17,8 @@ from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import refuse_crowd, refuse_impossible
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
-from busbw.runs.plan import Plan, Timing, told_as_options
-from busbw.runs.resume import plan_of, refuse_another_world
+from busbw.runs.plan import Plan, Timing, naming_options
+from busbw.runs.resume import plan_of, refuse_other_environment
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     if launcher.rendezvous is None:  # launcher.local, which mypy does not follow
         yield settings
         return
-    with told_as_options():
+    with naming_options():
         Timing(timeout_seconds=timeout_seconds)  # the plan's own check would come after the rendezvous
     info = launcher.rank_info(os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
@@ -89,7 +89,7 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     and KeyboardInterrupt when it is interrupted; what was measured until then is on disk.
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
-    with told_as_options():
+    with naming_options():
         if launcher.local:
             refuse_crowd(ranks)
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
@@ -115,7 +115,7 @@ def resume(folder: Path, launches: int | None, settings: Settings, timeout_secon
     launcher = launcher_here(os.environ)
     run = store.read_run(folder)
     plan = plan_of(run, launches, timeout_seconds)
-    refuse_another_world(
+    refuse_other_environment(
         run,
         store.written_schema(folder),
         launcher=launcher.name,

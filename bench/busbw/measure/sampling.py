@@ -239,7 +239,7 @@ def sample(
         # The machine may have changed meanwhile, so the reference is measured before and after the samples.
         alone_ns = int(np.median(np.concatenate([before, _alone(bench, sampler, len(before))])))
     per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
-    facts = RoundFacts(matrix, bench.common.comparable, bench.backend.moved_factor(op), alone_ns)
+    facts = RoundFacts(matrix, bench.common.comparable, bench.backend.traffic_factor(op), alone_ns)
     recorded = tuple(
         record_group(op, case, group, number, seen, per_rank, facts) for number, group in enumerate(groups)
     )

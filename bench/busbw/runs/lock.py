@@ -23,7 +23,7 @@ def locked(folder: Path) -> Iterator[bool]:
     Raises StoreError if another process holds the lock, or the samples cannot be opened.
     """
     path = folder / SAMPLES_FILE
-    with files.explained("open", path):
+    with files.store_errors("open", path):
         file = path.open("ab")
     with file:
         sure = True

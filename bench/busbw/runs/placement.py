@@ -121,7 +121,9 @@ def binding(placements: Sequence[RankPlacement]) -> str | None:
 # --- problems ------------------------------------------------------------------------------------------------------
 
 
-def taken_twice(placements: Sequence[RankPlacement], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
+def shared_resources(
+    placements: Sequence[RankPlacement], environments: Mapping[str, Mapping[str, JSON]]
+) -> tuple[str, ...]:
     """Warnings about hosts and GPUs that several ranks share although each should have its own."""
     found: list[str] = []
     for host in dict.fromkeys(one.host for one in placements):
@@ -212,4 +214,4 @@ def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Map
         lines.append(f"{ranks} ranks share {cores} usable cores{where}: oversubscribed")
     if (left_out := tasks_left_out(launcher, hosts, environments)) is not None:
         lines.append(left_out)
-    return (*lines, *taken_twice(rank_placements(hosts, environments), environments))
+    return (*lines, *shared_resources(rank_placements(hosts, environments), environments))

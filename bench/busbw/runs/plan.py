@@ -36,7 +36,7 @@ _EVERY_ALGORITHM = tuple(
 _TIMING_RANGES: dict[str, tuple[float, float]] = {
     "blocks": (1, limits.MOST_BLOCKS),
     **dict.fromkeys(("least_samples", "warmup_calls"), (1, limits.MOST_SAMPLES)),
-    **dict.fromkeys(("min_samples", "max_samples", "warmup_calls_cap"), (0, limits.MOST_SAMPLES)),
+    **dict.fromkeys(("min_samples", "max_samples", "max_warmup_calls"), (0, limits.MOST_SAMPLES)),
     **dict.fromkeys(("min_seconds", "max_seconds"), (0, limits.LONGEST_SECONDS)),
     **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), (0, limits.LONGEST_SECONDS)),
 }
@@ -51,7 +51,7 @@ class Timing(Record, frozen=True, kw_only=True):
     min_samples, min_seconds: but not before
     max_seconds, max_samples: and at the latest then, with at least ``least_samples``
     launch_warmup_seconds: small collectives at the start of a launch
-    warmup_seconds: warm-up of a block, with ``warmup_calls`` to ``warmup_calls_cap`` calls
+    warmup_seconds: warm-up of a block, with ``warmup_calls`` to ``max_warmup_calls`` calls
     timeout_seconds: a rank without progress for this long is considered lost
     """
 
@@ -65,7 +65,7 @@ class Timing(Record, frozen=True, kw_only=True):
     launch_warmup_seconds: float = 1.0
     warmup_seconds: float = 0.02
     warmup_calls: int = 5
-    warmup_calls_cap: int = 50
+    max_warmup_calls: int = 50
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -76,8 +76,8 @@ class Timing(Record, frozen=True, kw_only=True):
                 f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; use a number above 0 and up to "
                 f"{limits.LONGEST_TIMEOUT_SECONDS}"
             )
-        if self.warmup_calls > self.warmup_calls_cap:
-            raise UsageError(f"want warmup_calls ({self.warmup_calls}) ≤ warmup_calls_cap ({self.warmup_calls_cap})")
+        if self.warmup_calls > self.max_warmup_calls:
+            raise UsageError(f"want warmup_calls ({self.warmup_calls}) ≤ max_warmup_calls ({self.max_warmup_calls})")
         if not self.least_samples <= self.min_samples <= self.max_samples:
             raise UsageError("want least_samples ≤ min_samples ≤ max_samples")
         if not 0 < self.precision < 1:
@@ -345,7 +345,7 @@ _OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "recor
 
 
 @contextmanager
-def told_as_options() -> Iterator[None]:
+def naming_options() -> Iterator[None]:
     """Replace plan keys in error messages by option names, for users who typed options."""
     try:
         yield

@@ -93,7 +93,7 @@ def new_order(
         raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})")
     if path is not None:
         path = plan.given_path(path)
-    with plan.told_as_options():
+    with plan.naming_options():
         wanted = plan.override(base, backend=backend, launches=launches, path=path, timeout_seconds=timeout_seconds)
         wanted.require_path()
     device = backend_named(wanted.backend).device
@@ -155,7 +155,7 @@ def resuming_order(
     wanted = resume.plan_of(run, launches, timeout_seconds)
     if not resume.lack_of(stored, wanted).launches:
         raise UsageError(f"nothing is missing in run {run.id}; use --launches to add launches")
-    resume.refuse_another_world(
+    resume.refuse_other_environment(
         run,
         store.written_schema(folder),
         launcher="srun" if len(run.hosts) > 1 else "local",  # a step of one task starts local ranks

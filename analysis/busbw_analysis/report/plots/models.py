@@ -21,12 +21,12 @@ from busbw_analysis.report.plots.axes import (
 from busbw_analysis.report.plots.curves import LINE_STYLES, Point, draw_bars
 from busbw_analysis.report.plots.svg import SERIES, VARIABLES, inline
 
-Part = Literal["messages", "bytes", "sums", "unexplained"]
+Part = Literal["latency", "bandwidth", "reduction", "unexplained"]
 
 COLOURS: Final[dict[Part, str]] = {
-    "messages": SERIES[0],
-    "bytes": SERIES[1],
-    "sums": SERIES[2],
+    "latency": SERIES[0],
+    "bandwidth": SERIES[1],
+    "reduction": SERIES[2],
     "unexplained": HAIRLINE,
 }
 """In the order of the stack, from the bottom up."""

@@ -429,7 +429,7 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
         notes.append(_NO_WIRE if unwired == {1} else _NO_KNOWN_WIRE)
     notes += [
         f"This backend moves {moved:g} times the bytes that the best algorithm needs."
-        for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
+        for moved in sorted({curve.series.traffic_factor for curve in curves} - {1.0})
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
     headers = 2 if several else 1

@@ -15,7 +15,7 @@ from busbw_analysis.diagnosis.memory import (
     MemoryCurve,
     MemoryPoint,
     Scaled,
-    beside,
+    compared_at_largest,
     most_of_memory,
     scaling,
     who,
@@ -136,7 +136,7 @@ def _named(key: SeriesKey, varying: frozenset[str]) -> str:
 
 def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
     """The library's copy compared with the plain loop."""
-    found = beside(curves, "memory_copy", "stream_copy")
+    found = compared_at_largest(curves, "memory_copy", "stream_copy")
     if not found:
         return
     several = len({curve.key.dtype for curve, _, _ in found}) > 1
@@ -159,7 +159,7 @@ def _threads(curve: MemoryCurve) -> str:
 
 def _touch(judgement: Judgement) -> Iterator[Block]:
     """The cost of the first touch of a page, compared with a warm write."""
-    found = beside(judgement.memory, FIRST_TOUCH, "memory_write")
+    found = compared_at_largest(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
     facts = [facts for stored in judgement.dataset.runs for facts in stored.run.environments.values()]

@@ -91,18 +91,18 @@ def _ratios(one: Modelled) -> Ratios:
 
 def _parts(spent: Spent) -> dict[Part, float]:
     """Shares of the measured time, from the bottom up; an unexplained part only if it is positive."""
-    parts: dict[Part, float] = {"messages": spent.messages_ns, "bytes": spent.bytes_ns}
-    if spent.sums_ns is not None:
-        parts["sums"] = spent.sums_ns
+    parts: dict[Part, float] = {"latency": spent.latency_ns, "bandwidth": spent.bandwidth_ns}
+    if spent.reduction_ns is not None:
+        parts["reduction"] = spent.reduction_ns
     if spent.unexplained_ns > 0:
         parts["unexplained"] = spent.unexplained_ns
     return {part: ns / spent.measured_ns for part, ns in parts.items()}
 
 
 _NAMES: Final[dict[Part, str]] = {
-    "messages": "latency (α)",
-    "bytes": "bandwidth (β or R, copies)",
-    "sums": "reduction (γ)",
+    "latency": "latency (α)",
+    "bandwidth": "bandwidth (β or R, copies)",
+    "reduction": "reduction (γ)",
     "unexplained": "unexplained",
 }
 
@@ -139,9 +139,9 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("Size S", lambda row: row[0].size_bytes, size_in_words),
     Column("Time", lambda row: row[0].time_ns, format_time, ends=lambda row: ends_of(row[0].interval)),
     Column("Model", lambda row: row[1].time_ns, format_time),
-    _of_the_time("latency (α)", lambda spent: spent.messages_ns),
-    _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bytes_ns),
-    _of_the_time(_NAMES["sums"], lambda spent: spent.sums_ns),
+    _of_the_time("latency (α)", lambda spent: spent.latency_ns),
+    _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bandwidth_ns),
+    _of_the_time(_NAMES["reduction"], lambda spent: spent.reduction_ns),
     Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
     Column("Lower bound", lambda row: row[2].bound_ns, format_time),
     Column("Bound / time", lambda row: row[2].bound_share, percent, "%"),

@@ -78,7 +78,7 @@ def _operation(
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
     blocks += _model_tables([one.curve for one in members])
-    notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
+    notes = dict.fromkeys(one.explanation.gamma_origin for one in members if one.explanation.gamma_origin)
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
     beside = (one for one in judgement.comparisons if one.key.op == op)
     for number, comparison in enumerate(beside, start=1):

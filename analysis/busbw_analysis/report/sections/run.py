@@ -29,8 +29,8 @@ from busbw_analysis.report.sections.placement import SHOWN_HERE, places
 _GLOSSARY: Final = "templates/glossary.toml"
 _STOP_WORDS: Final = {
     "converged": "the interval of the median was narrow enough",
-    "cap_time": "the time limit of a case was reached",
-    "cap_samples": "the sample limit of a case was reached",
+    "time_limit": "the time limit of a case was reached",
+    "sample_limit": "the sample limit of a case was reached",
 }
 _STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "caution", "skipped": "quiet"}
 _LONGEST = 400

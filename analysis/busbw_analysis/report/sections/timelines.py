@@ -23,7 +23,7 @@ _COLUMNS: Final[tuple[Column[RankTime], ...]] = (
     Column("Step", lambda one: one.span_ns, format_time),
     Column("Computes", lambda one: _share(one, one.compute_ns), percent, "%"),
     Column("Waits", lambda one: _share(one, one.waiting_ns), percent, "%"),
-    Column("for the last rank", lambda one: _share(one, one.late_ns), percent, "%"),
+    Column("for the last rank", lambda one: _share(one, one.waiting_for_last_ns), percent, "%"),
 )
 
 

@@ -19,8 +19,11 @@ from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
 
-LAYOUT: Final = 1
-"""Version of the JSON layout; raised when a key is removed or changes its meaning."""
+LAYOUT: Final = 2
+"""Version of the JSON layout; raised when a key is removed or changes its meaning.
+
+1: ``verdicts``, the number of bands with each verdict, was called ``words``.
+"""
 
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
@@ -46,7 +49,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "power": POWER,
         "within": comparison.within,
         "answer": gist(comparison),
-        "words": dict(Counter(band.verdict.word for band in comparison.bands)),
+        "verdicts": dict(Counter(band.verdict.word for band in comparison.bands)),
         "bands": [_band(band) for band in comparison.bands],
         "left_out": msgspec.to_builtins(comparison.left_out),
         "notices": list(comparison.notices),

@@ -102,7 +102,7 @@ def _of_block(block: Block) -> pd.DataFrame:
         calls=block.measurement.calls,
         slowest_ns=one.slowest_ns,
         fastest_ns=one.fastest_ns,
-        last_rank=one.last_rank or one.late_rank,
+        last_rank=one.last_rank or one.fastest_rank,
         arrival_skew_ns=one.arrival_skew_ns,
         exit_span_ns=one.exit_span_ns,
     )
@@ -132,7 +132,7 @@ def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
         calls=block.calls,
         slowest_ns=columns.slowest,
         fastest_ns=columns.fastest,
-        last_rank=pairs[total, columns.last if len(columns.last) else columns.late],
+        last_rank=pairs[total, columns.last_rank if len(columns.last_rank) else columns.fastest_rank],
         arrival_skew_ns=columns.skew if len(columns.skew) else None,
         exit_span_ns=columns.span if len(columns.span) else None,
     )

@@ -27,7 +27,7 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
         _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
     everyone = MPI.COMM_WORLD
     try:
-        refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
+        refuse_mismatched_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
     except LaunchError:
         remove_segments("self", EARLY)  # of the unusable world
         raise
@@ -83,7 +83,7 @@ def refuse_another_manager(launcher: str, variables: Mapping[str, str], version:
         )
 
 
-def refuse_another_world(stated: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
+def refuse_mismatched_world(stated: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
     """Raise LaunchError if MPI's rank and size (``formed``) differ from the launcher's (``stated``).
 
     With the wrong launcher every rank becomes a separate world of size 1, which would measure only itself.

@@ -176,7 +176,7 @@ class GlooBackend(TorchBackend):
             return f"Gloo's avg divides in place, which {case.dtype} does not support; use a floating-point dtype"
         return super().refuse(op, case)
 
-    def moved_factor(self, op: Op) -> float:
+    def traffic_factor(self, op: Op) -> float:
         """2 for reduce_scatter: ProcessGroupGloo clones the input, all-reduces all of it and keeps a slice."""
         return 2.0 if op.name == "reduce_scatter" else 1.0
 
