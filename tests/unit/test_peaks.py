@@ -917,8 +917,8 @@ def test_a_share_of_a_copys_roof_is_printed_with_its_denominator() -> None:
     one = case("memory_copy", 256 * MIB, 1, backend="nccl", device="cuda")
     world = World(by_op={"memory_copy": (Piece(0.0, 1 / 2.1e12),)}, sample_noise=0.0, jitter_seconds=0.0)
     (row,) = show_rows(judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS))
-    assert row["peak_share"] == pytest.approx(2.1 / 2.4, rel=1e-3)
-    assert "4.8 TB/s of reads and writes together, nominal" in row["denominator"]
+    assert row.peak_share == pytest.approx(2.1 / 2.4, rel=1e-3)
+    assert "4.8 TB/s of reads and writes together, nominal" in str(row.denominator)
 
 
 def test_odd_hardware_is_remarked_with_its_hosts() -> None:

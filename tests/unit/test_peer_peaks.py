@@ -118,7 +118,7 @@ def test_the_report_has_matrix_and_share(known: bool, said: str) -> None:  # noq
 
 def test_tables_show_the_median_and_the_slowest_pair() -> None:
     rows = show_rows(judged("peer_copy", 1e9, [gpu(0), gpu(1)]))
-    assert [row["row"] for row in rows] == ["median pair", "slowest pair"]
+    assert [row.row for row in rows] == ["median pair", "slowest pair"]
     run = synthetic_run([case("peer_copy", MIB, 2, backend="nccl", device="cuda", pairs="alone")], samples=5)
     shown = lines(list(run.measurements[:1]), 1)
     assert len(shown) == 2

@@ -149,7 +149,7 @@ def table(
     cells = [tuple(column.cell(row) for column in shown) for row in rows]
     cells = list(dict.fromkeys(cells)) if distinct else cells
     if without_empty:
-        kept = [place for place in range(len(shown)) if any(row[place].text != MISSING for row in cells)]
+        kept = [place for place in range(len(shown)) if any(row[place].text not in {"", MISSING} for row in cells)]
         shown = [shown[place] for place in kept]
         cells = [tuple(row[place] for place in kept) for row in cells]
     return Table(caption, tuple(shown), tuple(cells), row_headers, folded, tuple(note for note in notes if note))
