@@ -20,6 +20,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
@@ -299,18 +300,20 @@ def _nominal(
     """The peaks by datasheet, and which are unknown and why."""
     if device == "cpu":
         peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
-        reasons = [f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if isinstance(peak, str)]
         known = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
+        reasons = [
+            f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if not isinstance(peak, HardwarePeak)
+        ]
         memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: no reliable source, so the best matmul is used as the peak"
         return memory, [], (*reasons[:1], arithmetic)
     ranks = tuple(range(len(dataset.hosts)))
     found = gpu_memory(dataset, ranks, rows)
     model = gpu_model(dataset, ranks, rows)
-    reasons = [f"nominal memory: {found}"] if isinstance(found, str) else []
-    memory = [] if isinstance(found, str) else [_nominal_memory("HBM", found.peak)]
-    if isinstance(model, str):
-        return memory, [], (*reasons, f"nominal FLOP/s: {model}")
+    reasons = [f"nominal memory: {found.reason}"] if isinstance(found, Unavailable) else []
+    memory = [] if isinstance(found, Unavailable) else [_nominal_memory("HBM", found.peak)]
+    if isinstance(model, Unavailable):
+        return memory, [], (*reasons, f"nominal FLOP/s: {model.reason}")
     compute = [
         ComputeRoof(dtype, model.flops[dtype], measured=False, what=f"{model.name}, dense (source: {model.source})")
         for dtype in dtypes

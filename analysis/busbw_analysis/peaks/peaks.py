@@ -206,7 +206,7 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
         if not device:
             return Unavailable("storage-not-told", f"the run did not record which drive contains the files of {host}")
         drive = drive_of(dataset.environment(host), device, rows)
-        if isinstance(drive, str):
+        if not isinstance(drive, HardwarePeak):
             return Unavailable(
                 "drive-not-known",
                 f"the files of {host} are in {storage.get('path')} ({storage.get('type')} on {device}): {drive}",
@@ -230,13 +230,13 @@ def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Un
     """The memory of the slowest host, which its ranks share, or of the slowest GPU."""
     if series.key.device != _HOST_MEMORY:
         memory = gpu_memory(dataset, series.key.ranks, rows)
-        if isinstance(memory, str):
-            return Unavailable("memory-not-known", memory)
+        if isinstance(memory, Unavailable):
+            return memory
         return _under_memory(series, memory.peak, "HBM", (memory.holder, memory.what), memory.in_words("GPUs"), 1)
     found: list[tuple[HardwarePeak, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         dram = dram_of(dataset.environment(host), rows)
-        if isinstance(dram, str):
+        if not isinstance(dram, HardwarePeak):
             return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {dram}")
         found.append((dram, host, ranks))
     peak, host, ranks = min(found, key=_rate_per_rank)
@@ -266,8 +266,8 @@ def _under_memory(
 def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The slowest link of a GPU to the host. Each GPU has its own; shared links further up are not considered."""
     link = host_links(dataset, series.key.ranks, rows)
-    if isinstance(link, str):
-        return Unavailable("link-not-known", link)
+    if isinstance(link, Unavailable):
+        return link
     both = "; each direction has the full rate" if series.key.op == "host_and_device" else ""
     denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
     return _part(series, link.peak, 1, _level(link.peak), (link.holder, link.what), denominator)
@@ -282,8 +282,8 @@ def _link_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Cros
     """GPUs on one host: the links of one GPU must carry what ``crossing`` counts for a host with one rank."""
     key = series.key
     links = gpu_links(dataset, key.ranks, rows)
-    if isinstance(links, str):
-        return Unavailable("links-not-known", links)
+    if isinstance(links, Unavailable):
+        return links
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
     denominator = (
         f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
@@ -416,8 +416,8 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
     networks: dict[str, Network] = {}
     for host in dataset.hosts_of(key.ranks):
         found = host_network(dataset.environment(host), dataset.backend.transport, rows)
-        if isinstance(found, str):
-            return Unavailable("network-not-known", f"the speed of the network is unknown: {host} {found}")
+        if isinstance(found, Unavailable):
+            return replace(found, reason=f"the speed of the network is unknown: {host} {found.reason}")
         networks[host] = _shared(dataset, series, host, found)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
@@ -433,8 +433,8 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
         return peak
     of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
     ways = _ways_out(dataset, key.ranks, networks, rows)
-    if isinstance(ways, str):
-        peak = replace(peak, denominator=f"{peak.denominator}; links between GPUs may be slower: {ways}")
+    if isinstance(ways, Unavailable):
+        peak = replace(peak, denominator=f"{peak.denominator}; links between GPUs may be slower: {ways.reason}")
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
         denominator = f"{narrowest.in_words('GPUs')}; {key.op} must carry {of_a_rank:.3g} × S through it"
@@ -459,7 +459,7 @@ def _shared(dataset: Dataset, series: Series, host: str, network: Network) -> Ne
 
 def _ways_out(
     dataset: Dataset, ranks: Sequence[int], networks: Mapping[str, Network], rows: Catalogue
-) -> list[Narrowest] | str:
+) -> list[Narrowest] | Unavailable:
     """The slowest path out of a GPU on every host, or the reason why one is unknown.
 
     It is the GPU's links to other GPUs of the host plus, unless the link is PCIe, its share of the network. For the
@@ -471,8 +471,8 @@ def _ways_out(
     for host, network in networks.items():
         here = [rank for rank in ranks if placement[rank] == host]
         links = (host_links if on_host[host] == 1 else gpu_links)(dataset, here, rows)
-        if isinstance(links, str):
-            return f"{host}: {links}"
+        if isinstance(links, Unavailable):
+            return replace(links, reason=f"{host}: {links.reason}")
         if on_host[host] > 1 and links.peak.kind != "pcie":
             links = replace(links, peak=_with(links.peak, network, of_group[host]))
         found.append(replace(links, holder=f"{links.holder.partition(' on ')[0]} of {host}", count=len(ranks)))
