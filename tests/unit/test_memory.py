@@ -613,7 +613,7 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
     assert [one["kind"] for one in told["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
 
 
-def test_roofs_of_memory_are_those_of_the_curves() -> None:
+def test_peaks_of_memory_are_those_of_the_curves() -> None:
     judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
     assert isinstance(judgement.memory[0].peak, Peak)
     assert judgement.memory[0].peak is judgement.curves[0].peak

@@ -101,7 +101,7 @@ def test_where_nothing_is_known_of_a_gpu_there_is_no_percentage() -> None:
     assert shares.reason.startswith("0 → 1: the run did not record which GPU rank 0 drove")
 
 
-def test_messages_have_no_roof_of_a_pair() -> None:
+def test_messages_have_no_peak_of_a_pair() -> None:
     assert judged("pair_matrix", 1e9, [gpu(0), gpu(1)]).pair_shares == (None,)
 
 

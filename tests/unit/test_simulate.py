@@ -235,7 +235,7 @@ class TestAgainstTheFormulas:
             done, costs = simulate(traffic, MIB, network, Costs(1e-6, 1e-10)).seconds, Costs(1e-6, 1e-10)
             assert formula_seconds(row, traffic, MIB, network, costs) == pytest.approx(done, rel=1e-9)
 
-    def test_on_a_shared_host_its_memory_is_the_roof_of_a_ring(self) -> None:
+    def test_on_a_shared_host_its_memory_is_the_peak_of_a_ring(self) -> None:
         traffic = traffic_of("all_reduce", "ring", 8)
         row = textbook("all_reduce", "ring")
         assert row is not None
