@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from busbw.ops import SYNCHRONISING
 from busbw.statistics import autocorrelation_time
-from busbw.units import format_time
+from busbw.units import counted, format_time
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.intervals import resampled
@@ -316,11 +316,6 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
         f"most in {worst}. It was late most often in {member.ahead} of "
         f"{counted(member.stretches, 'window')} of samples ({chance} if all ranks are equal).{together}"
     )
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """A number with its noun: "1 case", "2 cases"."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:

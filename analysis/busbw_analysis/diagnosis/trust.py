@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from busbw.units import counted
 from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import taken_in_words
-from busbw_analysis.diagnosis.stragglers import counted
 
 MOST_CONFIDENCE: Final = 4
 _SCATTERED: Final = 0.1

@@ -30,7 +30,7 @@ from busbw.ops.bounds import Crossing
 from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
-from busbw.units import format_rate, format_size
+from busbw.units import counted, format_rate, format_size
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import summarise
@@ -400,11 +400,10 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
     moved = point.wire_bytes * sharing / point.size_bytes
     shared = "" if sharing == 1 else "; concurrent groups share it in proportion to their bytes"
     timed = "from the first entry to the last exit" if copied.whole else "over the slowest rank's time"
-    ranks = f"{copied.ranks} rank{'s' if copied.ranks > 1 else ''}"
     denominator = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in total, measured in this run "
-        f"({ranks}, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
-        f"rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
+        f"({counted(copied.ranks, 'rank')}, {format_size(copied.size_bytes)} each, {timed}), every byte that must "
+        f"reach another rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
     whose = (host, f"memory copy of {host}")
     return _peak(series, copied.bytes_per_second / moved, "memory copy of a host", whose, denominator)

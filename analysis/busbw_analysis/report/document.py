@@ -257,9 +257,3 @@ def sentence(text: str) -> str:
 def clock_time(stamp: str) -> str:
     """A stored timestamp to the second, as people read it: ``2026-11-21 06:12:34``."""
     return stamp.replace("T", " ").removesuffix("Z").partition(".")[0]
-
-
-def listed(texts: Iterable[str], word: str = "and") -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *others, last = texts
-    return f" {word} ".join(filter(None, (", ".join(others), last)))

@@ -14,7 +14,7 @@ from busbw.ops.base import Op, Share, first_reason
 from busbw.ops.groups import Round, split_world
 from busbw.ops.numa_nodes import MOST_NODES
 from busbw.runs.records import DTYPE_BYTES, Case
-from busbw.units import about_size
+from busbw.units import about_size, counted
 
 _MEMORY_MARGIN = 0.1
 _LEAST_MEMORY_MARGIN_BYTES = 64 << 20
@@ -114,7 +114,7 @@ def _out_of_memory(case: Case, op: Op, groups: Round, place: Place) -> str | Non
         if needed > place.memory.get(host, needed):
             return (
                 f"too little memory: {host} had {about_size(place.memory[host])} available when the run started, but "
-                f"{about_size(needed)} are needed ({ranks} rank{'s' if ranks > 1 else ''} × "
+                f"{about_size(needed)} are needed ({counted(ranks, 'rank')} × "
                 f"{about_size(own)} of arrays and a margin); use smaller --sizes or fewer --ranks"
             )
     return None

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
@@ -271,7 +271,7 @@ def _finding(curve: Curve, label: str) -> str:
 def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
     """The tooltip of a point: its value, its range and its launches."""
     launches = len(point.launch_medians_ns)
-    of = f"{launches} launch{'es' if launches != 1 else ''}"
+    of = counted(launches, "launch", "launches")
     spread = f"{' – '.join(ends)}, {of}" if ends else of
     return f"{label} · {format_size(point.size_bytes)}\n{value}\n{spread}"
 

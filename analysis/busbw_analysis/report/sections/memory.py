@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import about_size, format_rate, format_size, format_time
+from busbw.units import about_size, counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
@@ -31,7 +31,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    listed,
     percent,
     sentence,
     table,
@@ -154,7 +153,7 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
 def _threads(curve: MemoryCurve) -> str:
     if curve.threads is None:
         return "a thread of its own" if curve.key.device == "cpu" else "a GPU"
-    return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{curve.where}"
+    return f"{counted(curve.threads, 'thread')}{curve.where}"
 
 
 def _touch(judgement: Judgement) -> Iterator[Block]:

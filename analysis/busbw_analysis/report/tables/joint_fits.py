@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import format_rate, format_time
+from busbw.units import format_rate, format_time, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
@@ -19,7 +19,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    listed,
     percent,
     sentence,
     table,
@@ -181,8 +180,7 @@ def _ties(joint: JointFit, op: str) -> str | None:
     ties = [f"{name} (textbook)" if name == own else name for name in joint.ties.get(op, ())]
     if not ties:
         return None if fitted is None else "the others do worse"
-    rest = len(ties) - _NAMED
-    some = ", ".join(ties) if rest <= 1 else f"{', '.join(ties[:_NAMED])} and {rest} more"
+    some = listed(ties, _NAMED)
     return f"not distinguished from {some}" if fitted is None else f"a tie with {some}"
 
 

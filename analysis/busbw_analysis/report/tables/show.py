@@ -12,7 +12,7 @@ import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, Case, case_in_words
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary, IntervalKind
 from busbw_analysis.data.load import rank_list
@@ -351,8 +351,7 @@ def _reason(row: ShownRow) -> Iterable[str]:
 def about(judgement: Judgement) -> tuple[str, ...]:
     """What was run and where, in a few words each."""
     run = judgement.dataset.runs[0].run
-    ranks = len(run.hosts)
-    of_hosts = f"{ranks} rank{'s' if ranks != 1 else ''} on {judgement.dataset.hosts_in_words}"
+    of_hosts = f"{counted(len(run.hosts), 'rank')} on {judgement.dataset.hosts_in_words}"
     backends = dict.fromkeys(row.case.backend for row in judgement.dataset.cases)
     return str(run.plan.get("name", run.id)), f"{len(judgement.cases)} cases", of_hosts, *backends
 
@@ -368,7 +367,7 @@ def show_blocks(rows: Sequence[ShownRow], *about: str) -> list[Paragraph | Table
     launches = {row.launches for row in measured} - {None}
     flags = common_flags([row.summary.flags for row in rows])
     head = [*about, *(value for values in same.values() for value in values if value)]
-    head += [f"{number} launch{'es' if number != 1 else ''}" for number in launches if len(launches) == 1]
+    head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
     blocks: list[Paragraph | Table] = [Paragraph(" · ".join(head))] if head else []
     for title, members in grouped(rows, lambda row: _title(row, same)).items():
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row.summary.flags if flag not in flags)))
