@@ -141,14 +141,17 @@ def table(
     *notes: str,
     row_headers: int = 1,
     folded: bool = False,
-    without_empty: bool = False,
+    every_column: bool = False,
     distinct: bool = False,
 ) -> Table:
-    """Build a table of ``rows``. ``without_empty`` drops columns without a value, ``distinct`` drops repeated rows."""
+    """Build a table of ``rows`` without the columns that have no value, unless ``every_column`` is wanted.
+
+    distinct: drop repeated rows.
+    """
     shown = [part for column in columns for part in column.parts]
     cells = [tuple(column.cell(row) for column in shown) for row in rows]
     cells = list(dict.fromkeys(cells)) if distinct else cells
-    if without_empty:
+    if cells and not every_column:
         kept = [place for place in range(len(shown)) if any(row[place].text not in {"", MISSING} for row in cells)]
         shown = [shown[place] for place in kept]
         cells = [tuple(row[place] for place in kept) for row in cells]

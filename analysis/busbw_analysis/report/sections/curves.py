@@ -433,4 +433,4 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
     headers = 2 if several else 1
-    return table(title, columns, rows, *notes, row_headers=headers, folded=folded, without_empty=True)
+    return table(title, columns, rows, *notes, row_headers=headers, folded=folded)

@@ -125,7 +125,7 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     )
     if found:
         notes = (ends_in_words(one.point.kind for one in found), _COMMON_SIZE, *of_what)
-        yield table("More threads", columns, found, *notes, row_headers=2, without_empty=True)
+        yield table("More threads", columns, found, *notes, row_headers=2)
 
 
 def _named(key: SeriesKey, varying: frozenset[str]) -> str:
@@ -285,7 +285,7 @@ def _numbers(
             f"Rates are those of {' or '.join(map(str, together))} ranks of a host together, from the first entry to "
             "the last exit if the clocks are synchronised."
         )
-    return table(name, columns, rows, *notes, row_headers=2, folded=folded, without_empty=True)
+    return table(name, columns, rows, *notes, row_headers=2, folded=folded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,5 +329,5 @@ def _plateaus(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[Block]:
         if all(one.plateau.kind == "none" for one in rows):
             ends = f"No interval: {'only one launch' if launches == 1 else 'the launches measured different sizes'}."
         note = f"The rate is the median over the plateau's sizes{without}. {ends}"
-        yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2, without_empty=True)
+        yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2)
     yield from refusals("plateaus", refused, several=len(curves) > 1)

@@ -131,7 +131,7 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
 def _numbers(one: Modelled, *, folded: bool) -> Table:
     """The parts of the time at every size."""
     note = f"{ends_in_words(point.interval.kind for point, _, _ in one.rows)} Shares are as uncertain as the time."
-    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded, without_empty=True)
+    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded)
 
 
 def _unexplained(spent: Spent) -> Cell:

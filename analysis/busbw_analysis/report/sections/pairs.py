@@ -120,7 +120,7 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
         )
         blocks += [Paragraph(text) for text in _finding(label, ordered)]
         caption, folded = f"{label}: pairs by distance", len(rows) > _MOST_ROWS
-        blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded, without_empty=True))
+        blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded))
     return blocks
 
 
@@ -278,7 +278,7 @@ def _heatmap(
         Column("from \\ to", lambda row: names[row], None, unit),
         *(Column(name, to(place), str, group=groups[place]) for place, name in enumerate(names)),
     )
-    return table(caption, columns, range(len(names)), row_headers=2 if several else 1, folded=folded)
+    return table(caption, columns, range(len(names)), row_headers=2 if several else 1, folded=folded, every_column=True)
 
 
 def _shades_by_ratio(values: Sequence[float]) -> Callable[[float], int]:

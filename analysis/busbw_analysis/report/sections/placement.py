@@ -29,7 +29,7 @@ def _hosts(runs: Sequence[StoredRun]) -> Table:
         for run in (stored.run for stored in runs)
         for host, here in grouped(rank_placements(run.hosts, run.environments), lambda one: one.host).items()
     ]
-    return table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True, without_empty=True)
+    return table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True)
 
 
 def _way(placement: RankPlacement) -> str | None:

@@ -148,13 +148,14 @@ def environment(dataset: Dataset) -> Section:
     )
     each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
     rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]
-    columns: list[Column[tuple[str, str, list[str]]]] = [
+    alone = len(names) == 1
+    columns: tuple[Column[tuple[str, str, list[str]]], ...] = (
         Column("Fact", lambda row: row[0]),
         Column("Value", lambda row: row[1]),
-        Column("Hosts", lambda row: "all" if len(row[2]) == len(names) else ", ".join(row[2])),
-    ]
-    caption = f"Recorded on {names[0]}" if len(names) == 1 else f"Recorded on {len(names)} hosts"
-    blocks.append(table(caption, columns[:2] if len(names) == 1 else columns, rows, folded=True))
+        Column("Hosts", lambda row: None if alone else "all" if len(row[2]) == len(names) else ", ".join(row[2])),
+    )
+    caption = f"Recorded on {names[0]}" if alone else f"Recorded on {len(names)} hosts"
+    blocks.append(table(caption, columns, rows, folded=True))
     return Section("environment", "Machine and software", tuple(blocks), gist=f"{caption}: {len(rows)} facts.")
 
 

@@ -235,7 +235,7 @@ def bands_table(comparison: Comparison) -> Table:
     columns: tuple[Column[_Line], ...] = (Column("Case", lambda line: line.name), *_RATIOS)
     lines = [_Line(_band_name(band), "", None, band.estimate, band.verdict) for band in comparison.bands]
     note = "B/A: ratio of times, B is slower above 1; low, high: exact 95 % interval"
-    return table("B against A by band of sizes", columns, lines, note, without_empty=True)
+    return table("B against A by band of sizes", columns, lines, note)
 
 
 def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
@@ -276,7 +276,6 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
         columns,
         [line for band in bands for line in _lines(band, cases=cases)],
         *(f"{what} ({', '.join(names)})" for what, names in notes.items()),
-        without_empty=True,
     )
 
 

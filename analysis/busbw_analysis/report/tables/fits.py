@@ -104,7 +104,7 @@ def fits_table(named: Iterable[tuple[str, Curve]]) -> Table:
     ]
     intervals = dict.fromkeys(line.fit.interval_note for line in lines if line.fit and line.fit.interval_note)
     notes = (*_NOTES, *(f"low, high: {note}" for note in intervals))
-    return table("Fits of single curves", _COLUMNS, lines, *notes, without_empty=True)
+    return table("Fits of single curves", _COLUMNS, lines, *notes)
 
 
 def _notes(line: _Line) -> Iterable[str]:

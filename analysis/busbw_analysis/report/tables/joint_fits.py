@@ -67,13 +67,13 @@ def _of(joint: JointFit) -> Iterator[Block]:
     yield Paragraph(_validated(joint))
     notes = f"{formula(joint)}, one set for all; {joint.interval_note}"
     caption = "Parameters of all curves together"
-    yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes, without_empty=True)
+    yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes)
     if joint.not_separated:
         yield table("Not separated by these data", _TOGETHER_COLUMNS, joint.not_separated)
     if joint.algorithms:
         algorithms = [(joint, op) for op in joint.algorithms]
         notes = _names_explained(joint)
-        yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2, without_empty=True)
+        yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2)
     yield from _candidates(joint)
     yield table("Predictions of held-out data", _HELD_OUT_COLUMNS, joint.validations)
     explicit = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})

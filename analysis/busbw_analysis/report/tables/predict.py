@@ -97,7 +97,7 @@ def predict_table(prediction: Prediction) -> Table:
     notes += sized("no answer", prediction.unanswered.items(), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {one.size_bytes: one for one in forecasts}
-    return table(caption, _COLUMNS, sorted(rows.items()), *notes, without_empty=True)
+    return table(caption, _COLUMNS, sorted(rows.items()), *notes)
 
 
 def _elsewhere(evidence: MeasuredCurves) -> str:

@@ -372,7 +372,7 @@ def show_blocks(rows: Sequence[ShownRow], *about: str) -> list[Paragraph | Table
     for title, members in grouped(rows, lambda row: _title(row, same)).items():
         flagged = " · ".join(_by_size(members, lambda row: (flag for flag in row.summary.flags if flag not in flags)))
         notes = (*_by_size(members, _reason), _peaks(members), flagged)
-        blocks.append(table(title, _columns(members, launches), members, *notes, without_empty=True))
+        blocks.append(table(title, _columns(members, launches), members, *notes))
     return [*blocks, Paragraph("\n".join(_notes(rows, flags)))]
 
 
