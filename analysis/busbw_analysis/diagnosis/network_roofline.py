@@ -113,7 +113,7 @@ def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
         links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(host_of_rank)), rows)
         if links is None or isinstance(links, Unavailable):
             return None
-        return links.peak.nominal, links.in_words("GPUs"), False
+        return links.peak.nominal, links.in_words, False
     shares: list[_Network] = []
     for host in hosts:
         network = host_network(dataset.environment(host), dataset.backend.transport, rows)

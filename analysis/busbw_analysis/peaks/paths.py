@@ -6,7 +6,7 @@ catalogue, or why it is unknown.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
@@ -23,21 +23,23 @@ _SHARED_GPU: Final = "several ranks share a GPU"
 
 @dataclass(frozen=True, slots=True)
 class Narrowest:
-    """The slowest of ``count`` parts of the same kind: its owner (``holder``) and its rate (``peak``)."""
+    """The slowest part among ``count`` GPUs or hosts.
+
+    holder: the GPU or host that it belongs to
+    what: the part and its holder in words
+    """
 
     holder: str
+    what: str
     peak: HardwarePeak
     count: int
+    owners: Literal["GPUs", "hosts"] = "GPUs"
 
     @property
-    def what(self) -> str:
-        """What it is, and whose."""
-        return f"{self.peak.what} of {self.holder}"
-
-    def in_words(self, kind: str) -> str:
+    def in_words(self) -> str:
         """The rate as text: part, owner, rate and direction, source, and how many it is the slowest of."""
         direction = "in one direction" if self.peak.direction == "one direction" else f"of {self.peak.direction}"
-        among = "" if self.count == 1 else f", the slowest of {self.count} {kind}"
+        among = "" if self.count == 1 else f", the slowest of {self.count} {self.owners}"
         return f"{self.what}, {format_rate(self.peak.nominal)} {direction}, {self.peak.in_words}{among}"
 
 
@@ -227,7 +229,7 @@ def _or_name_one(chosen: Choice) -> str:
 
 def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
     holder = min(peaks, key=lambda name: peaks[name].nominal)
-    return Narrowest(holder, peaks[holder], len(peaks))
+    return Narrowest(holder, f"{peaks[holder].what} of {holder}", peaks[holder], len(peaks))
 
 
 def _gpus(dataset: Dataset, ranks: Sequence[int], code: str) -> list[dict[str, JSON]] | Unavailable:
