@@ -259,7 +259,7 @@ def _heatmap(
 
     places: hosts or switches, shown above the columns and, if there are several, in the first row of each.
     """
-    shade = _shades_by_ratio(values[np.isfinite(values)].tolist())
+    shade = shades(values[np.isfinite(values)].tolist(), by_ratio=True)
     several = len(set(places)) > 1
     groups = list(places) if several else [""] * len(names)
     # With one rank per host, the rows name the host, and columns need only its leaf switch.
@@ -281,19 +281,15 @@ def _heatmap(
     return table(caption, columns, range(len(names)), row_headers=2 if several else 1, folded=folded, every_column=True)
 
 
-def _shades_by_ratio(values: Sequence[float]) -> Callable[[float], int]:
-    """As ``shades``, but logarithmic for values far apart, which would otherwise look alike between hosts."""
-    if not values or max(values) <= _FAR_APART * min(values):
-        return shades(values)
-    low, high = math.log(min(values)), math.log(max(values))
-    return lambda value: round((HEAT_STEPS - 1) * (math.log(value) - low) / (high - low))
-
-
-def shades(values: Sequence[float]) -> Callable[[float], int]:
+def shades(values: Sequence[float], *, by_ratio: bool = False) -> Callable[[float], int]:
     """A function from a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is
     smaller.
+
+    by_ratio: values far apart have logarithmic shades; they would otherwise look alike between hosts.
     """
-    high = max(values, default=1.0)
+    high, scale = max(values, default=1.0), float
     low = min([*values, high * _NARROW])
+    if by_ratio and values and high > _FAR_APART * min(values):
+        low, high, scale = math.log(low), math.log(high), math.log
     span = high - low
-    return lambda value: round((HEAT_STEPS - 1) * (value - low) / span) if span > 0 else 0
+    return lambda value: round((HEAT_STEPS - 1) * (scale(value) - low) / span) if span > 0 else 0
