@@ -533,14 +533,14 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
     found = on_gpus(op, [gpu(number) for number in range(4)])
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(busbw)
-    assert (found.level, found.holder) == ("links of GPUs", "GPU 0")
+    assert (found.level, found.holder) == ("links of GPUs", "GPU 0 on node0")
     link = ROWS.rate("nvlink", "NVLink 4")
     assert link is not None
     assert link.practical_bytes_per_second is not None
     assert found.practical_busbw == pytest.approx(18 * link.practical_bytes_per_second)
     assert not found.measured
     for said in (
-        "18 × NVLink 4 (25 GB/s per link) of GPU 0, 450 GB/s in one direction, nominal",
+        "18 × NVLink 4 (25 GB/s per link) of GPU 0 on node0, 450 GB/s in one direction, nominal",
         f"nominal (source: {link.source}), 392 GB/s in practice (source: {link.practical_source}), ",
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
@@ -565,7 +565,7 @@ def test_without_a_switch_only_links_to_the_group_count() -> None:
     apart = [gpu(number, up=12, switch=0, peers={"0000:99:00.0": 12}) for number in range(2)]
     lost = on_gpus("all_reduce", apart)
     assert isinstance(lost, Peak)
-    assert "PCIe 5 x16 as trained of GPU 0, 63 GB/s in one direction" in lost.denominator
+    assert "PCIe 5 x16 as trained of GPU 0 on node0, 63 GB/s in one direction" in lost.denominator
 
 
 def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
@@ -575,7 +575,7 @@ def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(31.5e9, rel=1e-3)
     assert "PCIe 5 x8 as trained of GPU 1" in found.denominator
-    assert (found.level, found.holder) == ("PCIe", "GPU 1")
+    assert (found.level, found.holder) == ("PCIe", "GPU 1 on node0")
 
 
 @pytest.mark.parametrize(

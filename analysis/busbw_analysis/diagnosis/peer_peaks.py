@@ -78,5 +78,5 @@ def _peak_of(dataset: Dataset, op: str, pair: tuple[int, int], rows: Catalogue) 
         return slower.peak.nominal, f"{slower.in_words}{both}", slower.peak.practical or np.nan
     rate = 1 / sum(1 / link.peak.nominal for link in links)
     practical = 1 / sum(1 / (link.peak.practical or np.nan) for link in links)
-    way = "; ".join(link.in_words for link in links)
-    return rate, f"{format_rate(rate)}, all of S down, then all of S up: {way}", practical
+    words = "; ".join(link.in_words for link in links)
+    return rate, f"{format_rate(rate)}, all of S down, then all of S up: {words}", practical

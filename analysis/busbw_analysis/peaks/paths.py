@@ -6,7 +6,7 @@ catalogue, or why it is unknown.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
@@ -17,8 +17,6 @@ from busbw.units import format_rate
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.transports import NETWORK_NOT_KNOWN, Choice, Transport, transport_of
-
-_SHARED_GPU: Final = "several ranks share a GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +43,42 @@ class Narrowest:
 
 def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest memory among the GPUs of ``ranks``; every rank must have its own GPU."""
-    return _slowest_gpu(dataset, ranks, lambda gpu: memory_of(gpu, rows), "memory-not-known")
+    return _slowest_gpu(dataset, ranks, "memory-not-known", lambda gpu, _: memory_of(gpu, rows))
 
 
 def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest link to the host among the GPUs of ``ranks``; every rank must have its own GPU."""
-    return _slowest_gpu(dataset, ranks, lambda gpu: host_link_of(gpu, rows), "link-not-known")
+    return _slowest_gpu(dataset, ranks, "link-not-known", lambda gpu, _: host_link_of(gpu, rows))
+
+
+def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
+    """The slowest connection of a GPU to the GPUs of the other ``ranks`` on the same host: its NVLinks to them, or its
+    link to the host if it has none.
+    """
+    return _slowest_gpu(dataset, ranks, "links-not-known", lambda gpu, peers: _way_out(gpu, peers, rows))
 
 
 def _slowest_gpu(
-    dataset: Dataset, ranks: Sequence[int], peak_of: Callable[[Mapping[str, JSON]], HardwarePeak | str], code: str
+    dataset: Dataset,
+    ranks: Sequence[int],
+    code: str,
+    peak_of: Callable[[Mapping[str, JSON], Sequence[str]], HardwarePeak | str],
 ) -> Narrowest | Unavailable:
+    """The slowest of the peaks of the GPUs of ``ranks``, each from its facts and the addresses of the other GPUs."""
     gpus = _gpus(dataset, ranks, code)
     if isinstance(gpus, Unavailable):
         return gpus
+    addresses = dict.fromkeys(str(gpu.get("address")) for gpu in gpus)
     found: dict[str, HardwarePeak] = {}
     for rank, gpu in zip(ranks, gpus, strict=True):
-        peak = peak_of(gpu)
+        peak = peak_of(gpu, [other for other in addresses if other != str(gpu.get("address"))])
         if not isinstance(peak, HardwarePeak):
-            return Unavailable(code, peak)
+            return Unavailable(code, f"{called(gpu)}: {peak}")
         found[f"{called(gpu)} on {dataset.hosts[rank]}"] = peak
-    return Unavailable(code, _SHARED_GPU) if len(found) < len(ranks) else _slowest(found)
+    if len(found) < len(ranks):
+        return Unavailable(code, "several ranks share a GPU")
+    holder = min(found, key=lambda name: found[name].nominal)
+    return Narrowest(holder, f"{found[holder].what} of {holder}", found[holder], len(found))
 
 
 def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | Unavailable:
@@ -83,26 +96,6 @@ def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | 
     if len(found) != 1:
         return Unavailable(code, f"the ranks drive different GPUs: {', '.join(found)}")
     return next(iter(found.values()))
-
-
-def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
-    """The slowest connection of a GPU to the GPUs of the other ``ranks`` on the same host: its NVLinks to them, or its
-    link to the host if it has none.
-    """
-    code = "links-not-known"
-    gpus = _gpus(dataset, ranks, code)
-    if isinstance(gpus, Unavailable):
-        return gpus
-    addresses = {str(gpu.get("address")) for gpu in gpus}
-    if len(addresses) < len(ranks):
-        return Unavailable(code, _SHARED_GPU)
-    found: dict[str, HardwarePeak] = {}
-    for gpu in gpus:
-        peak = _way_out(gpu, sorted(addresses - {str(gpu.get("address"))}), rows)
-        if not isinstance(peak, HardwarePeak):
-            return Unavailable(code, f"{called(gpu)}: {peak}")
-        found[called(gpu)] = peak
-    return _slowest(found)
 
 
 def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
@@ -225,11 +218,6 @@ def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> Network |
 
 def _or_name_one(chosen: Choice) -> str:
     return f"; name the interface that leads to the other hosts with {chosen.variable}"
-
-
-def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
-    holder = min(peaks, key=lambda name: peaks[name].nominal)
-    return Narrowest(holder, f"{peaks[holder].what} of {holder}", peaks[holder], len(peaks))
 
 
 def _gpus(dataset: Dataset, ranks: Sequence[int], code: str) -> list[dict[str, JSON]] | Unavailable:

@@ -287,9 +287,9 @@ def shades(values: Sequence[float], *, by_ratio: bool = False) -> Callable[[floa
 
     by_ratio: values far apart have logarithmic shades; they would otherwise look alike between hosts.
     """
-    high, scale = max(values, default=1.0), float
+    high = max(values, default=1.0)
     low = min([*values, high * _NARROW])
-    if by_ratio and values and high > _FAR_APART * min(values):
-        low, high, scale = math.log(low), math.log(high), math.log
-    span = high - low
-    return lambda value: round((HEAT_STEPS - 1) * (scale(value) - low) / span) if span > 0 else 0
+    far_apart = by_ratio and values and high > _FAR_APART * min(values)
+    scale: Callable[[float], float] = math.log if far_apart else float
+    span = scale(high) - scale(low)
+    return lambda value: round((HEAT_STEPS - 1) * (scale(value) - scale(low)) / span) if span > 0 else 0

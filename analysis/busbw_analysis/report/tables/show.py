@@ -364,7 +364,7 @@ def show_blocks(rows: Sequence[ShownRow], *about: str) -> list[Paragraph | Table
     measured = [row for row in rows if row.row != "none"]
     dtypes, redops = {row.case.dtype for row in rows} - {None}, {row.case.redop for row in rows}
     same = {name: value for name, value in (("dtype", dtypes), ("redop", redops)) if len(value) == 1}
-    launches = {row.launches for row in measured} - {None}
+    launches = {row.launches for row in measured if row.launches is not None}
     flags = common_flags([row.summary.flags for row in rows])
     head = [*about, *(value for values in same.values() for value in values if value)]
     head += [counted(number, "launch", "launches") for number in launches if len(launches) == 1]
