@@ -106,11 +106,11 @@ def test_without_a_model_there_is_no_section_and_no_sentence() -> None:
     assert "Measured against theory" not in compose.compose(judgement).html
 
 
-def test_a_figure_has_three_pictures_a_legend_and_all_sizes() -> None:
+def test_a_figure_has_two_pictures_a_legend_and_all_sizes() -> None:
     (figure,) = figures(section_of(judged(*sweep("all_reduce"), times=1.5)))
     assert len(figure.pictures) == 2
     labels = " ".join(entry.label for entry in figure.legend)
-    for word in ("measured", "the fit", "segmented ring", "⌈lg n⌉ α + 2(n−1)/n S β", "Rabenseifner", "unexplained"):
+    for word in ("measured", "segmented ring", "⌈lg n⌉ α + 2(n−1)/n S β", "Rabenseifner", "unexplained"):
         assert word in labels
     sizes = [row[0].text for row in figure.table.rows]
     assert (sizes[0], sizes[-1]) == ("8 B", "2 MiB")
