@@ -214,11 +214,6 @@ def _in_one_of(value: float, units: Sequence[tuple[str, float]]) -> str:
     return f"{f'{float(text):.0f}' if 'e+' in text else text} {name}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """A number with its noun: "1 case", "2 cases"."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
-
-
 def significant(value: float, decimals: int, width: int) -> str:
     """``value`` with at least three significant digits, and with ``decimals`` decimals if they fit into ``width``."""
     needed = max(0, 2 - math.floor(math.log10(value))) if value > 0 else decimals
@@ -227,6 +222,19 @@ def significant(value: float, decimals: int, width: int) -> str:
         if len(text) <= width:
             return text
     return f"{value:.2e}"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: ``1 case``, ``2 cases``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def listed(texts: Iterable[str], most: int | None = None, *, word: str = "and") -> str:
+    """``a, b and c``; if that is longer, ``most`` texts and the number of the others: ``a, b and 3 more``."""
+    names = list(texts)
+    if most is not None and len(names) > most + 1:
+        names[most:] = [f"{len(names) - most} more"]
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def number_list(numbers: Iterable[int]) -> str:

@@ -152,7 +152,7 @@ def test_the_report_and_the_table_tell_the_overlap() -> None:
     assert "75%" in page
     assert "1.50 ×" in page
     (row,) = show.show_rows(judgement)
-    assert row["overlap"] == pytest.approx(0.75)
+    assert row.overlap == pytest.approx(0.75)
     shown = render(show.show_blocks([row]))
     assert "75% (75% to 75%)" in shown
     assert "time is that of call and computation" in shown
@@ -186,7 +186,7 @@ def test_a_loop_that_is_not_pythons_is_told_with_what_it_costs(loop: LoopKind) -
     judgement = judged(store.StoredRun(stored.path, stored.run, tuple(map(changed, stored.rows)), ()))
     page = compose.compose(judgement).text
     (row,) = show.show_rows(judgement)
-    assert row["loop"] == loop
+    assert row.loop == loop
     assert ("compiled loop" in render(show.show_blocks([row]))) == (loop == "compiled")
     assert "takes 90 ns alone in a sample and 20 ns in a row of calls" in page
     assert ("In the compiled loop, which ran 1 case, it takes 170 ns and 4 ns." in page) == (loop == "compiled")

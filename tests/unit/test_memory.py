@@ -340,7 +340,7 @@ def test_a_run_of_collectives_alone_has_no_section_on_memory_and_one_level() -> 
 
 def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
     rows = show_rows(judged(kernels("stream_copy", threads=[1], sizes=[64 * MIB])))
-    assert [row["traffic"] for row in rows] == [pytest.approx(20e9, rel=1e-3)]
+    assert [row.traffic for row in rows] == [pytest.approx(20e9, rel=1e-3)]
     text = render(show_blocks(rows))
     assert "20 GB/s" in text
     assert "as in STREAM" in " ".join(text.replace("\n#", "").split())
@@ -349,7 +349,7 @@ def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
 
 def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
     rows = show_rows(judged(kernels("stream_triad", threads=[1], sizes=[4 << 10])))
-    assert f"  {format_time(rows[0]['time_ns'])}  " in render(show_blocks(rows))
+    assert f"  {format_time(rows[0].time_ns or 0)}  " in render(show_blocks(rows))
 
 
 # --- storage ---------------------------------------------------------------------------------------------------------
@@ -615,7 +615,7 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
     assert [one["kind"] for one in told["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
 
 
-def test_roofs_of_memory_are_those_of_the_curves() -> None:
+def test_peaks_of_memory_are_those_of_the_curves() -> None:
     judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
     assert isinstance(judgement.memory[0].peak, Peak)
     assert judgement.memory[0].peak is judgement.curves[0].peak

@@ -15,7 +15,7 @@ from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section
-from busbw_analysis.report.plots.models import Stack, draw_ratios, draw_stack, swatch
+from busbw_analysis.report.plots.models import Stack, draw_stack, swatch
 from busbw_analysis.report.sections import models
 from busbw_analysis.report.sections.models import theory
 from busbw_analysis.report.tables.fits import fits_table
@@ -106,11 +106,11 @@ def test_without_a_model_there_is_no_section_and_no_sentence() -> None:
     assert "Measured against theory" not in compose.compose(judgement).html
 
 
-def test_a_figure_has_three_pictures_a_legend_and_all_sizes() -> None:
+def test_a_figure_has_two_pictures_a_legend_and_all_sizes() -> None:
     (figure,) = figures(section_of(judged(*sweep("all_reduce"), times=1.5)))
-    assert len(figure.pictures) == 3
+    assert len(figure.pictures) == 2
     labels = " ".join(entry.label for entry in figure.legend)
-    for word in ("measured", "the fit", "segmented ring", "⌈lg n⌉ α + 2(n−1)/n S β", "Rabenseifner", "unexplained"):
+    for word in ("measured", "segmented ring", "⌈lg n⌉ α + 2(n−1)/n S β", "Rabenseifner", "unexplained"):
         assert word in labels
     sizes = [row[0].text for row in figure.table.rows]
     assert (sizes[0], sizes[-1]) == ("8 B", "2 MiB")
@@ -258,17 +258,8 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     assert re.search(r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", told)
 
 
-def test_ratios_are_named_as_what_they_are_more_or_less() -> None:
-    svg = draw_ratios({"model": [(8, 0.5), (64, 2.0), (512, 1.0)]}, "a", "title", "text")
-    for label in (">−50 %<", ">+100 %<", ">0<"):
-        assert label in svg
-    assert not re.findall(r"#[0-9a-fA-F]{6}", svg)
-
-
 @pytest.mark.parametrize("ratio", [1.0, 1e-6, 0.1, 40.0, 1e6])
 def test_however_wrong_a_model_is_it_can_be_drawn(ratio: float) -> None:
-    svg = draw_ratios({"model": [(8, ratio), (64, 1.0)]}, "a", "title", "text")
-    assert 1 < len(re.findall(r"<text", svg)) < 30
     stack: Stack = {size: {"latency": 0.3 * ratio, "bandwidth": 0.7 * ratio} for size in (8, 64)}
     assert "var(--series-1)" in draw_stack(stack, "a", "title", "text")
 

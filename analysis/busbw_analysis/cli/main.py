@@ -50,7 +50,7 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
 
 def _cases(judgement: Judgement) -> dict[str, JSON]:
     answer = to_json.answer_fields(answer_of(judgement))
-    return {"answer": answer, "best": judgement.best, "cases": show_rows(judgement)}
+    return {"answer": answer, "best": judgement.best, "cases": [row.document for row in show_rows(judgement)]}
 
 
 def _table(judgement: Judgement) -> list[Block]:

@@ -25,7 +25,7 @@ from busbw.runs.placement import (
 )
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, Measurement, Run
-from busbw.units import format_size
+from busbw.units import counted, format_size
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.pair_columns import PairBlock, packed
 
@@ -121,7 +121,7 @@ class Dataset:
         if any(_unknown(stored.run, "hosts") for stored in self.runs):
             return "unknown hosts"
         hosts = len({host for stored in self.runs for host in stored.run.hosts})
-        return f"{hosts} host{'' if hosts == 1 else 's'}"
+        return counted(hosts, "host")
 
     @property
     def placements(self) -> tuple[RankPlacement, ...]:

@@ -9,7 +9,7 @@ from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
-from busbw.units import counted, format_size, format_time
+from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseState, Dataset
 from busbw_analysis.data.pair_groups import PairGroups, of_groups
@@ -150,13 +150,6 @@ def case_name(case: Case) -> str:
     return " ".join([op, *size, *details])
 
 
-def _some(names: Sequence[str]) -> str:
-    # "and 1 more" would be as long as the name itself.
-    if len(names) <= _EXAMPLES + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:_EXAMPLES])} and {len(names) - _EXAMPLES} more"
-
-
 def _ends(dataset: Dataset) -> Iterator[Finding]:
     for stored in dataset.runs:
         end = stored.end
@@ -173,7 +166,7 @@ def _by_reason(
     """
     found = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
     for reason, cases in by_key(found).items():
-        names = _some([case_name(one.case) for one in cases])
+        names = listed((case_name(one.case) for one in cases), _EXAMPLES)
         text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason)
         yield Finding(severity, "wrong-data" if code == "failed" and "wrong data" in reason else code, text)
 
@@ -218,7 +211,7 @@ def _shared_resources(dataset: Dataset) -> Iterator[Finding]:
     kernels = by_key((dataset.environment(host).get("boot_id"), host) for host in dict.fromkeys(run.hosts))
     for kernel, hosts in kernels.items():
         if kernel is not None and len(hosts) > 1:
-            text = f"{_some(hosts)} are the same machine (one kernel): they share its cores and memory"
+            text = f"{listed(hosts, _EXAMPLES)} are the same machine (one kernel): they share its cores and memory"
             yield Finding("note", "one-machine", f"{text}. Any network between them is virtual.")
 
 
@@ -238,7 +231,7 @@ def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
         if len(members) > 1:
             ordered = sorted(members, key=lambda member: member[1].ratio)
             by_name = by_key((outlier.name, number) for number, outlier in ordered)
-            names = _some([f"{name} in {len(set(numbers))}" for name, numbers in by_name.items()])
+            names = listed((f"{name} in {len(set(numbers))}" for name, numbers in by_name.items()), _EXAMPLES)
             text += f". This is the worst of {len(members)}. Slow {kind}s in {len(among)} matrices: {names}"
         yield Finding("caution", f"slow-{kind}", f"{text}.")
 
@@ -269,7 +262,7 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
             f"{len(cases)} of {counted(len(measured), 'case')} drift: within most blocks, the first and the last third "
-            f"differ by more than their intervals allow ({_some(cases)})."
+            f"differ by more than their intervals allow ({listed(cases, _EXAMPLES)})."
         )
 
 

@@ -222,4 +222,4 @@ def _published(dataset: Dataset, series: Series, rows: Catalogue) -> tuple[Publi
     if series.key.device == "cpu":
         return ()
     gpu = gpu_model(dataset, series.key.ranks, rows)
-    return () if isinstance(gpu, str) else published_like(series.key, gpu.name)
+    return () if isinstance(gpu, Unavailable) else published_like(series.key, gpu.name)

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final
 
 from busbw.runs.records import JSON
-from busbw.units import format_size
+from busbw.units import counted, format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import CaseSummary, Flag
@@ -126,7 +126,7 @@ def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, Cas
     """Observations of the run that affect the time of this point, as clauses."""
     hosts = dataset.hosts_of(curve.series.key.ranks)
     known = [
-        f"{ranks} ranks share {cores} core{'s' if cores != 1 else ''}{f' of {host}' if len(hosts) > 1 else ''}"
+        f"{ranks} ranks share {counted(cores, 'core')}{f' of {host}' if len(hosts) > 1 else ''}"
         for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
         if host in hosts
     ]

@@ -15,7 +15,7 @@ from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.tables.show import share_of
+from busbw_analysis.report.tables.show import peaks_of, share_of
 
 _LABELS: Final = (
     *("machine", "op", "dtype", "redop", "size_bytes", "in_place", "backend", "device", "mode", "settings"),
@@ -44,12 +44,7 @@ class _Gauges:
     judgement: Judgement
 
     def collect(self) -> Iterator[Metric]:
-        peaks = {
-            (point.case, curve.series.key.ranks): curve.peak
-            for curve in self.judgement.curves
-            for point in curve.series.points
-            if isinstance(curve.peak, Peak)
-        }
+        peaks = peaks_of(self.judgement)
         for name, unit, words, of in _GAUGES:
             gauge = GaugeMetricFamily(name, words, labels=_LABELS, unit=unit)
             for summary in self.judgement.cases:

@@ -33,7 +33,7 @@ from busbw.ops import limits
 from busbw.ops.numa_nodes import MOST_NODES
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload, workload_in_words
-from busbw.units import format_size
+from busbw.units import counted, format_size
 
 SCHEMA = 9
 
@@ -183,7 +183,7 @@ class Case(Record, frozen=True, kw_only=True):
 
 _SETTINGS: dict[str, Callable[[Any], str]] = {
     "algorithm": lambda name: f"{name} over send/recv",
-    "threads": lambda number: f"{number} thread{'s' if number != 1 else ''}",
+    "threads": lambda number: counted(number, "thread"),
     "numa_node": lambda node: f"NUMA node {node}",
     "access": lambda access: f"{format_size(access.block_bytes)} blocks, depth {access.depth}, {access.way}",
     "pairs": lambda how: f"pairs {how}",

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
@@ -271,7 +271,7 @@ def _finding(curve: Curve, label: str) -> str:
 def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
     """The tooltip of a point: its value, its range and its launches."""
     launches = len(point.launch_medians_ns)
-    of = f"{launches} launch{'es' if launches != 1 else ''}"
+    of = counted(launches, "launch", "launches")
     spread = f"{' – '.join(ends)}, {of}" if ends else of
     return f"{label} · {format_size(point.size_bytes)}\n{value}\n{spread}"
 
@@ -372,7 +372,7 @@ def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
     first, last = max(1.0, float(segment.first_bytes)), max(1.0, float(segment.last_bytes))
     for step in range(_STEPS_OF_A_SEGMENT + 1):
         size = first * (last / first) ** (step / _STEPS_OF_A_SEGMENT)
-        time_ns = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
+        time_ns = 1e9 * segment.seconds(size)
         if time_ns > 0:
             yield size, time_ns
 
@@ -433,4 +433,4 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
     headers = 2 if several else 1
-    return table(title, columns, rows, *notes, row_headers=headers, folded=folded, without_empty=True)
+    return table(title, columns, rows, *notes, row_headers=headers, folded=folded)

@@ -1,4 +1,4 @@
-"""The figure of a curve that has a model: measured and predicted, as three drawings, a legend and a table."""
+"""The figure of a curve that has a model: measured and predicted, as two drawings, a legend and a table."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,12 +8,11 @@ from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.normality import Modelled
-from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Spent
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, table
 from busbw_analysis.report.plots import curves, models
-from busbw_analysis.report.plots.models import Part, Ratios, Stack
+from busbw_analysis.report.plots.models import Part, Stack
 from busbw_analysis.report.sections.curves import points_of
 from busbw_analysis.report.sections.labels import ends_in_words, ends_of
 
@@ -32,15 +31,13 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
     lines += [curves.Line("bound", tuple(bound), None)] if bound else []
     lines.append(curves.Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
     panel = curves.Panel("time", "Measured, predicted and bound", series, tuple(lines))
-    ratios = _ratios(one)
     stack = {spent.size_bytes: _parts(spent) for spent in one.explanation.spent if spent.size_bytes}
     name = curve.series.key.label
     pictures = (
         curves.draw(panel, f"{identity}-time", f"{name}: measured and predicted time over size", words),
-        models.draw_ratios(ratios, f"{identity}-ratio", f"{name}: predicted over measured time", words),
         models.draw_stack(stack, f"{identity}-parts", f"{name}: where the time goes", words),
     )
-    legend = tuple(_legend(one, [label for label, _ in others], ratios, stack))
+    legend = tuple(_legend(one, [label for label, _ in others], stack))
     return Figure(words, pictures, legend, _numbers(one, folded=True))
 
 
@@ -74,21 +71,6 @@ def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]
     ]
 
 
-def _ratios(one: Modelled) -> Ratios:
-    """Predicted over measured time, of the model and of the fit if there is one."""
-    model = [(p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes]
-    fit = one.curve.fit
-    if not isinstance(fit, Fit):
-        return {"model": model}
-    of_fit: list[tuple[int, float]] = []
-    for point in one.curve.series.points:
-        if size := point.size_bytes:
-            segment = ([one for one in fit.segments if one.first_bytes <= size] or fit.segments[:1])[-1]
-            predicted = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
-            of_fit.append((size, predicted / point.time_ns))
-    return {"fit": of_fit, "model": model}
-
-
 def _parts(spent: Spent) -> dict[Part, float]:
     """Shares of the measured time, from the bottom up; an unexplained part only if it is positive."""
     parts: dict[Part, float] = {"latency": spent.latency_ns, "bandwidth": spent.bandwidth_ns}
@@ -107,10 +89,8 @@ _NAMES: Final[dict[Part, str]] = {
 }
 
 
-def _legend(one: Modelled, others: Sequence[str], ratios: Ratios, stack: Stack) -> Iterator[LegendEntry]:
-    yield LegendEntry(curves.swatch(0, "points"), "measured; in the second drawing: the model")
-    if "fit" in ratios:
-        yield LegendEntry(curves.swatch(1, "points"), "in the second drawing: the fit of this curve")
+def _legend(one: Modelled, others: Sequence[str], stack: Stack) -> Iterator[LegendEntry]:
+    yield LegendEntry(curves.swatch(0, "points"), "measured")
     yield LegendEntry(curves.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
     if one.explanation.bound:
         yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
@@ -151,7 +131,7 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
 def _numbers(one: Modelled, *, folded: bool) -> Table:
     """The parts of the time at every size."""
     note = f"{ends_in_words(point.interval.kind for point, _, _ in one.rows)} Shares are as uncertain as the time."
-    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded, without_empty=True)
+    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded)
 
 
 def _unexplained(spent: Spent) -> Cell:

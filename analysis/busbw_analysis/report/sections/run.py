@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
-from busbw.units import format_size, format_span, format_time
+from busbw.units import counted, format_size, format_span, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseRow, CaseState, Dataset
 from busbw_analysis.report.document import (
@@ -39,7 +39,7 @@ _LONGEST = 400
 def case_label(case: Case, without: frozenset[str] = frozenset()) -> str:
     """A case in words, without its size; ``without`` names the fields to omit."""
     op, *details = case_in_words(case, without)
-    ranks = [] if "ranks" in without else [f"{case.ranks} rank{'s' if case.ranks != 1 else ''}"]
+    ranks = [] if "ranks" in without else [counted(case.ranks, "rank")]
     return " · ".join([op, case.backend, *details, *ranks])
 
 
@@ -119,7 +119,7 @@ def timing(dataset: Dataset) -> Section:
         plan = flatten(stored.run.plan, 4)
         blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, plan, *rounded, folded=True))
     spent = ", ".join(ran_for(stored) for stored in dataset.runs)
-    gist = f"{len(launches)} launch{'es' if len(launches) != 1 else ''}, {spent} of measuring; no sample is discarded."
+    gist = f"{counted(len(launches), 'launch', 'launches')}, {spent} of measuring; no sample is discarded."
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
 
@@ -148,13 +148,14 @@ def environment(dataset: Dataset) -> Section:
     )
     each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
     rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]
-    columns: list[Column[tuple[str, str, list[str]]]] = [
+    alone = len(names) == 1
+    columns: tuple[Column[tuple[str, str, list[str]]], ...] = (
         Column("Fact", lambda row: row[0]),
         Column("Value", lambda row: row[1]),
-        Column("Hosts", lambda row: "all" if len(row[2]) == len(names) else ", ".join(row[2])),
-    ]
-    caption = f"Recorded on {names[0]}" if len(names) == 1 else f"Recorded on {len(names)} hosts"
-    blocks.append(table(caption, columns[:2] if len(names) == 1 else columns, rows, folded=True))
+        Column("Hosts", lambda row: None if alone else "all" if len(row[2]) == len(names) else ", ".join(row[2])),
+    )
+    caption = f"Recorded on {names[0]}" if alone else f"Recorded on {len(names)} hosts"
+    blocks.append(table(caption, columns, rows, folded=True))
     return Section("environment", "Machine and software", tuple(blocks), gist=f"{caption}: {len(rows)} facts.")
 
 

@@ -44,7 +44,7 @@ def storage(judgement: Judgement) -> Section | None:
     if files:
         blocks.append(_files(files))
     if saves:
-        checkpoints = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves), without_empty=True)
+        checkpoints = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves))
         blocks += [Paragraph(_BLOCKED), checkpoints]
     gist = f"{', '.join(dict.fromkeys(one.op for one in judgement.files))}."
     return Section("storage", "Storage", tuple(blocks), gist=gist)
@@ -82,7 +82,7 @@ def _files(files: Sequence[Stored]) -> Table:
     ways = dict.fromkeys(one.access.way for one in files if one.access is not None)
     depth = "Depth: blocks in flight at any time."
     notes = (depth, *(f"{way}: {WAYS[way]}." for way in ways), *_other_tools(files), *_notes(files))
-    return table("Files", _COLUMNS, files, *notes, without_empty=True)
+    return table("Files", _COLUMNS, files, *notes)
 
 
 def _other_tools(files: Sequence[Stored]) -> Iterator[str]:

@@ -67,5 +67,5 @@ def _figures(judgement: Judgement) -> Iterator[Figure]:
             what,
             (plots.draw(one.timeline, times, f"timeline-{number}", what, f"One step of {one.ranks} ranks over time"),),
             (*legend, LegendEntry(plots.swatch(None), plots.WAITING)),
-            table(what, _COLUMNS, times, folded=True, without_empty=True),
+            table(what, _COLUMNS, times, folded=True),
         )

@@ -105,7 +105,7 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
         peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
         measured = f"{op}{of}: measured against model and peak"
-        found[op] = [table(measured, columns, verdicts, *peaks, without_empty=True)]
+        found[op] = [table(measured, columns, verdicts, *peaks)]
         # A single cause of everything is at the top of the page.
         codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)
         found[op] += [Paragraph(sentence(f"explained by: {causes[code]}"), "quiet") for code in codes]

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from busbw.runs.records import JSON, Case, case_in_words
-from busbw.units import format_size, format_time
+from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
@@ -238,7 +238,7 @@ def bands_table(comparison: Comparison) -> Table:
     columns: tuple[Column[_Line], ...] = (Column("Case", lambda line: line.name), *_RATIOS)
     lines = [_Line(_band_name(band), "", None, band.estimate, band.verdict) for band in comparison.bands]
     note = "B/A: ratio of times, B is slower above 1; low, high: exact 95 % interval"
-    return table("B against A by band of sizes", columns, lines, note, without_empty=True)
+    return table("B against A by band of sizes", columns, lines, note)
 
 
 def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
@@ -279,7 +279,6 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
         columns,
         [line for band in bands for line in _lines(band, cases=cases)],
         *(f"{what} ({', '.join(names)})" for what, names in notes.items()),
-        without_empty=True,
     )
 
 
@@ -346,7 +345,7 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
 
 
 def _side(runs: Sequence[str], launches: int) -> str:
-    count = f" ({launches} launch{'es' if launches != 1 else ''})" if launches else ""
+    count = f" ({counted(launches, 'launch', 'launches')})" if launches else ""
     return f"{', '.join(runs)}{count}"
 
 
@@ -365,7 +364,7 @@ def incomplete_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence or two for every run that is missing part of its plan: its side and the missing parts."""
     for one in comparison.incomplete:
         lacks = [
-            f"{len(cases)} {state} ({_some([case_name(case) for case in cases])})"
+            f"{len(cases)} {state} ({listed(map(case_name, cases), _NAMED)})"
             for state, cases in (("failed", one.failed), ("not reached", one.not_reached), ("skipped", one.skipped))
             if cases
         ]
@@ -375,14 +374,9 @@ def incomplete_lines(comparison: Comparison) -> Iterator[str]:
         yield f"side {one.side} is incomplete. {ended}Run {one.run}: {'; '.join(lacks) or 'no case is missing'}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
-
-
 def gate_line(comparison: Comparison, reason: Reason) -> str:
     """A sentence for a reason why the gate fails."""
-    names = _some([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)])
+    names = listed([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)], _NAMED)
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
         unit = "pairs" if comparison.paired else "launches a side"

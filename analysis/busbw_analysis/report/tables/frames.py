@@ -15,7 +15,7 @@ from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.tables.show import share_of
+from busbw_analysis.report.tables.show import peaks_of, share_of
 
 _IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "group", "device", "root"})
 _OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "root", "backend", "device", "mode", "in_place")
@@ -36,12 +36,7 @@ _OF_SAMPLES: Final = (
 
 def case_frame(judgement: Judgement) -> pd.DataFrame:
     """One row per case and group of ranks, in the order of the plan."""
-    peaks = {
-        (point.case, curve.series.key.ranks): curve.peak
-        for curve in judgement.curves
-        for point in curve.series.points
-        if isinstance(curve.peak, Peak)
-    }
+    peaks = peaks_of(judgement)
     return pd.DataFrame(
         [
             _row(judgement, summary, group, None if group is None else peaks.get((summary.index, group.ranks)))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import format_rate, format_time
+from busbw.units import format_rate, format_time, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
@@ -19,7 +19,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    listed,
     percent,
     sentence,
     table,
@@ -68,13 +67,13 @@ def _of(joint: JointFit) -> Iterator[Block]:
     yield Paragraph(_validated(joint))
     notes = f"{formula(joint)}, one set for all; {joint.interval_note}"
     caption = "Parameters of all curves together"
-    yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes, without_empty=True)
+    yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes)
     if joint.not_separated:
         yield table("Not separated by these data", _TOGETHER_COLUMNS, joint.not_separated)
     if joint.algorithms:
         algorithms = [(joint, op) for op in joint.algorithms]
         notes = _names_explained(joint)
-        yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2, without_empty=True)
+        yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2)
     yield from _candidates(joint)
     yield table("Predictions of held-out data", _HELD_OUT_COLUMNS, joint.validations)
     explicit = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})
@@ -181,8 +180,7 @@ def _ties(joint: JointFit, op: str) -> str | None:
     ties = [f"{name} (textbook)" if name == own else name for name in joint.ties.get(op, ())]
     if not ties:
         return None if fitted is None else "the others do worse"
-    rest = len(ties) - _NAMED
-    some = ", ".join(ties) if rest <= 1 else f"{', '.join(ties[:_NAMED])} and {rest} more"
+    some = listed(ties, _NAMED)
     return f"not distinguished from {some}" if fitted is None else f"a tie with {some}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from busbw.runs.records import JSON, settings_in_words
-from busbw.units import format_rate, format_seconds, format_size, format_time
+from busbw.units import counted, format_rate, format_seconds, format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.prediction import Prediction, sized
@@ -79,7 +79,7 @@ def predict_table(prediction: Prediction) -> Table:
     """One row per size; notes on the data, extrapolation and errors below."""
     asked, evidence = prediction.query, prediction.data
     forecasts = prediction.forecasts
-    hosts = "1 host" if asked.hosts == 1 else f"{asked.hosts} hosts"
+    hosts = counted(asked.hosts, "host")
     counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
     measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(evidence)}"
     by = "" if evidence.algorithm == "library" else f" by {evidence.algorithm}"
@@ -97,7 +97,7 @@ def predict_table(prediction: Prediction) -> Table:
     notes += sized("no answer", prediction.unanswered.items(), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {one.size_bytes: one for one in forecasts}
-    return table(caption, _COLUMNS, sorted(rows.items()), *notes, without_empty=True)
+    return table(caption, _COLUMNS, sorted(rows.items()), *notes)
 
 
 def _elsewhere(evidence: MeasuredCurves) -> str:
