@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
-from busbw.runs.records import Case, Check, Imported, LoopKind, Measurement
+from busbw.runs.causes import WRONG_DATA
+from busbw.runs.records import Case, Check, FailureCause, Imported, LoopKind, Measurement
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary, summarise_group, summarise_imported
@@ -47,7 +48,7 @@ class Total:
 class CaseSummary:
     """One case of the plan: its state and, if measured, one summary per group of ranks.
 
-    index, case, state, reasons: from ``CaseRow``
+    index, case, state, reasons, lost, cause: from ``CaseRow``
     check: ``verified``, ``wrong (what)``, ``not checked (reason)`` or, for another failure, ``failed (reason)``
     stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
@@ -55,7 +56,6 @@ class CaseSummary:
     flags: reasons for caution
     disturbance: system interference
     loops: which loops made the calls
-    lost: launches of a measured case that failed for a transient reason; ``--resume`` measures them
     """
 
     index: int
@@ -70,6 +70,7 @@ class CaseSummary:
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
     lost: tuple[str, ...] = ()
+    cause: FailureCause | None = None
 
     @property
     def only(self) -> GroupSummary | None:
@@ -122,7 +123,7 @@ def _summary(
         case=row.case,
         state=row.state,
         reasons=row.reasons,
-        check=_failure(row.reasons) if row.state == "failed" else _check(checks),
+        check=_failure(row) if row.state == "failed" else _check(checks),
         stop_reasons=tuple(sorted({record.stop_reason for record in measured})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
@@ -130,14 +131,14 @@ def _summary(
         disturbance=disturbance,
         loops=tuple(sorted({record.loop for record in measured})),
         lost=row.lost,
+        cause=row.cause,
     )
 
 
-def _failure(reasons: Sequence[str]) -> str:
-    wrong = next((reason for reason in reasons if reason.startswith("wrong data")), None)
-    if wrong is not None:
-        return f"wrong ({wrong.removeprefix('wrong data').lstrip(': ') or 'no number given'})"
-    return f"failed ({'; '.join(reasons)})"
+def _failure(row: CaseRow) -> str:
+    if row.cause == "wrong_data":
+        return f"wrong ({row.reasons[0].removeprefix(WRONG_DATA).lstrip(': ') or 'no number given'})"
+    return f"failed ({'; '.join(row.reasons)})"
 
 
 def _check(checks: Sequence[Check]) -> str:

@@ -1,6 +1,7 @@
 """Upgrades of runs from older schemas, step by step. They add nothing that was not measured.
 
-Since schema 1 only the case of a row has changed its format, so only the case is upgraded.
+Since schema 1 only the case of a row has changed its format, so only the case is upgraded, and the cause of a failure
+by wrong data is added, which its error says in every schema.
 """
 
 import math
@@ -10,7 +11,8 @@ from functools import lru_cache
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.runs.records import JSON, SCHEMA
+from busbw.runs.causes import WRONG_DATA
+from busbw.runs.records import JSON, SCHEMA, FailureCause
 from busbw.units import parse_size
 
 Upgrade = Callable[[JSON], JSON]
@@ -157,21 +159,37 @@ def run_as_now(run: JSON, schema: int) -> JSON:
     return {**run, "schema": SCHEMA}
 
 
-class _OnlyCase(msgspec.Struct, frozen=True):
-    """Decoded part of a row."""
+class _Parts(msgspec.Struct, frozen=True):
+    """Decoded parts of a row."""
 
     case: msgspec.Raw = msgspec.Raw()
+    kind: JSON = None
+    error: JSON = None
+    cause: JSON = None
 
 
-_ONLY_CASE = msgspec.json.Decoder(_OnlyCase)
+_PARTS = msgspec.json.Decoder(_Parts)
+_FIRST_WITH_CAUSE = 4
+"""Schema from which on a failure has its cause."""
+_WRONG: FailureCause = "wrong_data"
 
 
 def row_as_now(line: bytes, schema: int) -> bytes:
-    """A row of ``schema`` in the current schema; raises the decoder's exceptions. Only its case is decoded."""
-    same = all(UPGRADES[step][1] is _as_it_is for step in range(schema, SCHEMA))
-    if same or not (case := bytes(_ONLY_CASE.decode(line).case)):
+    """A row of ``schema`` in the current schema; raises the decoder's exceptions. Only its parts are decoded."""
+    if all(UPGRADES[step][1] is _as_it_is for step in range(schema, SCHEMA)):
         return line
-    return line.replace(case, case_as_now(case, schema), 1)
+    parts = _PARTS.decode(line)
+    if case := bytes(parts.case):
+        line = line.replace(case, case_as_now(case, schema), 1)
+    if schema < _FIRST_WITH_CAUSE and parts.kind == "failed" and parts.cause is None:
+        line = _with_cause(line, str(parts.error))
+    return line
+
+
+def _with_cause(line: bytes, error: str) -> bytes:
+    if not error.startswith(WRONG_DATA):
+        return line
+    return msgspec.json.encode({**msgspec.json.decode(line), "cause": _WRONG})
 
 
 @lru_cache(_MOST_KEPT)

@@ -1,27 +1,29 @@
 """The report's verdicts: one row per operation, and for each operation the numbers behind its verdicts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
-from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, sentence, table
-from busbw_analysis.report.sections.labels import ends_of, op_anchor
+from busbw_analysis.report.sections.labels import curve_label, ends_of, op_anchor, varying_fields
 
 HOW: Final = (
-    "Verdicts are rules of thumb, not statistical tests. They compare medians with "
-    f"{NEAR_PEAK:.0%} of the peak, or {NEAR_PRACTICAL:.0%} of the rate reached in practice, and with "
-    f"{MODEL_TOLERANCE:g} times the model's time. Undecided: the interval or range of launches contains the limit."
+    "Verdicts are rules of thumb, not statistical tests. As expected: the median is at least "
+    f"{NEAR_PEAK:.0%} of the peak ({NEAR_PRACTICAL:.0%} of the rate reached in practice), or at most "
+    f"{MODEL_TOLERANCE:g} times the model's time. Undecided: the interval or range of launches contains this limit, so "
+    "more launches would decide."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
     "slower": "✗",
     "undecided": "?",
-    "faster": "✓",
+    "faster": "↑",
     "as expected": "✓",
     "not judged": "·",
 }
@@ -33,6 +35,20 @@ _BANDS: Final[tuple[tuple[Band, str], ...]] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The highest busbw of an operation, its size and its peak."""
+
+    busbw: float
+    size_bytes: int
+    peak: Peak | None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the peak."""
+        return None if self.peak is None or self.peak.busbw is None else self.busbw / self.peak.busbw
+
+
 def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     """One row per operation: the worst verdict of its curves in each band of sizes, and its best busbw. None if nothing
     was judged.
@@ -40,13 +56,12 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
     if not by_op:
         return None
-    best: dict[str, tuple[float, int, float | None]] = {}
+    best: dict[str, _Best] = {}
     for curve in judgement.curves:
-        peak = curve.peak.busbw if isinstance(curve.peak, Peak) else None
+        op, peak = curve.series.key.op, curve.peak if isinstance(curve.peak, Peak) else None
         for point in curve.series.points:
-            share = None if peak is None or point.busbw is None else point.busbw / peak
-            one = (point.busbw or 0.0, point.size_bytes, share)
-            best[curve.series.key.op] = max(best.get(curve.series.key.op, one), one, key=lambda rated: rated[0])
+            one = _Best(point.busbw or 0.0, point.size_bytes, None if point.busbw is None else peak)
+            best[op] = max(best.get(op, one), one, key=lambda found: found.busbw)
 
     def judged(band: Band) -> Callable[[str], Cell | None]:
         """The cell of an op; operations without a size count as small."""
@@ -56,31 +71,28 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     columns: tuple[Column[str], ...] = (
         Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
         *(Column(name, judged(band)) for band, name in _BANDS),
-        Column("Best busbw", lambda op: best[op] if best[op][0] else None, _rate_at),
-        Column("Of peak", lambda op: best[op][2], lambda share: f"{percent(share)} %"),
+        Column("Best busbw", lambda op: best[op] if best[op].busbw else None, _rate_at),
+        Column("Of peak", lambda op: best[op].share, lambda share: f"{percent(share)} %"),
     )
-    return table("Verdicts by operation and size", columns, by_op, HOW)
+    by_peak = by_key((peak.what, op) for op in by_op if (peak := best[op].peak) is not None)
+    named = (f"{peak} ({', '.join(ops)})" if len(by_peak) > 1 else peak for peak, ops in by_peak.items())
+    note = f"100 % of peak: {'; '.join(named)}" if by_peak else ""
+    return table("Verdicts by operation and size", columns, by_op, HOW, note)
 
 
-def _rate_at(best: tuple[float, int, float | None]) -> str:
-    return f"{format_rate(best[0])} at {format_size(best[1])}"
+def _rate_at(best: _Best) -> str:
+    return f"{format_rate(best.busbw)} at {format_size(best.size_bytes)}"
 
 
 def _cell(verdicts: Sequence[Verdict]) -> Cell:
     """The worst of ``verdicts``, with its ratio."""
     worst = min(verdicts, key=lambda one: (list(_SYMBOLS).index(one.status), -(one.model_ratio or 0.0)))
-    text = worst.text
-    if worst.status == "undecided":
-        text = f"{worst.model_ratio:.2g}× the model's time" if worst.model_ratio else worst.text.partition(": ")[2]
     several = f" (worst of {len(verdicts)})" if len(verdicts) > 1 else ""
-    return Cell(f"{_SYMBOLS[worst.status]} {text}{several}", tone=TONES[worst.status])
+    return _said(worst, several)
 
 
-def _distinguishing(labels: Iterable[str]) -> dict[str, str]:
-    """For each label, the parts that the labels do not all share."""
-    parts = {label: label.split(" · ") for label in labels}
-    common = set.intersection(*map(set, parts.values()))
-    return {label: " · ".join(part for part in of if part not in common) for label, of in parts.items()}
+def _said(verdict: Verdict, more: str = "") -> Cell:
+    return Cell(f"{_SYMBOLS[verdict.status]} {verdict.text}{more}", tone=TONES[verdict.status])
 
 
 def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
@@ -89,18 +101,17 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     causes = {cause.code: cause.text for cause in answer.causes}
     by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
     columns: tuple[Column[Verdict], ...] = (
-        Column("Curve", lambda one: labels[one.label] or None),
+        Column("Curve", lambda one: curve_label(one.key, varying[one.op]) if varying[one.op] else None),
         Column("At", lambda one: format_size(one.size_bytes) if one.size_bytes else None),
-        Column("Verdict", lambda one: Cell(f"{_SYMBOLS[one.status]} {one.text}", tone=TONES[one.status])),
+        Column("Verdict", _said),
         Column("Time", lambda one: one.time_ns, format_time, ends=lambda one: ends_of(one.interval)),
         Column("Model's time", lambda one: one.time_ns / one.model_ratio if one.model_ratio else None, format_time),
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Of peak", lambda one: one.peak_share, percent, "%"),
     )
     found: dict[str, list[Block]] = {}
-    labels: dict[str, str] = {}
+    varying = {op: varying_fields(one.key for one in verdicts) for op, verdicts in by_op.items()}
     for op, verdicts in by_op.items():
-        labels.update(_distinguishing({one.label for one in verdicts}))
         # State once what each 100 % means.
         known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
         peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
