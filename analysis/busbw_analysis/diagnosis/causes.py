@@ -174,7 +174,10 @@ def _measure_again(judgement: Judgement) -> str:
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
-    _Rule("wrong-data", "do not use this library on this machine until the data are right"),
+    _Rule(
+        "wrong-data",
+        "rerun these cases; if their data are wrong again, do not use this backend here, and report it to its authors",
+    ),
     _Rule(
         "failed",
         lambda judgement: f"read the error of each case (busbw show), then {_again(judgement, 'rerun it')}",

@@ -116,8 +116,8 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         have = "the samples of one launch" if sampled else "no samples"
         text = (
             f"{log.file} is a log of {tool} with one number per case ({', '.join(map(str, what)) or 'none'}) "
-            f"and {have}. {'I' if sampled else 'Spread, i'}ntervals, bimodality, drift, disturbance, stragglers and "
-            "timer overhead cannot be assessed, and single logs cannot be tested for a difference."
+            f"and {have}. It does not show {'' if sampled else 'scatter, '}drift, interference or stragglers, and one log "
+            "a side cannot be tested for a difference."
         )
         yield Finding("caution", "imported", text)
         if log.given:
@@ -175,11 +175,17 @@ def _by_reason(
     for reason, cases in by_key(found).items():
         names = _some([case_name(one.case) for one in cases])
         text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason)
-        yield Finding(severity, "wrong-data" if code == "failed" and "wrong data" in reason else code, text)
+        yield Finding(severity, code, text)
 
 
 def _of_state(state: CaseState) -> _ReasonOf:
     return lambda summary: "; ".join(summary.reasons) if summary.state == state else None
+
+
+def _failure(*, wrong: bool) -> _ReasonOf:
+    """Why a case failed: because of wrong data, or for another reason."""
+    failed = _of_state("failed")
+    return lambda summary: failed(summary) if (summary.cause == "wrong_data") == wrong else None
 
 
 def _loss(summary: CaseSummary) -> str | None:
@@ -192,9 +198,11 @@ def _lack_of_check(summary: CaseSummary) -> str | None:
     return None if checked or summary.state != "measured" else summary.check
 
 
+_FAILED: Final = "{cases} failed ({names}): {reason}. Failed cases are not judged."
 _KEPT: Final = " The other launches count; busbw run --resume measures the missing ones."
 _UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
-    ("bad", "failed", _of_state("failed"), "{cases} failed ({names}): {reason}. Failed cases are not judged."),
+    ("bad", "wrong-data", _failure(wrong=True), _FAILED),
+    ("bad", "failed", _failure(wrong=False), _FAILED),
     ("caution", "launch-lost", _loss, "{cases} lost a launch to an unrelated failure ({names}): {reason}." + _KEPT),
     ("caution", "not-reached", _of_state("not reached"), "The run ended before {cases} of the plan: {names}."),
     ("note", "skipped", _of_state("skipped"), "{cases} could not run here ({names}): {reason}."),
@@ -256,8 +264,8 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
             yield (
-                f"Launch {launch + 1} took {slower:.2g}× the usual time (geometric mean over "
-                f"{counted(len(ratios), 'case')}): the machine changed during the run."
+                f"Launch {launch + 1} took {slower:.2g}× the median launch's time (geometric mean over "
+                f"{counted(len(ratios), 'case')}): the machine changed between launches. Look for other load, and rerun."
             )
 
 
@@ -268,8 +276,8 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     cases = [case_name(summary.case) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
-            f"{len(cases)} of {counted(len(measured), 'case')} drift: within most blocks, the first and the last third "
-            f"differ by more than their intervals allow ({_some(cases)})."
+            f"{len(cases)} of {counted(len(measured), 'case')} drift ({_some(cases)}): within most blocks, the first and "
+            "the last third differ by more than their intervals allow. A longer warmup_seconds in the plan may help."
         )
 
 
@@ -283,7 +291,9 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
             text = f"{len(of)} of {counted(len(measured), 'case')} disturbed; worst: "
             text += f"{worst.disturbance.in_words()} ({case_name(worst.case)})"
-            yield Finding("caution", code, f"{text}. All samples are kept; a quiet machine would give other numbers.")
+            yield Finding(
+                "caution", code, f"{text}. All samples are kept; rerun on a quiet machine for better numbers."
+            )
 
 
 def _clocks(measured: Sequence[CaseSummary]) -> Iterator[str]:
