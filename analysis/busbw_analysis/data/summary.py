@@ -34,20 +34,20 @@ Flag = Literal[
 ]
 
 FLAGS: Final[dict[Flag, str]] = {
-    "bimodal": "the samples form two groups and the median may jump between them, so compare uses the mean",
-    "outlier mode": "samples above 5 times the median take more than 10 % of the time; the median does not show them",
-    "skew>10%": "the ranks enter the call more than 10 % of its time apart; the first ones wait for the last",
-    "drift": "the first and the last third of a block differ; a longer warmup_seconds in the plan may help",
-    "autocorrelated": "neighbouring samples are alike, so that 5 or more of them count as one",
-    "outliers": "more than 5 % of the samples are far outside the quartiles; the median is reliable, the mean is not",
+    "bimodal": "two groups of samples; the median may jump, so compare uses the mean",
+    "outlier mode": "samples above 5 × the median take more than 10 % of the time",
+    "skew>10%": "ranks enter the call more than 10 % of its time apart",
+    "drift": "a block's first and last third differ; try a longer warmup_seconds",
+    "autocorrelated": "neighbouring samples are alike; 5 or more of them count as one",
+    "outliers": "over 5 % of samples are outliers; trust the median, not the mean",
     "oversubscribed": "more ranks than cores, so ranks also wait for a core",
-    "disturbed": "other load took cores, or ranks missed their start; rerun on a quiet machine",
-    "unbalanced": "the computation takes less than half or more than twice the time of the call, so hidden says little",
-    "clock error": "the clocks may differ by more than 5 % of the time, so the order of arrival is unknown",
-    "excess traffic": "the backend moves more bytes than necessary, so it cannot reach the peak",
-    "not converged": "the limit of time or samples came before the interval was narrow; a larger --max-seconds helps",
+    "disturbed": "other load on the machine, or missed starts; rerun when it is quiet",
+    "unbalanced": "computation not 0.5 to 2 × the call's time; hidden is uncertain",
+    "clock error": "clocks may differ by over 5 % of the time; arrival order unknown",
+    "excess traffic": "moves more bytes than necessary, so it cannot reach the peak",
+    "not converged": "a limit came before the interval was narrow; raise --max-seconds",
 }
-"""Each flag in plain words: what it means, and what to do where that helps."""
+"""What each flag means, and what to do where that helps: one line of a terminal each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,8 +116,8 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         have = "the samples of one launch" if sampled else "no samples"
         text = (
             f"{log.file} is a log of {tool} with one number per case ({', '.join(map(str, what)) or 'none'}) "
-            f"and {have}. It does not show {'' if sampled else 'scatter, '}drift, interference or stragglers, and one log "
-            "a side cannot be tested for a difference."
+            f"and {have}. It does not show {'' if sampled else 'scatter, '}drift, interference or stragglers, and two "
+            "single logs cannot be tested for a difference."
         )
         yield Finding("caution", "imported", text)
         if log.given:
@@ -265,7 +265,7 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
         if slower > _LAUNCHES_APART:
             yield (
                 f"Launch {launch + 1} took {slower:.2g}× the median launch's time (geometric mean over "
-                f"{counted(len(ratios), 'case')}): the machine changed between launches. Look for other load, and rerun."
+                f"{counted(len(ratios), 'case')}): the machine changed between launches. Look for other load and rerun."
             )
 
 
@@ -276,8 +276,8 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     cases = [case_name(summary.case) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
-            f"{len(cases)} of {counted(len(measured), 'case')} drift ({_some(cases)}): within most blocks, the first and "
-            "the last third differ by more than their intervals allow. A longer warmup_seconds in the plan may help."
+            f"{len(cases)} of {counted(len(measured), 'case')} drift ({_some(cases)}): within most blocks, the first "
+            "and the last third differ by more than their intervals allow. A longer warmup_seconds may help."
         )
 
 

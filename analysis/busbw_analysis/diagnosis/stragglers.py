@@ -308,8 +308,9 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
     return (
         f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. "
-        f"It stands out in {member.cases} of {counted(group.cases, 'case')} and {member.launches} of "
-        f"{counted(group.launches, 'launch', 'launches')}, most in {worst} ({chance} if all ranks are equal).{together}"
+        f"Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of {counted(group.cases, 'case')} and "
+        f"{member.launches} of {counted(group.launches, 'launch', 'launches')}, most in {worst} ({chance} if all ranks "
+        f"are equal).{together}"
     )
 
 
