@@ -31,13 +31,8 @@ was found.
 OPEN_FINDINGS: Final = 3
 """Number of findings that are shown; the others are folded behind their number."""
 
-_BANDS: Final[dict[Band, tuple[str, str]]] = {
-    "large": ("Large", "Large messages"),
-    "middle": ("Middle", "Middle sizes"),
-    "small": ("Small", "Small messages"),
-    "no size": ("No data", "Without data"),
-}
-"""The bands of the verdicts in the order in which the answer names them: label of a line, and name in a sentence."""
+_BANDS: Final[dict[Band, str]] = {"large": "Large", "middle": "Middle", "small": "Small", "no size": "No data"}
+"""The bands of the verdicts in the order in which the answer names them, with their labels."""
 _HEADLINES: Final[dict[Status, str]] = {
     "as expected": "As expected.",
     "explained": "Slower than expected, for a known reason.",
@@ -90,14 +85,14 @@ class Answer:
     @property
     def answer(self) -> str:
         """Headline and bands as one text."""
-        return " ".join([self.headline, *(f"{_BANDS[band][1]}: {text}" for band, text in self.bands)])
+        return " ".join([self.headline, *(f"{_BANDS[band]}: {text}" for band, text in self.bands)])
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Label and text of every line that is not empty, in reading order."""
         every = (
             ("Answer", self.headline),
-            *((_BANDS[band][0], text) for band, text in self.bands),
+            *((_BANDS[band], text) for band, text in self.bands),
             ("Why", self.cause),
             ("Do", self.action),
             ("Trust", self.trust),

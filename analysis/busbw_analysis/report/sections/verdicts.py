@@ -1,7 +1,6 @@
 """The report's verdicts: one row per operation, and for each operation the numbers behind its verdicts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
@@ -10,7 +9,6 @@ from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
-from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, sentence, table
 from busbw_analysis.report.sections.labels import curve_label, ends_of, op_anchor, varying_fields
 
@@ -35,20 +33,6 @@ _BANDS: Final[tuple[tuple[Band, str], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
-    """The highest busbw of an operation, its size and its peak."""
-
-    busbw: float
-    size_bytes: int
-    peak: Peak | None
-
-    @property
-    def share(self) -> float | None:
-        """The share of the peak."""
-        return None if self.peak is None or self.peak.busbw is None else self.busbw / self.peak.busbw
-
-
 def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     """One row per operation: the worst verdict of its curves in each band of sizes, and its best busbw. None if nothing
     was judged.
@@ -56,12 +40,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
     if not by_op:
         return None
-    best: dict[str, _Best] = {}
-    for curve in judgement.curves:
-        op, peak = curve.series.key.op, curve.peak if isinstance(curve.peak, Peak) else None
-        for point in curve.series.points:
-            one = _Best(point.busbw or 0.0, point.size_bytes, None if point.busbw is None else peak)
-            best[op] = max(best.get(op, one), one, key=lambda found: found.busbw)
+    best = {op: judgement.best_of({op}) for op in by_op}
 
     def judged(band: Band) -> Callable[[str], Cell | None]:
         """The cell of an op; operations without a size count as small."""
@@ -71,17 +50,14 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
     columns: tuple[Column[str], ...] = (
         Column("Operation", lambda op: Cell(op, link=op_anchor(op))),
         *(Column(name, judged(band)) for band, name in _BANDS),
-        Column("Best busbw", lambda op: best[op] if best[op].busbw else None, _rate_at),
-        Column("Of peak", lambda op: best[op].share, lambda share: f"{percent(share)} %"),
+        Column(
+            "Best busbw", lambda op: best[op], lambda one: f"{format_rate(one.busbw)} at {format_size(one.size_bytes)}"
+        ),
+        Column("Of peak", lambda op: one.share if (one := best[op]) else None, lambda share: f"{percent(share)} %"),
     )
-    by_peak = by_key((peak.what, op) for op in by_op if (peak := best[op].peak) is not None)
-    named = (f"{peak} ({', '.join(ops)})" if len(by_peak) > 1 else peak for peak, ops in by_peak.items())
-    note = f"100 % of peak: {'; '.join(named)}" if by_peak else ""
-    return table("Verdicts by operation and size", columns, by_op, HOW, note)
-
-
-def _rate_at(best: _Best) -> str:
-    return f"{format_rate(best.busbw)} at {format_size(best.size_bytes)}"
+    by_peak = by_key((one.what, op) for op, one in best.items() if one is not None and one.what is not None)
+    peaks = (f"100 % of peak is the rate of {peak} for {', '.join(ops)}" for peak, ops in by_peak.items())
+    return table("Verdicts by operation and size", columns, by_op, HOW, *peaks)
 
 
 def _cell(verdicts: Sequence[Verdict]) -> Cell:
