@@ -22,7 +22,7 @@ from busbw_analysis.diagnosis.stragglers import GroupLateness, counted, in_words
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
 
-_ORDER: Final = (
+CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted"),
     *("store", "not-checked", "taken-twice", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
@@ -98,9 +98,9 @@ def findings_on(
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """``findings`` by severity, then by the order of ``_ORDER``."""
+    """``findings`` by severity, then by the order of ``CODES``."""
     severities = get_args(Severity)
-    order = {code: place for place, code in enumerate(_ORDER)}
+    order = {code: place for place, code in enumerate(CODES)}
     return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
 
 
