@@ -270,10 +270,8 @@ def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
 def test_show_explains_each_flag_that_it_prints_in_one_line() -> None:
     assert set(FLAGS) == set(get_args(Flag))
     assert max(len(f"# {flag}: {meaning}") for flag, meaning in FLAGS.items()) <= 80
-    crowded = synthetic_run(
-        sweep(), World(late_rank=1, late_seconds=20e-6), launches=2, machine=Machine(usable_cores=2)
-    )
-    rows = show_rows(judged(crowded))
+    late, few = World(late_rank=1, late_seconds=20e-6), Machine(usable_cores=2)
+    rows = show_rows(judged(synthetic_run(sweep(), late, launches=2, machine=few)))
     raised = {flag for row in rows for flag in row["flags"]}
     assert len(raised) > 1
     printed = render(show_blocks(rows)).splitlines()

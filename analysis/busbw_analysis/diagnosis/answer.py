@@ -250,9 +250,7 @@ def _in_band(judged: Sequence[Verdict]) -> str:
 
 
 def _range(verdicts: Sequence[Verdict]) -> str:
-    """The lowest and the highest number of several verdicts, by what decided them."""
-    if len(verdicts) == 1:
-        return f" ({verdicts[0].reached})"
+    """The medians of several verdicts, from the lowest to the highest, by what decided them."""
     ratios = [one.model_ratio for one in verdicts if one.by == "model" and one.model_ratio is not None]
     shares = [one.peak_share for one in verdicts if one.by == "peak" and one.peak_share is not None]
     peaks = list(dict.fromkeys(one.peak or "" for one in verdicts if one.by == "peak"))
