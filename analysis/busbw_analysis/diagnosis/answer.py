@@ -20,7 +20,7 @@ from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.trust import trust_in
-from busbw_analysis.diagnosis.verdicts import share_of_peak, times
+from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
 from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
@@ -115,7 +115,8 @@ def answer_of(judgement: Judgement) -> Answer:
     """Build the answer from ``judgement``."""
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
-    action = _sentence(*dict.fromkeys(cause.action for cause in causes))
+    unexplained, compare = _unexplained(verdicts)
+    action = _sentence(*dict.fromkeys(cause.action for cause in causes), compare)
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
     bands = tuple(_by_band(verdicts, doubted=doubted))
@@ -124,7 +125,7 @@ def answer_of(judgement: Judgement) -> Answer:
         status=status,
         headline=_headline(judgement, status, causes) if bands else _unjudged(judgement),
         bands=bands,
-        cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
+        cause=_sentence(*(cause.text for cause in causes), unexplained),
         action=action,
         trust=_sentence(*trust),
         measured=_measured(judgement),
@@ -165,12 +166,15 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> 
     return _HEADLINES[status]
 
 
-def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
+def _unexplained(verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """That no cause was found for slower results, and what to do about them."""
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     rest = sum(verdict.explained_by is None for verdict in slower)
-    if causes and rest:
-        return f"no cause was found for {rest} of {len(slower)} slower results"
-    return "no cause was found: no straggler, slow link, shared core or other load explains it" if rest else ""
+    if not rest:
+        return "", ""
+    which = "" if rest == len(slower) else f" for {rest} of {len(slower)} slower results"
+    found = f"no straggler, slow link, shared core or other load was found{which}"
+    return found, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
 
 
 def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[tuple[Band, str]]:
@@ -217,10 +221,9 @@ def _lacks(judgement: Judgement) -> str:
     lacking = [peak.reason for peak in peaks if isinstance(peak, Unavailable) and peak.code != "no-wire"]
     if lacking:
         return lacking[0]
-    latent = any(isinstance(peak, Peak) for peak in peaks)
-    return (
-        "these sizes show the latency only; measure 1 MiB and more" if latent else "no operation has a peak or a model"
-    )
+    if any(isinstance(peak, Peak) for peak in peaks):
+        return "these sizes show the latency only; measure 1 MiB and more"
+    return "no operation has a peak or a model"
 
 
 def _in_band(judged: Sequence[Verdict]) -> str:
@@ -256,7 +259,7 @@ def _range(verdicts: Sequence[Verdict]) -> str:
     peaks = list(dict.fromkeys(one.peak or "" for one in verdicts if one.by == "peak"))
     found = []
     if ratios:
-        found.append(f"{' to '.join(dict.fromkeys(map(times, (min(ratios), max(ratios)))))} the model's time")
+        found.append(times_of_model(min(ratios), max(ratios)))
     if shares:
         found.append(share_of_peak(peaks[0] if len(peaks) == 1 else "their peaks", min(shares), max(shares)))
     return f" ({', '.join(found)})" if found else ""

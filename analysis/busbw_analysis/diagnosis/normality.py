@@ -11,7 +11,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import CaseSummary, Flag
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve, times
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve, times, times_of_model
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
 
@@ -76,8 +76,7 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
         some = (
             f"From {format_size(points[0].size_bytes)} to {format_size(points[-1].size_bytes)} a" if points[1:] else "A"
         )
-        span = " to ".join(dict.fromkeys(map(times, (min(ratios), max(ratios)))))
-        return f"{some} call takes {span} the model's time, which is normal."
+        return f"{some} call takes {times_of_model(min(ratios), max(ratios))}, which is normal."
     sure = [index for index in outside if _on_one_side(_ends(modelled, index))]
     place = max(sure or outside, key=lambda index: max(ratios[index], 1 / ratios[index]))
     point, ratio, ends = points[place], ratios[place], _ends(modelled, place)

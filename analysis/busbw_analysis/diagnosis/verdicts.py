@@ -225,7 +225,7 @@ def _judged(
         return _Judged("faster" if above else "as expected", reached, "peak", share)
     if model_ratio is not None:
         ratio = model_ratio * slowdown
-        return _Judged(_by_tolerance(ratio), f"{times(ratio)} the model's time", "model", ratio)
+        return _Judged(_by_tolerance(ratio), times_of_model(ratio), "model", ratio)
     if latent or peak_share is None:
         return _Judged("not judged", "latency-bound" if latent else "no peak or model")
     moving_ns = time_ns * slowdown - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
@@ -241,10 +241,15 @@ def share_of_peak(peak: str, *shares: float) -> str:
     return f"{' to '.join(dict.fromkeys(f'{100 * share:.3g} %' for share in shares))} of {peak}"
 
 
+def times_of_model(*ratios: float) -> str:
+    """A ratio to the model's time, or the range of several."""
+    return f"{' to '.join(dict.fromkeys(map(times, ratios)))} the model's time"
+
+
 def _from_to(curve: Curve, best: _Judged, worst: _Judged) -> str:
     """The numbers at both ends of an interval, lowest first."""
     if best.by == worst.by == "model":
-        return f"{times(best.number)} to {times(worst.number)} the model's time"
+        return times_of_model(best.number, worst.number)
     if best.by == worst.by == "peak" and isinstance(curve.peak, Peak):
         return share_of_peak(curve.peak.what, worst.number, best.number)
     return f"{best.reached} at best, {worst.reached} at worst"
