@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
-from busbw.units import format_rate, format_time
+from busbw.units import format_rate
 from busbw_analysis.data.bands import BANDS, Band, band_of
 from busbw_analysis.data.groups import Interval
 from busbw_analysis.data.series import Point, Series, SeriesKey
@@ -81,7 +81,8 @@ class Verdict:
         or the peak is doubted.
     by: what decided the status; None if nothing did.
     reached: the number that decided it, such as ``2.2× the model's time`` or ``97 % of plain TCP of node0``.
-    why: the numbers behind the verdict.
+    why: what else a reader of the numbers must know; "" if nothing.
+    latency_bound: at least half of the time does not depend on the size.
     indicative: there are fewer than 4 launches, so another launch may give another verdict.
     peak_doubted: the rate is so far above the nominal peak that this peak cannot be right.
     explained_by: code of the cause that explains the verdict (``answer.Answer.causes``); None if there is none.
@@ -101,6 +102,7 @@ class Verdict:
     by: Reference | None
     reached: str
     why: str
+    latency_bound: bool
     indicative: bool
     peak_doubted: bool = False
     explained_by: str | None = None
@@ -145,18 +147,9 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in ends))
     )
-    reasons = [*_peak_words(curve, point, peak_share), _model_words(curve, index)]
-    if (published := published_of(curve.published, point)) is not None:
-        reasons.append(published_words(published))
-    if latent:
-        reasons.append("latency-bound: at least half of the time does not depend on the size")
+    published = published_of(curve.published, point)
     found = {best.status, judged.status, worst.status}
     if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
-        reasons.insert(
-            0,
-            f"the interval ({point.interval.kind}) contains a limit: {format_time(ends[0])} would be {best.status} "
-            f"({best.reached}), {format_time(ends[1])} {worst.status} ({worst.reached}); more launches would narrow it",
-        )
         judged = replace(judged, status="undecided", reached=_from_to(curve, best, worst))
     elif published is not None and model_ratio is None and judged.status != "undecided":
         judged = _with_published(published, judged)
@@ -174,7 +167,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         status=judged.status,
         by=judged.by,
         reached=judged.reached,
-        why="; ".join(reasons),
+        why="; ".join(_why(curve, point, peak_share, published)),
+        latency_bound=latent,
         indicative=len(point.launch_medians_ns) < LAUNCHES_FOR_A_VERDICT,
         peak_doubted=peak_share is not None and peak_share > _most_share(curve),
     )
@@ -299,45 +293,22 @@ def latency_bound(curve: Curve, point: Point) -> bool:
     )
 
 
-def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterator[str]:
+def _why(curve: Curve, point: Point, peak_share: float | None, published: PublishedPoint | None) -> Iterator[str]:
     peak = curve.peak
-    if isinstance(peak, Unavailable):
-        yield f"no peak: {peak.reason}"
-    elif peak_share is not None:
-        practical = peak.practical_busbw
-        reached = (
-            f", {100 * point.busbw / practical:.3g} % of the {format_rate(practical)} reached in practice"
-            if practical is not None and point.busbw is not None
-            else ""
-        )
-        yield f"busbw {format_rate(point.busbw)} is {100 * peak_share:.3g} % of {format_rate(peak.busbw)}{reached}"
+    if isinstance(peak, Peak) and peak_share is not None and point.busbw is not None:
+        if (practical := peak.practical_busbw) is not None:
+            yield f"{100 * point.busbw / practical:.3g} % of the {format_rate(practical)} reached in practice"
         if peak.widest:
             yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:
             yield _above(peak)
-        if curve.series.moved_factor > 1:
-            yield (
-                f"the backend moves {curve.series.moved_factor:g}× the necessary bytes, so at most "
-                f"{1 / curve.series.moved_factor:.0%} can be reached"
-            )
+    if published is not None:
+        yield published_words(published)
 
 
 def _above(peak: Peak) -> str:
     if peak.level == "sockets of a host":
-        return "above 100 %: the peak was measured with plain sockets at another moment, when they were slower"
+        return "above 100 %: plain sockets were slower when the peak was measured"
     if peak.measured:
-        return (
-            "above 100 % (not clipped): the peak was measured by copying buffers that may exceed the caches, while "
-            "parts of this message stay in a cache"
-        )
+        return "above 100 %: parts of this message stay in a cache, but the copies behind the peak may not"
     return "above 100 %: the bytes took another path than the one with the stated rate, or its rate is wrong"
-
-
-def _model_words(curve: Curve, index: int) -> str:
-    if isinstance(curve.model, Unavailable):
-        return f"no model: {curve.model.reason}"
-    point, prediction = curve.series.points[index], curve.model[index]
-    return (
-        f"takes {format_time(point.time_ns)}; {prediction.algorithm} should take {format_time(prediction.time_ns)} "
-        f"({times(point.time_ns / prediction.time_ns)})"
-    )

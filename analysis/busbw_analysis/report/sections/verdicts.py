@@ -63,8 +63,7 @@ def verdict_table(judgement: Judgement, answer: Answer) -> Table | None:
 def _cell(verdicts: Sequence[Verdict]) -> Cell:
     """The worst of ``verdicts``, with its ratio."""
     worst = min(verdicts, key=lambda one: (list(_SYMBOLS).index(one.status), -(one.model_ratio or 0.0)))
-    several = f" (worst of {len(verdicts)})" if len(verdicts) > 1 else ""
-    return _said(worst, several)
+    return _said(worst, f" (worst of {len(verdicts)})" if len(verdicts) > 1 else "")
 
 
 def _said(verdict: Verdict, more: str = "") -> Cell:
@@ -92,7 +91,8 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
         peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
         measured = f"{op}{of}: measured against model and peak"
-        found[op] = [table(measured, columns, verdicts, *peaks, without_empty=True)]
+        notes = dict.fromkeys(f"{format_size(one.size_bytes)}: {one.why}" for one in verdicts if one.why)
+        found[op] = [table(measured, columns, verdicts, *peaks, *notes, without_empty=True)]
         # A single cause of everything is at the top of the page.
         codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)
         found[op] += [Paragraph(sentence(f"explained by: {causes[code]}"), "quiet") for code in codes]
