@@ -137,6 +137,13 @@ def test_shared_cores_are_named_before_the_rank_that_waits_for_one() -> None:
     assert codes(answer_of(replace(judgement, findings=(late, *judgement.findings)))) == ["oversubscribed", "straggler"]
 
 
+@pytest.mark.parametrize(("error", "resumed"), [("rank 1 hangs: timed out", True), ("no such type", False)])
+def test_only_what_a_resumed_run_measures_again_is_to_be_resumed(error: str, *, resumed: bool) -> None:
+    found = answer(run_of(end=SyntheticEnd(failed={case("all_reduce", 64): error})))
+    assert codes(found) == ["failed"]
+    assert ("--resume" in found.action) == resumed
+
+
 def test_wrong_data_come_first_whatever_else_there_is() -> None:
     stored = run_of(machine=Machine(usable_cores=2), end=SyntheticEnd(failed={case("all_reduce", 64): "wrong data"}))
     found = answer(stored)

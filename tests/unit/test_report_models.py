@@ -90,7 +90,7 @@ def test_ends_on_both_sides_of_the_limit_decide_nothing() -> None:
     )
     curve = replace(curve, series=replace(curve.series, points=wide))
     text = in_words(curve, judgement.dataset, {one.index: one for one in judgement.cases})
-    assert "which is undecided: a limit (a factor of 1.25) lies inside the interval" in text
+    assert "which is undecided: the interval contains a limit (a factor of 1.25)" in text
 
 
 def test_without_a_model_there_is_no_section_and_no_sentence() -> None:

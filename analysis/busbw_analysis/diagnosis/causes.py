@@ -6,6 +6,7 @@ from statistics import median
 from typing import Final
 
 from busbw.ops import SYNCHRONISING
+from busbw.runs.records import TRANSIENT
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.stragglers import counted
 from busbw_analysis.diagnosis.trust import more_launches, percent, scatter_of
@@ -108,6 +109,13 @@ def _again(judgement: Judgement, what: str) -> str:
     return "run the tool again" if imported else f"{what} with busbw run --resume"
 
 
+def _after_failure(judgement: Judgement) -> str:
+    """What to do about failed cases; a resumed run measures again only those that failed for a transient reason."""
+    again = any(case.state == "failed" and case.cause in TRANSIENT for case in judgement.cases)
+    rerun = _again(judgement, "rerun it") if again else "start a new run"
+    return f"read the error of each case (busbw show), then {rerun}"
+
+
 def _fewer_ranks(judgement: Judgement) -> str:
     ranks, cores = max(judgement.dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
     where = "" if len(judgement.dataset.oversubscribed_hosts) == 1 else " per host"
@@ -176,12 +184,9 @@ _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusiv
 _RULES: Final = (
     _Rule(
         "wrong-data",
-        "rerun these cases; if their data are wrong again, do not use this backend here, and report it to its authors",
+        "run these cases again; if their data stay wrong, do not use this backend here, and report it to its authors",
     ),
-    _Rule(
-        "failed",
-        lambda judgement: f"read the error of each case (busbw show), then {_again(judgement, 'rerun it')}",
-    ),
+    _Rule("failed", _after_failure),
     _Rule("no-end", lambda judgement: _again(judgement, "measure the rest")),
     _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
