@@ -211,8 +211,10 @@ def _unjudged(judgement: Judgement) -> str:
         return "Not judged: the rates are listed beside the nominal rates of the hardware."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
-    rest = f"the log lacks facts; give them with {', '.join(options)}" if options else ""
-    return _sentence(f"not judged: {_lacks(judgement)}", rest)
+    if options:
+        missing = f"give the facts that the log lacks with {', '.join(options)}"
+        return _sentence("not judged: there is neither a peak nor a model to compare with", missing)
+    return _sentence(f"not judged: {_lacks(judgement)}")
 
 
 def _lacks(judgement: Judgement) -> str:
