@@ -241,12 +241,14 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     found = []
     if slower:
         worst = max(slower, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
-        found.append((len(slower), f"slower, worst {_name(worst, judged)} ({worst.reached})"))
+        which = "worst " if len(slower) > 1 else ""
+        found.append((len(slower), f"slower, {which}{_name(worst, judged)} ({worst.reached})"))
     if unsure:
         found.append((len(unsure), f"undecided{_range(unsure)}"))
     if faster:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
-        found.append((len(faster), f"faster, most {_name(most, judged)} ({most.reached})"))
+        which = "most " if len(faster) > 1 else ""
+        found.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
     if fine:
         found.append((len(fine), "as expected"))
     kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
