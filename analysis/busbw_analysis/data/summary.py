@@ -45,7 +45,7 @@ FLAGS: Final[dict[Flag, str]] = {
     "unbalanced": "computation not 0.5 to 2 × the call's time; hidden is uncertain",
     "clock error": "clocks may differ by over 5 % of the time; arrival order unknown",
     "excess traffic": "moves more bytes than necessary, so it cannot reach the peak",
-    "not converged": "a limit came before the interval was narrow; raise --max-seconds",
+    "not converged": "a limit came before a narrow interval; try --max-seconds 2",
 }
 """What each flag means, and what to do where that helps: one line of a terminal each."""
 
