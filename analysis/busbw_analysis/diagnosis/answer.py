@@ -237,10 +237,9 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     faster = [verdict for verdict in judged if verdict.status == "faster" and (verdict.model_ratio or 1.0) < BEATEN]
     fine = [verdict for verdict in judged if verdict not in (*slower, *unsure, *faster)]
     if len(fine) == len(judged):
-        alike = (
-            len({(verdict.op, verdict.status) for verdict in judged}) == 1
-        )  # differing only in place or out of place
-        return judged[0].text if alike else f"as expected{_range(fine)}"
+        # One if the curves differ only in place or out of place.
+        kinds = {(verdict.op, verdict.status) for verdict in judged}
+        return judged[0].text if len(kinds) == 1 else f"as expected{_range(fine)}"
     found = []
     if slower:
         worst = max(slower, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
