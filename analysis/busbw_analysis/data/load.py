@@ -100,6 +100,11 @@ class Dataset:
         yield from ((run, block, len(block.columns)) for run, _, block in self.pair_blocks)
 
     @property
+    def from_logs(self) -> bool:
+        """Whether all runs are logs of other tools."""
+        return all(stored.run.imported is not None for stored in self.runs)
+
+    @property
     def largest(self) -> Run:
         """The first run with the most ranks. Only runs pooled by force can differ in placement."""
         return max((stored.run for stored in self.runs), key=lambda run: len(run.hosts))

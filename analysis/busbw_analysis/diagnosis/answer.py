@@ -36,11 +36,12 @@ _BANDS: Final[dict[Band, str]] = {"large": "Large", "middle": "Middle", "small":
 _HEADLINES: Final[dict[Status, str]] = {
     "as expected": "As expected.",
     "explained": "Slower than expected, for a known reason.",
-    "slower": "Slower than expected, and not all of it is explained.",
+    "slower": "Slower than expected.",
     "undecided": "Undecided.",
     "not judged": "Not judged.",
     "failed": "Results are missing or wrong.",
 }
+_NO_REFERENCE: Final = "there is neither a peak nor a model to compare with"
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
@@ -115,7 +116,7 @@ def answer_of(judgement: Judgement) -> Answer:
     """Build the answer from ``judgement``."""
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
-    unexplained, compare = _unexplained(verdicts)
+    unexplained, compare = _unexplained(judgement, verdicts)
     action = _sentence(*dict.fromkeys(cause.action for cause in causes), compare)
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
@@ -166,12 +167,17 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> 
     return _HEADLINES[status]
 
 
-def _unexplained(verdicts: Sequence[Verdict]) -> tuple[str, str]:
+def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str, str]:
     """That no cause was found for slower results, and what to do about them."""
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     rest = sum(verdict.explained_by is None for verdict in slower)
     if not rest:
         return "", ""
+    if judgement.dataset.from_logs:
+        return (
+            "the log does not record the cause",
+            "measure with busbw run on these hosts to see stragglers and other load",
+        )
     which = "" if rest == len(slower) else f" for {rest} of {len(slower)} slower results"
     found = f"no straggler, slow link, shared core or other load was found{which}"
     return found, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
@@ -213,7 +219,7 @@ def _unjudged(judgement: Judgement) -> str:
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
         missing = f"give the facts that the log lacks with {', '.join(options)}"
-        return _sentence("not judged: there is neither a peak nor a model to compare with", missing)
+        return _sentence(f"not judged: {_NO_REFERENCE}", missing)
     return _sentence(f"not judged: {_lacks(judgement)}")
 
 
@@ -225,7 +231,7 @@ def _lacks(judgement: Judgement) -> str:
         return lacking[0]
     if any(isinstance(peak, Peak) for peak in peaks):
         return "these sizes show the latency only; measure 1 MiB and more"
-    return "no operation has a peak or a model"
+    return _NO_REFERENCE
 
 
 def _in_band(judged: Sequence[Verdict]) -> str:

@@ -105,14 +105,13 @@ def _first_sentence(judgement: Judgement, code: str) -> str:
 
 def _again(judgement: Judgement, what: str) -> str:
     """How to measure again: runs of other tools cannot be resumed."""
-    imported = all(stored.run.imported is not None for stored in judgement.dataset.runs)
-    return "run the tool again" if imported else f"{what} with busbw run --resume"
+    return "run the tool again" if judgement.dataset.from_logs else f"{what} with busbw run --resume"
 
 
 def _after_failure(judgement: Judgement) -> str:
     """What to do about failed cases; a resumed run measures again only those that failed for a transient reason."""
     again = any(case.state == "failed" and case.cause in TRANSIENT for case in judgement.cases)
-    rerun = _again(judgement, "rerun it") if again else "start a new run"
+    rerun = _again(judgement, "rerun it") if again or judgement.dataset.from_logs else "start a new run"
     return f"read the error of each case (busbw show), then {rerun}"
 
 

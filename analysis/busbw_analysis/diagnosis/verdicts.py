@@ -161,7 +161,7 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         interval=point.interval,
         busbw=point.busbw,
         peak_share=peak_share,
-        peak=curve.peak.what if isinstance(curve.peak, Peak) else None,
+        peak=curve.peak.name if isinstance(curve.peak, Peak) else None,
         denominator=curve.peak.denominator if isinstance(curve.peak, Peak) else f"none: {curve.peak.reason}",
         model_ratio=model_ratio,
         status=judged.status,
@@ -210,7 +210,7 @@ def _judged(
     """
     near, most = _near_share(curve), _most_share(curve)
     share = 0.0 if peak_share is None else peak_share / slowdown
-    reached = share_of_peak(curve.peak.what, share) if isinstance(curve.peak, Peak) else ""
+    reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
     if share > most:
         return _Judged("undecided", f"{reached}, so {NOT_ITS_PEAK}", "peak", share)
     if share >= near:
@@ -245,7 +245,7 @@ def _from_to(curve: Curve, best: _Judged, worst: _Judged) -> str:
     if best.by == worst.by == "model":
         return times_of_model(best.number, worst.number)
     if best.by == worst.by == "peak" and isinstance(curve.peak, Peak):
-        return share_of_peak(curve.peak.what, worst.number, best.number)
+        return share_of_peak(curve.peak.name, worst.number, best.number)
     return f"{best.reached} at best, {worst.reached} at worst"
 
 
