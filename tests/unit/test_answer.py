@@ -144,6 +144,15 @@ def test_only_what_a_resumed_run_measures_again_is_to_be_resumed(error: str, *, 
     assert ("--resume" in found.action) == resumed
 
 
+def test_a_failed_run_without_a_verdict_is_not_advised_to_measure_a_peak() -> None:
+    end = SyntheticEnd(failed={case("all_reduce", 64): "wrong data"})
+    cases = [case("all_reduce", size) for size in SIZES]
+    whole, failed = (answer(synthetic_run(cases, launches=2, end=one)) for one in (None, end))
+    assert (whole.status, failed.status, failed.bands) == ("not judged", "failed", ())
+    assert "memory_copy" in whole.headline
+    assert "memory_copy" not in failed.headline
+
+
 def test_wrong_data_come_first_whatever_else_there_is() -> None:
     stored = run_of(machine=Machine(usable_cores=2), end=SyntheticEnd(failed={case("all_reduce", 64): "wrong data"}))
     found = answer(stored)

@@ -124,7 +124,7 @@ def answer_of(judgement: Judgement) -> Answer:
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        headline=_headline(judgement, status, causes) if bands else _unjudged(judgement),
+        headline=_headline(judgement, status, causes) if bands else _unjudged(judgement, status),
         bands=bands,
         cause=_sentence(*(cause.text for cause in causes), unexplained),
         action=action,
@@ -207,10 +207,12 @@ def _rate_or_time(verdict: Verdict) -> str:
     return f"{format_rate(verdict.busbw)} ({share_of_peak(verdict.peak, verdict.peak_share)})"
 
 
-def _unjudged(judgement: Judgement) -> str:
+def _unjudged(judgement: Judgement, status: Status) -> str:
     """Why nothing was judged, and what would change that."""
     if all(row.state != "measured" for row in judgement.dataset.cases):
         return "Nothing was measured, so there is nothing to judge."
+    if status == "failed":
+        return _HEADLINES[status]
     if pair := _slowest_pair(judgement):
         return _sentence(pair, "pairs are compared with each other, not with a peak")
     if any(level.share is not None for level in judgement.levels):
