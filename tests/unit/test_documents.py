@@ -161,3 +161,31 @@ def test_every_table_and_class_that_the_guide_to_adding_names_exists() -> None:
     )
     assert len(names) > 60
     assert sorted(name for name in names if not re.search(rf"\b{name}\b", sources)) == []
+
+
+def shown(text: str) -> dict[str, list[str]]:
+    """Indented commands of a page, each with the lines of its output that the page shows."""
+    found: dict[str, list[str]] = {}
+    below: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("    busbw "):
+            below = found[line.strip()] = []
+        elif line.startswith("    ") and line.strip() != "…":
+            below.append(line.removeprefix("    "))
+        elif line.strip() and not line.startswith("    "):
+            below = []
+    return {command: lines for command, lines in found.items() if lines}
+
+
+TRAINING = shown((ROOT / "docs/training.md").read_text(encoding="utf-8"))
+
+
+def test_the_page_on_training_shows_output_of_every_command_of_formulas() -> None:
+    assert len(TRAINING) > 6
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_the_output_in_the_page_on_training_is_what_the_command_prints(command: str) -> None:
+    golden = (ROOT / "tests/golden/training.txt").read_text(encoding="utf-8")
+    printed = golden.partition(f"$ {command}\n")[2].partition("\nexit status")[0].splitlines()
+    assert [line for line in TRAINING[command] if line not in printed] == []

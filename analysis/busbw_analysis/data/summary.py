@@ -35,9 +35,9 @@ Flag = Literal[
 
 FLAGS: Final[dict[Flag, str]] = {
     "bimodal": "two groups of samples; the median may jump, so compare uses the mean",
-    "outlier mode": "samples above 5 × the median take more than 10 % of the time",
+    "outlier mode": "samples above 1 ms and 5 × the median take over 10 % of the time",
     "skew>10%": "ranks enter the call more than 10 % of its time apart",
-    "drift": "a block's first and last third differ; try a longer warmup_seconds",
+    "drift": "the first and the last third of a block differ; rerun when idle",
     "autocorrelated": "neighbouring samples are alike; 5 or more of them count as one",
     "outliers": "over 5 % of samples are outliers; trust the median, not the mean",
     "oversubscribed": "more ranks than cores, so ranks also wait for a core",

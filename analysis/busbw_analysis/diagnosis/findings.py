@@ -277,7 +277,7 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
             f"{len(cases)} of {counted(len(measured), 'case')} drift ({_some(cases)}): within most blocks, the first "
-            "and the last third differ by more than their intervals allow. A longer warmup_seconds may help."
+            "and the last third differ by more than their intervals allow. Rerun on an idle machine."
         )
 
 

@@ -1,54 +1,8 @@
-"""The judgement as JSON with stable keys, for scripts and for comparing reports.
+"""The judgement as JSON with stable keys, for scripts and for comparing reports. docs/json.md explains the keys.
 
-``report`` is the version of this layout. Times are in ns, rates in B/s, sizes in B, shares are fractions. A number that
-does not exist is null; there is no NaN or Infinity. Keys:
-
-- ``report``, ``answer`` (status, answer, cause, action, trust, measured, confidence, causes, as ``answer.Answer``)
-- ``warnings`` (severity, code, subject, text), those that affect decisions most first
-- ``{"none": reason, "code": code}`` replaces a value that is not available: reason in words, code a stable word
-- ``sides``: replaces all other keys in a report of several runs that may not be pooled: ``name`` and document of each
-- ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or null
-for a run that was killed) and reason
-- ``counts``: cases per state (measured, failed, skipped, not reached)
-- ``best``: the highest busbw of any case and group of ranks, as ``judge.Best``; null if nothing has a busbw
-- ``verdicts``: as ``verdicts.Verdict``, with ``label`` and ``op`` of the curve
-- ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``peak`` or ``{"none": reason}``,
-``alternatives``: predictions of textbook algorithms at the largest size, ``explanation`` or ``{"none": reason}``:
-``spent``: the parts of the time at every size, the formula of the lower ``bound``, the origin of γ (``sums``),
-predictions for ``others``, the ``fastest`` by size among those with one message ``at_once``, and ``in_words`` whether
-the times are normal
-- ``joint``: for every regime one set of parameters for all curves, ``not_separated``: parameters that these data do not
-separate, ``algorithms`` with their ``candidates``, and ``validations``; in base units, as in ``busbw fit --json``
-- ``crossings``: for every two algorithms of one op, explicit or of the library, the one that was certainly faster at
-each size, their crossings, ``expected_bytes`` (S*) and the ratio of the two, the gain at the smallest and largest size
-- ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, pairs, rate, time_ns, low_ns and high_ns as rows of
-senders, outliers, and the distance of two ranks in steps: 0 within a host, 1 below one leaf switch, one more for every
-level above it, null between hosts whose switches are unknown
-- ``pair_shares``: for each matrix of GPU copies, the share of its peak that every pair reached, with the
-``denominator``, or ``{"none": reason}``; null for messages
-- ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
-name, pairs (how many), time_ns, interval, rate, times_within (time over that within a host), slowest
-- ``lateness``: for every group of ranks that ran synchronising ops the lateness of each, as
-``stragglers.GroupLateness``
-- ``rooflines``: for every host or GPU that computed, as ``roofline.Roofline``: ``memory`` (bytes_per_second) and
-``compute`` (flop_per_second) peaks, measured or not, ``balances`` in FLOP/byte, ``kernels`` with intensity,
-flop_per_second, the attainable rate under the measured peaks and the peak that limits it, ``unknown``: missing facts
-- ``network_rooflines``: FLOP for each byte on the wire and its inputs, as ``network_roofline.NetworkRoofline``
-- ``memory``: for every kernel in memory and every setting: traffic (B/s) over the working set (B), ``plateaus`` and
-``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
-- ``storage``: every case on storage, as ``storage.Stored``
-- ``steps``: every training step, as ``steps.Trained``, with derived values: exposed_ns, hidden, bubble, bubble_ns,
-waits_for, waits_for_ns, tokens_per_second, flop_per_second, product_share, sent_bytes, computed_memory; from its
-``timeline`` the time that each rank computed and waited, and ``calls``: the hidden share of each kind
-- ``exchanges``: every gradient exchange compared with the exact one, as ``exchanges.Exchanged``: their cases, gains and
-losses
-- ``single_calls``: cases measured in modes isolated and barriers, as ``single_calls.SingleCall``, with the number
-``printed`` by a script that takes one sample and labels GiB/s as GB/s, and the factors ``unit``, ``barrier`` and
-``one_call``
-- ``hierarchy``: levels from the core outwards, measured and nominal, as ``hierarchy.HierarchyLevel``
-- ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups; of a
-pair matrix with more than 240 pairs the slowest 240, ``groups_left_out`` counts the others, and ``pair_matrices`` has
-the times of all
+Times are in ns, rates in B/s, sizes in B, shares are fractions. A number that does not exist is null; there is no NaN
+or Infinity. ``{"none": reason, "code": code}`` replaces a value that is not available: reason in words, code a stable
+word.
 """
 
 from collections.abc import Mapping, Sequence

@@ -61,9 +61,6 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
     ports: number of ports of one unit, for a row about several ports together
     """
 
-    """
-    """
-
     kind: Kind
     per: str
     bytes_per_second: float
