@@ -261,6 +261,17 @@ def test_findings_come_first_and_in_words() -> None:
     assert "- **Caution:** 4 ranks, 2 cores." in written.text
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_as_expected_is_green_only_without_a_caution(*, late: bool) -> None:
+    world = World(by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(12e-6, 1.5e-9),)}, sample_noise=0.01)
+    cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
+    judgement = judged(synthetic_run(cases, world, launches=6))
+    finding = Finding("caution", "straggler", "Rank 1 is a straggler. It is late in 30 % of samples.")
+    written = compose.compose(replace(judgement, findings=(finding,) if late else ()))
+    assert written.answers[""].status == "as expected"
+    assert f'<dl class="headline {"caution" if late else "good"}">' in written.html
+
+
 def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
     written = composed()
     assert re.search(r"100 % of peak is [\d.]+ GB/s: memory copy of node0, [\d.]+ GB/s", written.html)
