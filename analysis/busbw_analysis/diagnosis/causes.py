@@ -109,9 +109,10 @@ def _again(judgement: Judgement, what: str) -> str:
 
 
 def _after_failure(judgement: Judgement) -> str:
-    """What to do about failed cases; a resumed run measures again only those that failed for a transient reason."""
-    again = any(case.state == "failed" and case.cause in TRANSIENT for case in judgement.cases)
-    rerun = _again(judgement, "rerun it") if again or judgement.dataset.from_logs else "start a new run"
+    """What to do about failures. A resumed run does not measure cases again whose failure was their own fault."""
+    failed = [case.cause for case in judgement.cases if case.state == "failed"]
+    own = bool(failed) and not TRANSIENT & set(failed) and not judgement.dataset.from_logs
+    rerun = "start a new run" if own else _again(judgement, "rerun it")
     return f"read the error of each case (busbw show), then {rerun}"
 
 
