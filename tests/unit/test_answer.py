@@ -87,7 +87,7 @@ def test_a_slow_run_without_a_cause_says_how_slow_and_that_none_was_found() -> N
     found = answer(run_of(3.0))
     assert (found.status, found.causes) == ("slower", ())
     assert found.cause
-    assert "3× slower than the model" in found.answer
+    assert "slower: 3× the model's time" in found.answer
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,22 @@ def test_shared_cores_are_named_before_the_rank_that_waits_for_one() -> None:
     assert codes(answer_of(replace(judgement, findings=(late, *judgement.findings)))) == ["oversubscribed", "straggler"]
 
 
+@pytest.mark.parametrize(("error", "resumed"), [("rank 1 hangs: timed out", True), ("no such type", False)])
+def test_only_what_a_resumed_run_measures_again_is_to_be_resumed(error: str, *, resumed: bool) -> None:
+    found = answer(run_of(end=SyntheticEnd(failed={case("all_reduce", 64): error})))
+    assert codes(found) == ["failed"]
+    assert ("--resume" in found.action) == resumed
+
+
+def test_a_failed_run_without_a_verdict_is_not_advised_to_measure_a_peak() -> None:
+    end = SyntheticEnd(failed={case("all_reduce", 64): "wrong data"})
+    cases = [case("all_reduce", size) for size in SIZES]
+    whole, failed = (answer(synthetic_run(cases, launches=2, end=one)) for one in (None, end))
+    assert (whole.status, failed.status, failed.bands) == ("not judged", "failed", ())
+    assert "memory_copy" in whole.headline
+    assert "memory_copy" not in failed.headline
+
+
 def test_wrong_data_come_first_whatever_else_there_is() -> None:
     stored = run_of(machine=Machine(usable_cores=2), end=SyntheticEnd(failed={case("all_reduce", 64): "wrong data"}))
     found = answer(stored)
@@ -170,6 +186,22 @@ def test_undecided_verdicts_say_between_what_their_medians_lie() -> None:
     ratios = [one.model_ratio for one in unsure if one.model_ratio is not None]
     assert len(ratios) > 1
     assert f" undecided ({min(ratios):.2g}× to {max(ratios):.2g}× the model's time)" in found.answer
+
+
+def test_what_leaves_results_undecided_is_named_beside_the_cause_of_slower_ones() -> None:
+    judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4), noise=0.1, launches=5),)))
+    slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
+    found = answer_of(replace(judgement, verdicts=(slow, replace(slow, status="undecided"))))
+    assert codes(found) == ["no-spare-core", "noise"]
+    assert [one.explained_by for one in found.verdicts] == ["no-spare-core", "noise"]
+
+
+def test_a_run_as_expected_with_a_slow_link_is_not_called_so_without_more() -> None:
+    judgement = judge(pool((run_of(),)))
+    slow = Finding("caution", "slow-host", "All traffic of node1 is slow. It has 30 % of the usual rate.")
+    plain, warned = answer_of(judgement), answer_of(replace(judgement, findings=(slow,)))
+    assert plain.status == warned.status == "as expected"
+    assert plain.headline != warned.headline
 
 
 def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_praised() -> None:
@@ -262,6 +294,7 @@ def test_the_smallest_difference_is_one_that_so_many_launches_find(scatter: floa
 def test_the_worst_of_two_curves_of_one_op_is_told_from_the_other() -> None:
     judgement = judge(pool((run_of(3.0),)))
     slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
-    faster = replace(slow, label=slow.label.replace("in place", "pipelined"), model_ratio=2.0, text="")
+    other = replace(slow.key, in_place=False, mode="pipelined")
+    faster = replace(slow, key=other, model_ratio=2.0)
     found = answer_of(replace(judgement, verdicts=(slow, faster)))
     assert "worst all_reduce in place (" in found.answer

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -24,11 +25,14 @@ from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
+from busbw_analysis.data.summary import FLAGS, Flag
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.sections.run import glossary_terms
+from busbw_analysis.report.tables.show import show_blocks, show_rows
 from busbw_analysis.report.to_json import LAYOUT
+from busbw_analysis.report.to_terminal import render
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
 SIZES = tuple(2**exponent for exponent in range(6, 25, 2))
@@ -257,10 +261,38 @@ def test_findings_come_first_and_in_words() -> None:
     assert "- **Caution:** 4 ranks, 2 cores." in written.text
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_as_expected_is_green_only_without_a_caution(*, late: bool) -> None:
+    world = World(by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(12e-6, 1.5e-9),)}, sample_noise=0.01)
+    cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
+    judgement = judged(synthetic_run(cases, world, launches=6))
+    finding = Finding("caution", "straggler", "Rank 1 is a straggler. It is late in 30 % of samples.")
+    written = compose.compose(replace(judgement, findings=(finding,) if late else ()))
+    assert written.answers[""].status == "as expected"
+    assert f'<dl class="headline {"caution" if late else "good"}">' in written.html
+
+
 def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
     written = composed()
     assert re.search(r"100 % of peak is [\d.]+ GB/s: memory copy of node0, [\d.]+ GB/s", written.html)
     assert re.search(r"100 % of peak is [\d.]+ GB/s: memory copy of node0, [\d.]+ GB/s", written.text)
+
+
+def test_show_explains_each_flag_that_it_prints_in_one_line() -> None:
+    assert set(FLAGS) == set(get_args(Flag))
+    assert max(len(f"# {flag}: {meaning}") for flag, meaning in FLAGS.items()) <= 80
+    late, few = World(late_rank=1, late_seconds=20e-6), Machine(usable_cores=2)
+    rows = show_rows(judged(synthetic_run(sweep(), late, launches=2, machine=few)))
+    raised = {flag for row in rows for flag in row["flags"]}
+    assert len(raised) > 1
+    printed = render(show_blocks(rows)).splitlines()
+    assert [flag for flag, meaning in FLAGS.items() if f"# {flag}: {meaning}" in printed] == [
+        flag for flag in FLAGS if flag in raised
+    ]
+    usage = (Path(__file__).parents[2] / "docs/usage.md").read_text(encoding="utf-8")
+    assert all(f"| `{flag}` |" in usage for flag in FLAGS)
+    meaning = dict(glossary_terms())["Flags"]
+    assert all(f"{flag}: {text}" in meaning for flag, text in FLAGS.items())
 
 
 def test_slow_small_messages_are_counted_in_the_answer() -> None:
@@ -268,7 +300,7 @@ def test_slow_small_messages_are_counted_in_the_answer() -> None:
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
     answer = compose.compose(judged(synthetic_run(cases, world, launches=6))).answers[""]
     assert answer.status == "slower"
-    assert re.search(r"Small messages: [\d.]+× slower than the model", answer.answer)
+    assert re.search(r"Small: slower: [\d.]+× the model's time", answer.answer)
 
 
 def test_what_was_held_against_nothing_is_not_called_expected() -> None:

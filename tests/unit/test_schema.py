@@ -12,7 +12,7 @@ from busbw.errors import DamagedRun
 from busbw.ops.storage import Access
 from busbw.runs import outline, store, upgrades
 from busbw.runs.cases import expand
-from busbw.runs.records import SCHEMA, SETTINGS, BackendTraits, Case, settings_in_words
+from busbw.runs.records import SCHEMA, SETTINGS, BackendTraits, Case, Failed, settings_in_words
 from busbw.runs.resume import lack_of, plan_of
 
 
@@ -229,6 +229,20 @@ def test_every_variant_of_an_older_schema_reads_as_fields(
     wanted = dict.fromkeys(SETTINGS) | settings
     assert all({name: getattr(case, name) for name in SETTINGS} == wanted for case in found)
     assert outline.outline(tmp_path) == outline.outline_of(stored)
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+@pytest.mark.parametrize(
+    ("error", "cause"), [("wrong data before timing: 3 elements differ", "wrong_data"), ("rank 1 died", "unknown")]
+)
+def test_wrong_data_of_older_runs_have_their_cause(schema: int, error: str, cause: str) -> None:
+    """Their error has begun so since schema 1; from schema 4 on the cause is stored, and not guessed."""
+    golden = store.read(OLD.with_name(f"schema-{schema}"))
+    old = msgspec.json.decode((OLD.with_name(f"schema-{schema}") / store.SAMPLES_FILE).read_bytes().splitlines()[1])
+    row = {"kind": "failed", "case": old["case"], "launch": 0, "block": 0, "error": error}
+    found = msgspec.json.decode(upgrades.row_as_now(msgspec.json.encode(row), schema), type=Failed)
+    assert found.case in golden.run.cases
+    assert found.cause == (cause if schema < 4 else "unknown")
 
 
 @pytest.mark.parametrize(

@@ -132,10 +132,9 @@ def test_a_rank_that_is_late_in_some_samples_is_named_alone(ranks: int, rank: in
 
 def test_the_words_name_rank_host_share_lateness_and_cost() -> None:
     text = said(arriving(delayed(3, share=0.95), launches=6, hosts=("n3", "n4")))
-    assert re.match(r"Rank 3 \(host n4\) is a straggler: late in 9\d% of samples \(\d\d% to \d\d% by launch\), ", text)
+    assert re.match(r"Rank 3 \(host n4\) is a straggler: late in 9\d% of samples, ", text)
     assert re.search(r", by 1\.\d\d ms \(median\)\. ", text)
     assert "The other ranks wait for it during" in text
-    assert "In 4 of 5 samples, no other rank is more than" in text
     assert "in 3 of 3 cases and 6 of 6 launches" in text
     assert "p < 10⁻¹²" in text
     assert "All ranks of host" not in text

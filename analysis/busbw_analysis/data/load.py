@@ -14,6 +14,7 @@ from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.escape import plain_text, with_texts
 from busbw.ops import PAIRED
 from busbw.runs import store
+from busbw.runs.causes import WRONG_DATA
 from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
 from busbw.runs.placement import (
     RankPlacement,
@@ -24,7 +25,7 @@ from busbw.runs.placement import (
     variables_of,
 )
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, Measurement, Run
+from busbw.runs.records import JSON, BackendTraits, Case, FailureCause, GroupSamples, Imported, Measurement, Run
 from busbw.units import counted, format_size
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.pair_columns import PairBlock, packed
@@ -63,6 +64,7 @@ class CaseRow:
     index: position in ``Dataset.cases``
     reasons: why it failed, was skipped or was not reached
     lost: launches of a measured case that failed for a transient reason and were not measured again
+    cause: code of the first reason of a failed case; wrong data come first
     """
 
     index: int
@@ -70,6 +72,7 @@ class CaseRow:
     state: CaseState
     reasons: tuple[str, ...]
     lost: tuple[str, ...] = ()
+    cause: FailureCause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ class Dataset:
         """All blocks as run, record and number of groups: one entry per group, but one for all pairs of a matrix."""
         yield from ((block.run, block.measurement, 1) for block in self.blocks)
         yield from ((run, block, len(block.columns)) for run, _, block in self.pair_blocks)
+
+    @property
+    def from_logs(self) -> bool:
+        """Whether all runs are logs of other tools."""
+        return all(stored.run.imported is not None for stored in self.runs)
 
     @property
     def largest(self) -> Run:
@@ -274,7 +282,7 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
         raise AnalysisError(message)
     for stored in runs[1:]:
         notices += _refuse(differences(runs[0], stored), force=force)
-    outcomes = by_key((case, (state, reason)) for stored in runs for case, state, reason in _outcomes(stored))
+    outcomes = by_key((outcome.case, outcome) for stored in runs for outcome in _outcomes(stored))
     cases = tuple(_case_row(index, case, found) for index, (case, found) in enumerate(outcomes.items()))
     indices = {row.case: row.index for row in cases}
     rows = [
@@ -386,37 +394,48 @@ def _short(value: JSON) -> str:
     return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
 
 
-def _outcomes(stored: store.StoredRun) -> Iterator[tuple[Case, str, str]]:
-    """Everything that a run records about the state of its cases, with reasons.
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one record says about the state of a case. ``lost``: a launch ended for a transient reason."""
 
-    The states are planned, measured, skipped, failed, and lost: a launch ended for a transient reason.
-    """
-    yield from ((case, "planned", "") for case in stored.run.cases)
-    yield from ((case, "measured", "") for case, _ in stored.checks)
-    yield from ((row.case, "skipped", row.reason) for row in stored.skipped)
+    case: Case
+    state: Literal["planned", "measured", "skipped", "failed", "lost"]
+    reason: str = ""
+    cause: FailureCause | None = None
+
+
+def _outcomes(stored: store.StoredRun) -> Iterator[_Outcome]:
+    """Everything that a run records about the state of its cases."""
+    yield from (_Outcome(case, "planned") for case in stored.run.cases)
+    yield from (_Outcome(case, "measured") for case, _ in stored.checks)
+    yield from (_Outcome(row.case, "skipped", row.reason) for row in stored.skipped)
     progress = progress_of(stored)
     for row in stored.failed:
         if not row.transient:
-            yield row.case, "failed", row.error
+            yield _Outcome(row.case, "failed", row.error, row.cause)
         elif (row.case, row.block) in progress.lacking(progress.planned_as(row.launch)):
-            yield row.case, "lost", f"launch {row.launch + 1} of run {stored.run.id}: {row.error}"
+            reason = f"launch {row.launch + 1} of run {stored.run.id}: {row.error}"
+            yield _Outcome(row.case, "lost", reason, row.cause)
         else:
-            yield row.case, "planned", ""
+            yield _Outcome(row.case, "planned")
     for case, check in stored.checks:
         if check.state == "wrong":
-            yield case, "failed", f"wrong data: {check.reason or f'{check.wrong_elements} elements differ'}"
+            reason = f"{WRONG_DATA}: {check.reason or f'{check.wrong_elements} elements differ'}"
+            yield _Outcome(case, "failed", reason, "wrong_data")
 
 
-def _case_row(index: int, case: Case, outcomes: Iterable[tuple[str, str]]) -> CaseRow:
-    reasons = {state: tuple(dict.fromkeys(texts)) for state, texts in by_key(outcomes).items()}
+def _case_row(index: int, case: Case, outcomes: Iterable[_Outcome]) -> CaseRow:
+    ordered = sorted(outcomes, key=lambda one: one.cause != "wrong_data")
+    found = grouped(ordered, lambda one: one.state)
+    reasons = {state: tuple(dict.fromkeys(one.reason for one in members)) for state, members in found.items()}
     # A failure outweighs successful launches: an op that once returned wrong data has no result.
     # A rank that died does not invalidate the launches before.
     if "failed" in reasons:
-        return CaseRow(index, case, "failed", reasons["failed"])
+        return CaseRow(index, case, "failed", reasons["failed"], cause=found["failed"][0].cause)
     if "measured" in reasons:
         return CaseRow(index, case, "measured", reasons.get("skipped", ()), reasons.get("lost", ()))
     if "lost" in reasons:
-        return CaseRow(index, case, "failed", reasons["lost"])
+        return CaseRow(index, case, "failed", reasons["lost"], cause=found["lost"][0].cause)
     if "skipped" in reasons:
         return CaseRow(index, case, "skipped", reasons["skipped"])
     return CaseRow(index, case, "not reached", ("the run ended before this case was measured",))

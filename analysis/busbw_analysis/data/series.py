@@ -49,11 +49,16 @@ class SeriesKey:
     tool_op: str | None = None
 
     @property
-    def label(self) -> str:
-        """A name for tables and legends, with only the settings that are not the default."""
+    def parts(self) -> tuple[str, ...]:
+        """The op, the settings that are not the default, and the ranks."""
         where = f"{len(self.ranks)} ranks" if self.group == "all" else f"ranks {rank_list(self.ranks)} of {self.group}"
         hosts = [] if self.hosts == 1 else [f"{self.hosts} hosts"]
-        return " · ".join([*case_in_words(self, {"group", "device"}), where, *hosts])
+        return (*case_in_words(self, {"group", "device"}), where, *hosts)
+
+    @property
+    def label(self) -> str:
+        """A name for tables and legends."""
+        return " · ".join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from statistics import median
 from typing import Final
 
 from busbw.ops import SYNCHRONISING
+from busbw.runs.records import TRANSIENT
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.stragglers import counted
 from busbw_analysis.diagnosis.trust import more_launches, percent, scatter_of
-from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
+from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK, times
 from busbw_analysis.models.families import GLOO, MPI
 
 BEATEN: Final = 0.5
@@ -43,9 +45,9 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
     verdicts = list(judgement.verdicts)
     slower = any(verdict.status == "slower" for verdict in verdicts)
     causes: list[Cause] = []
-    for rule in (*_RULES, _NOISE):
+    for rule in _RULES:
         text = rule.text(judgement) if rule.text else _first_sentence(judgement, rule.code)
-        if not text or len(causes) == _MOST_CAUSES or (rule is _NOISE and causes):
+        if not text or len(causes) == _MOST_CAUSES:
             continue
         explained = [
             place
@@ -55,7 +57,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
             and rule.explains(judgement, verdict)
         ]
         # A cause of undecided verdicts alone does not explain why others are slower.
-        answers = not slower or rule is _NOISE or any(verdicts[place].status == "slower" for place in explained)
+        answers = not slower or rule.code == "noise" or any(verdicts[place].status == "slower" for place in explained)
         if (explained and answers) or rule.always:
             action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
             causes.append(Cause(rule.code, text, action))
@@ -70,7 +72,7 @@ def slow_model(judgement: Judgement) -> str:
     if len(ratios) < _LEAST_RATIOS or median(ratios) >= BEATEN:
         return ""
     return (
-        f"half of the operations take less than {median(ratios):.2g}× the model's time: its α and β were probably "
+        f"half of the operations take at most {times(median(ratios))} the model's time: its α and β were probably "
         "measured while the machine was busy"
     )
 
@@ -103,8 +105,15 @@ def _first_sentence(judgement: Judgement, code: str) -> str:
 
 def _again(judgement: Judgement, what: str) -> str:
     """How to measure again: runs of other tools cannot be resumed."""
-    imported = all(stored.run.imported is not None for stored in judgement.dataset.runs)
-    return "run the tool again" if imported else f"{what} with busbw run --resume"
+    return "run the tool again" if judgement.dataset.from_logs else f"{what} with busbw run --resume"
+
+
+def _after_failure(judgement: Judgement) -> str:
+    """What to do about failures. A resumed run does not measure cases again whose failure was their own fault."""
+    failed = [case.cause for case in judgement.cases if case.state == "failed"]
+    own = bool(failed) and not TRANSIENT & set(failed) and not judgement.dataset.from_logs
+    rerun = "start a new run" if own else _again(judgement, "rerun it")
+    return f"read the error of each case (busbw show), then {rerun}"
 
 
 def _fewer_ranks(judgement: Judgement) -> str:
@@ -119,7 +128,7 @@ def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:
     return any(
         judgement.cases[point.case].disturbance.high
         for curve in judgement.curves
-        if curve.series.key.label == verdict.label
+        if curve.series.key == verdict.key
         for point in curve.series.points
         if point.size_bytes == verdict.size_bytes
     )
@@ -153,27 +162,31 @@ def _moved(judgement: Judgement) -> str:
 
 
 def _above_peak(judgement: Judgement) -> str:
-    ops = dict.fromkeys(one.op for one in judgement.verdicts if one.text.endswith(NOT_ITS_PEAK))
+    ops = dict.fromkeys(one.op for one in judgement.verdicts if one.peak_doubted)
     return f"{', '.join(ops)}: above the nominal peak, so {NOT_ITS_PEAK}" if ops else ""
 
 
 def _scatter_words(judgement: Judgement) -> str:
     scatter = scatter_of(judgement)
-    return "" if scatter is None else f"launches of the same case differ by ± {percent(scatter)}"
+    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
+    if scatter is None or not undecided:
+        return ""
+    which = f"{counted(undecided, 'result')} undecided"
+    return f"launches of the same case differ by ± {percent(scatter)}, which leaves {which}"
 
 
 def _measure_again(judgement: Judgement) -> str:
     advice = more_launches(judgement)
-    return f"rerun: {advice}" if advice else "rerun on a quieter machine: more launches would show little more"
+    return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
-    _Rule("wrong-data", "do not use this library on this machine until the data are right"),
     _Rule(
-        "failed",
-        lambda judgement: f"read the error of each case (busbw show), then {_again(judgement, 'rerun it')}",
+        "wrong-data",
+        "run these cases again; if their data stay wrong, do not use this backend here, and report it to its authors",
     ),
+    _Rule("failed", _after_failure),
     _Rule("no-end", lambda judgement: _again(judgement, "measure the rest")),
     _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
@@ -211,7 +224,7 @@ _RULES: Final = (
     _Rule(
         "above-peak",
         "give the right peak with --peaks (busbw peaks lists the known ones)",
-        lambda _, verdict: verdict.text.endswith(NOT_ITS_PEAK),
+        lambda _, verdict: verdict.peak_doubted,
         _above_peak,
         always=False,
     ),
@@ -222,13 +235,9 @@ _RULES: Final = (
         lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
         always=False,
     ),
+    _Rule("noise", _measure_again, lambda _, verdict: verdict.status == "undecided", _scatter_words, always=False),
 )
 """The possible causes, in the order in which they are named.
 
 Shared cores come before stragglers, because a rank that waits for a core is late, too.
 """
-
-_NOISE: Final = _Rule(
-    "noise", _measure_again, lambda _, verdict: verdict.status == "undecided", _scatter_words, always=False
-)
-"""Named if there is no other cause."""

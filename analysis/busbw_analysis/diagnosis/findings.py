@@ -22,7 +22,7 @@ from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
 
-_ORDER: Final = (
+CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted"),
     *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
@@ -98,9 +98,9 @@ def findings_on(
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """``findings`` by severity, then by the order of ``_ORDER``."""
+    """``findings`` by severity, then by the order of ``CODES``."""
     severities = get_args(Severity)
-    order = {code: place for place, code in enumerate(_ORDER)}
+    order = {code: place for place, code in enumerate(CODES)}
     return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
 
 
@@ -116,8 +116,8 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         have = "the samples of one launch" if sampled else "no samples"
         text = (
             f"{log.file} is a log of {tool} with one number per case ({', '.join(map(str, what)) or 'none'}) "
-            f"and {have}. {'I' if sampled else 'Spread, i'}ntervals, bimodality, drift, disturbance, stragglers and "
-            "timer overhead cannot be assessed, and single logs cannot be tested for a difference."
+            f"and {have}. It does not show {'' if sampled else 'scatter, '}drift, interference or stragglers, and two "
+            "single logs cannot be tested for a difference."
         )
         yield Finding("caution", "imported", text)
         if log.given:
@@ -168,11 +168,17 @@ def _by_reason(
     for reason, cases in by_key(found).items():
         names = listed((case_name(one.case) for one in cases), _EXAMPLES)
         text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason)
-        yield Finding(severity, "wrong-data" if code == "failed" and "wrong data" in reason else code, text)
+        yield Finding(severity, code, text)
 
 
 def _of_state(state: CaseState) -> _ReasonOf:
     return lambda summary: "; ".join(summary.reasons) if summary.state == state else None
+
+
+def _failure(*, wrong: bool) -> _ReasonOf:
+    """Why a case failed: because of wrong data, or for another reason."""
+    failed = _of_state("failed")
+    return lambda summary: failed(summary) if (summary.cause == "wrong_data") == wrong else None
 
 
 def _loss(summary: CaseSummary) -> str | None:
@@ -185,9 +191,11 @@ def _lack_of_check(summary: CaseSummary) -> str | None:
     return None if checked or summary.state != "measured" else summary.check
 
 
+_FAILED: Final = "{cases} failed ({names}): {reason}. Failed cases are not judged."
 _KEPT: Final = " The other launches count; busbw run --resume measures the missing ones."
 _UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
-    ("bad", "failed", _of_state("failed"), "{cases} failed ({names}): {reason}. Failed cases are not judged."),
+    ("bad", "wrong-data", _failure(wrong=True), _FAILED),
+    ("bad", "failed", _failure(wrong=False), _FAILED),
     ("caution", "launch-lost", _loss, "{cases} lost a launch to an unrelated failure ({names}): {reason}." + _KEPT),
     ("caution", "not-reached", _of_state("not reached"), "The run ended before {cases} of the plan: {names}."),
     ("note", "skipped", _of_state("skipped"), "{cases} could not run here ({names}): {reason}."),
@@ -249,8 +257,8 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
             yield (
-                f"Launch {launch + 1} took {slower:.2g}× the usual time (geometric mean over "
-                f"{counted(len(ratios), 'case')}): the machine changed during the run."
+                f"Launch {launch + 1} took {slower:.2g}× the median launch's time (geometric mean over "
+                f"{counted(len(ratios), 'case')}): the machine changed between launches. Look for other load and rerun."
             )
 
 
@@ -261,8 +269,8 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     cases = [case_name(summary.case) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
-            f"{len(cases)} of {counted(len(measured), 'case')} drift: within most blocks, the first and the last third "
-            f"differ by more than their intervals allow ({listed(cases, _EXAMPLES)})."
+            f"{len(cases)} of {counted(len(measured), 'case')} drift ({listed(cases, _EXAMPLES)}): within most blocks, "
+            "the first and the last third differ by more than their intervals allow. Rerun on an idle machine."
         )
 
 
@@ -276,7 +284,9 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
             text = f"{len(of)} of {counted(len(measured), 'case')} disturbed; worst: "
             text += f"{worst.disturbance.in_words()} ({case_name(worst.case)})"
-            yield Finding("caution", code, f"{text}. All samples are kept; a quiet machine would give other numbers.")
+            yield Finding(
+                "caution", code, f"{text}. All samples are kept; rerun on a quiet machine for better numbers."
+            )
 
 
 def _clocks(measured: Sequence[CaseSummary]) -> Iterator[str]:

@@ -60,6 +60,11 @@ class Best:
     what: str | None
     denominator: str | None
 
+    @property
+    def share(self) -> float | None:
+        """The share of the peak; None if no peak is known."""
+        return None if self.peak is None else self.busbw / self.peak
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

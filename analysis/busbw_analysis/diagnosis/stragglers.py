@@ -293,15 +293,12 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     """The evidence that ``member`` of ``group`` is a straggler, in whole sentences; ``worst`` is the name of its worst
     case.
     """
-    spread = "" if member.low is None or member.high is None else f" ({member.low:.0%} to {member.high:.0%} by launch)"
     chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
-    amount = f"in {member.share:.0%} of samples{spread}, by {format_time(member.median_ns)} (median)"
+    amount = f"in {member.share:.0%} of samples, by {format_time(member.median_ns)} (median)"
     if group.seen == "shortest time":
         what = f"is probably a straggler: it has the shortest time (usually that of the last to arrive) {amount}"
-        usual = f"no other rank is ahead by more than {format_time(group.usual_ns)}"
     else:
         what = f"is a straggler: late {amount}"
-        usual = f"no other rank is more than {format_time(group.usual_ns)} behind the rest"
     host = [other for other in group.members if other.host == member.host]
     together = (
         f" All ranks of host {member.host} are stragglers."
@@ -310,11 +307,10 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     )
     who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
     return (
-        f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. In 4 of 5 "
-        f"samples, {usual}. Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of "
-        f"{counted(group.cases, 'case')} and {member.launches} of {counted(group.launches, 'launch', 'launches')}, "
-        f"most in {worst}. It was late most often in {member.ahead} of "
-        f"{counted(member.stretches, 'window')} of samples ({chance} if all ranks are equal).{together}"
+        f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. "
+        f"Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of {counted(group.cases, 'case')} and "
+        f"{member.launches} of {counted(group.launches, 'launch', 'launches')}, most in {worst} ({chance} if all ranks "
+        f"are equal).{together}"
     )
 
 

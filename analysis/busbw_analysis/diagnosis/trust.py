@@ -25,7 +25,7 @@ def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
     dataset, launches, scatter = judgement.dataset, fewest_made(judgement), scatter_of(judgement)
     if not launches:
         return 0, ("nothing was measured",)
-    if all(stored.run.imported is not None for stored in dataset.runs):
+    if dataset.from_logs:
         return 0, ("one number per case from the log of another tool: the scatter between runs is unknown",)
     found = {one.code for one in judgement.findings}
     busy = found & {"disturbed", "throttled", "launches-differ"}

@@ -58,6 +58,9 @@ PeakLevel = Literal[
 ]
 
 
+_OF_GPUS: Final[dict[PeakLevel, str]] = {"links of GPUs": "all links", "PCIe": "PCIe", "NVLink-C2C": "NVLink-C2C"}
+
+
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The highest rate that this hardware allows at any size.
@@ -83,6 +86,12 @@ class Peak:
     practical: float | None = None
     practical_left_out: str | None = None
     widest: bool = False
+
+    @property
+    def name(self) -> str:
+        """``what`` without the details of a GPU's links."""
+        short = _OF_GPUS.get(self.level)
+        return self.what if short is None else f"{short} of {self.holder}"
 
     @property
     def practical_busbw(self) -> float | None:

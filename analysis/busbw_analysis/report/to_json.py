@@ -24,7 +24,7 @@ from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.composition import compositions_of
 from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged, exchanged
-from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.diagnosis.single_calls import UNIT, single_calls
@@ -67,7 +67,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
-        "verdicts": plain(answer.verdicts),
+        "verdicts": [_verdict(one) for one in answer.verdicts],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.comparisons),
@@ -93,6 +93,13 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
 def _with(one: object, *names: str) -> dict[str, JSON]:
     """The fields of a record and the derived values ``names``."""
     return {**plain(one), **{name: plain(getattr(one, name)) for name in names}}
+
+
+def _verdict(one: Verdict) -> JSON:
+    """A verdict with the label of its curve; the settings of the curve are among ``curves``."""
+    found = _with(one, "label", "op", "text")
+    del found["key"]
+    return found
 
 
 def answer_fields(answer: Answer) -> JSON:

@@ -1,7 +1,8 @@
 """Upgrades of runs from older schemas, step by step. They add nothing that was not measured.
 
 Of a row only the case is decoded. Outside of the case, fields were only added or renamed, and a new name is put into
-the text of the row: decoding a long row twice takes seconds.
+the text of the row: decoding a long row twice takes seconds. A failure by wrong data gets its cause, which its error
+says in every schema.
 """
 
 import math
@@ -13,7 +14,8 @@ from functools import lru_cache
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.runs.records import JSON, SCHEMA
+from busbw.runs.causes import WRONG_DATA
+from busbw.runs.records import JSON, SCHEMA, FailureCause
 from busbw.units import parse_size
 
 Upgrade = Callable[[JSON], JSON]
@@ -173,6 +175,19 @@ def _row_of_schema_9(line: bytes) -> bytes:
     return _GROUP_NAME.sub(lambda found: b'"' + _GROUP_NAMES[found[1]] + b'"', line)
 
 
+_WRONG: FailureCause = "wrong_data"
+
+
+def _with_cause(line: bytes) -> bytes:
+    """A row of a failure by wrong data with its cause, which is stored since schema 4."""
+    if WRONG_DATA.encode() not in line:
+        return line
+    row = msgspec.json.decode(line)
+    if not isinstance(row, dict) or row.get("kind") != "failed" or row.get("cause") is not None:
+        return line
+    return msgspec.json.encode({**row, "cause": _WRONG}) if str(row.get("error")).startswith(WRONG_DATA) else line
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Upgrades from a schema to the next one.
@@ -190,7 +205,7 @@ class Step:
 UPGRADES: dict[int, Step] = {
     1: Step(),
     2: Step(),  # so far Python made all calls, the default of loop
-    3: Step(),
+    3: Step(row=_with_cause),
     4: Step(run=lambda run: _lifted(run, _typed_case, _renamed_skew), case=_typed_case),
     5: Step(run=_renamed_run, case=_pre_enqueued_case),
     6: Step(),

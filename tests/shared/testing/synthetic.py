@@ -18,6 +18,7 @@ from busbw.backends import BACKENDS
 from busbw.ops import OPS
 from busbw.ops.groups import pair_rounds, split_world
 from busbw.runs import store
+from busbw.runs.causes import failed
 from busbw.runs.placement import RankPlacement, distance, rank_placements
 from busbw.runs.records import (
     JSON,
@@ -28,7 +29,6 @@ from busbw.runs.records import (
     Check,
     Ended,
     EndStatus,
-    Failed,
     GroupSamples,
     LaunchStarted,
     Measurement,
@@ -215,7 +215,7 @@ def synthetic_run(
         for block in range(blocks):
             for one in turns:
                 if one in end.failed:
-                    rows.append(Failed(case=one, launch=launch, block=block, error=end.failed[one]))
+                    rows.append(failed(one, launch, block, end.failed[one]))
                 elif one not in end.skipped:
                     rows.append(_measurement(world, seats, one, launch, block, pace[one], samples, generator))
     if end.ended is not None:

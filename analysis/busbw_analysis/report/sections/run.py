@@ -12,6 +12,7 @@ from busbw.runs.store import StoredRun
 from busbw.units import counted, format_size, format_span, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseRow, CaseState, Dataset
+from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.report.document import (
     MISSING,
     Cell,
@@ -172,8 +173,10 @@ def _glossary() -> dict[str, dict[str, Any]]:
 
 
 def glossary_terms() -> tuple[tuple[str, str], ...]:
-    """The terms of the glossary and their meanings."""
-    return tuple((term, entry["meaning"].replace("\n", " ")) for term, entry in _glossary().items())
+    """The terms of the glossary and their meanings, with each flag below ``Flags``."""
+    flags = "".join(f" {flag}: {meaning}." for flag, meaning in FLAGS.items())
+    meanings = ((term, entry["meaning"].replace("\n", " ")) for term, entry in _glossary().items())
+    return tuple((term, meaning + flags if term == "Flags" else meaning) for term, meaning in meanings)
 
 
 def anchor_of(term: str) -> str:

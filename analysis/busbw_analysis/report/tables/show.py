@@ -17,7 +17,7 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary, IntervalKind
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.pair_groups import of_groups, times_of
-from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.verdicts import NEAR_PEAK
@@ -377,9 +377,12 @@ def show_blocks(rows: Sequence[ShownRow], *about: str) -> list[Paragraph | Table
 
 
 def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
-    """The meaning of the columns, and facts that hold for most rows."""
+    """The meaning of flags and columns, and facts that hold for most rows."""
+    every = [row.summary.flags for row in rows]
     if flags:
-        yield flags_note([row.summary.flags for row in rows], flags)
+        yield flags_note(every, flags)
+    raised = {flag for row in every for flag in row}
+    yield from (f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in raised)
     kinds = dict.fromkeys(row.interval for row in rows if row.interval is not None and row.interval != "none")
     yield (
         "time: median over launches of the slowest rank's median; "
