@@ -175,5 +175,6 @@ def _close(here: RunSession, failed: int, launcher: str, written: int | None) ->
         finish_well(here.folder, failed, written)
         return
     here.finish("interrupted", f"{others} launch(es) are still missing; {launcher} runs one at a time")
-    action = "use busbw launches or busbw submit --resume" if launcher == "srun" else "resume the run again"
-    say(f"{others} launch(es) of run {here.folder.name} are still missing, and {launcher} runs one at a time: {action}")
+    name = here.folder.name
+    action = f"use busbw launches or busbw submit --resume {name}" if launcher == "srun" else f"--resume {name} again"
+    say(f"{others} launch(es) of run {name} are still missing, and {launcher} runs one at a time: {action}")
