@@ -42,6 +42,8 @@ _HEADLINES: Final[dict[Status, str]] = {
     "not judged": "Not judged.",
     "failed": "Results are missing or wrong.",
 }
+_UNFINISHED: Final = frozenset({"interrupted", "no-end"})
+"""Codes of findings on runs that did not reach their end."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
@@ -123,7 +125,8 @@ def answer_of(judgement: Judgement) -> Answer:
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        headline=(_healthy(judgement, status, causes) or _HEADLINES[status]) if bands else _unjudged(judgement),
+        headline=_unfinished(judgement)
+        or ((_healthy(judgement, status, causes) or _HEADLINES[status]) if bands else _unjudged(judgement)),
         bands=bands,
         cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
         action=action,
@@ -148,6 +151,22 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     if "undecided" in found or slow_model(judgement):
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
+
+
+def _unfinished(judgement: Judgement) -> str:
+    """The headline of runs that are incomplete and have no other fault."""
+    bad = {finding.code for finding in judgement.findings if finding.severity == "bad"}
+    runs = [one for one in judgement.dataset.runs if one.end is None or one.end.status == "interrupted"]
+    if not runs or not bad <= _UNFINISHED or any(row.state == "failed" for row in judgement.dataset.cases):
+        return ""
+    many = len(judgement.dataset.runs) > 1
+    return _sentence(
+        *(
+            f"{'killed or still running' if one.end is None else 'interrupted'}"
+            f"{f' (run {one.run.id})' if many else ''}: {progress_of(one).in_words()}"
+            for one in runs
+        )
+    )
 
 
 def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
