@@ -154,10 +154,11 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
 
 
 def _unfinished(judgement: Judgement) -> str:
-    """The headline of runs that are incomplete and have no other fault."""
+    """The headline of runs that measured something, are incomplete and have no other fault."""
     bad = {finding.code for finding in judgement.findings if finding.severity == "bad"}
     runs = [one for one in judgement.dataset.runs if one.end is None or one.end.status == "interrupted"]
-    if not runs or not bad <= _UNFINISHED or any(row.state == "failed" for row in judgement.dataset.cases):
+    states = {row.state for row in judgement.dataset.cases}
+    if not runs or not bad <= _UNFINISHED or "failed" in states or "measured" not in states:
         return ""
     many = len(judgement.dataset.runs) > 1
     return _sentence(
