@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
-from busbw.runs.records import BackendTraits, Case, HostConditions, Measurement
+from busbw.runs.progress import progress_of
+from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCause, HostConditions, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.load import load, pool
@@ -159,6 +160,39 @@ def test_wrong_data_come_first_whatever_else_there_is() -> None:
     assert found.status == "failed"
     assert codes(found)[0] == "wrong-data"
     assert found.confidence < 4
+
+
+@pytest.mark.parametrize("ended", ["interrupted", None])
+def test_an_incomplete_run_is_called_that_and_says_how_to_complete_it(ended: EndStatus | None) -> None:
+    stored = run_of(launches=3, end=SyntheticEnd(reached=7, ended=ended))
+    found = answer(stored)
+    assert progress_of(stored).in_words() in found.headline
+    assert f"busbw run --resume {stored.run.id} " in found.action
+    wrong = SyntheticEnd(ended=ended, failed={stored.run.cases[0]: "wrong data: 3 elements"})
+    assert progress_of(stored).in_words() not in answer(run_of(launches=3, end=wrong)).headline
+
+
+def test_a_job_of_slurm_is_resumed_by_another_job() -> None:
+    stored = run_of(launches=3, end=SyntheticEnd(reached=7, ended="interrupted"))
+    job = replace(stored, run=msgspec.structs.replace(stored.run, launcher="srun"))
+    assert f"busbw submit --resume {stored.run.id} " in answer(job).action
+
+
+@pytest.mark.parametrize("cause", ["backend", "rank_lost"])
+def test_only_what_a_resumption_tries_again_is_sent_to_one(cause: FailureCause) -> None:
+    stored = run_of(launches=3)
+    first = next(row for row in stored.rows if isinstance(row, Measurement))
+    failure = Failed(case=first.case, launch=first.launch, block=first.block, error="it failed", cause=cause)
+    rows = tuple(failure if row is first else row for row in stored.rows)
+    found = answer(replace(stored, rows=rows))
+    texts = " ".join([found.action, *(finding.text for finding in found.findings)])
+    assert (f"--resume {stored.run.id} " in texts) == (cause == "rank_lost")
+
+
+@pytest.mark.parametrize(("op", "cores", "fewer"), [("pair_matrix", 2, False), ("pair_matrix", 3, True)])
+def test_a_pair_matrix_is_not_sent_to_two_ranks(op: str, cores: int, *, fewer: bool) -> None:
+    stored = synthetic_run([case(op, 1 << 20)], machine=Machine(usable_cores=cores))
+    assert (f"--ranks {cores}" in answer(stored).action) == fewer
 
 
 def test_launches_that_leave_verdicts_open_are_the_cause_and_more_of_them_the_action() -> None:

@@ -23,7 +23,10 @@ from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import Comparison, compare
 from busbw_analysis.diagnosis.gate import gate_of
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.trust import fewest_made
 from busbw_analysis.report.tables import compare as compare_tables
+from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.report.to_terminal import render
 
 SIZES = (64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
@@ -490,6 +493,26 @@ def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     rows = tuple(row for row in interrupted.rows if not isinstance(row, LaunchStarted | Measurement) or row.launch < 4)
     (short,) = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5)).incomplete
     assert (short.side, short.status, short.launches, short.planned) == ("A", "interrupted", 4, 5)
+
+
+def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:
+    """A launch that measures the blocks that another lacks is one launch more only of the cases that both measured."""
+    cases = [case("all_reduce", size) for size in (64, 128, 256)]
+    whole = synthetic_run(cases, STEADY, launches=3, blocks=2, samples=15, seed=1)
+    rows: list[Row] = []
+    for row in whole.rows:
+        if isinstance(row, Measurement) and row.launch == 2 and (row.block == 1 or row.case == cases[2]):
+            rows.append(msgspec.structs.replace(row, launch=3))
+        else:
+            rows.append(row)
+    begun = next(one for one in whole.launches if one.launch == 2)
+    first = next(place for place, row in enumerate(rows) if isinstance(row, Measurement) and row.launch == 3)
+    rows.insert(first, msgspec.structs.replace(begun, launch=3, resumes=2))
+    resumed = replace(whole, rows=tuple(rows))
+    judged = judge(pool((resumed,)))
+    assert {row.launches for row in show_rows(judged)} == {3, 4}
+    found = compared(resumed, run_of(2, cases, launches=3))
+    assert found.launches == (fewest_made(judged), 3) == (3, 3)
 
 
 def test_the_statistic_that_is_printed_is_named_in_table_and_json() -> None:

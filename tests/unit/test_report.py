@@ -283,7 +283,7 @@ def test_show_explains_each_flag_that_it_prints_in_one_line() -> None:
     assert max(len(f"# {flag}: {meaning}") for flag, meaning in FLAGS.items()) <= 80
     late, few = World(late_rank=1, late_seconds=20e-6), Machine(usable_cores=2)
     rows = show_rows(judged(synthetic_run(sweep(), late, launches=2, machine=few)))
-    raised = {flag for row in rows for flag in row["flags"]}
+    raised = {flag for row in rows for flag in row.summary.flags}
     assert len(raised) > 1
     printed = render(show_blocks(rows)).splitlines()
     assert [flag for flag, meaning in FLAGS.items() if f"# {flag}: {meaning}" in printed] == [

@@ -112,9 +112,12 @@ def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_subm
     [
         (
             ("storage", *WORLD),
-            "--path: storage_write, storage_read, checkpoint_save need a folder for their files",
+            "--path: the folder for the files of storage_write, storage_read, checkpoint_save is missing",
         ),
-        (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save need a folder"),
+        (
+            ("storage", *WORLD, "--path", ""),
+            "--path: the folder for the files of storage_write, storage_read, checkpoint_save",
+        ),
         (("quick", *WORLD, "--path", "/x"), "--path: has no effect on all_reduce"),
         (("--resume", "latest", "--path", "/x"), "give it without PLAN, --backend and --path"),
     ],

@@ -532,7 +532,7 @@ def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, selector: str) -> N
 
 
 def test_latest_of_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one of the 0 runs"):
+    with pytest.raises(UsageError, match="there are no runs in"):
         store.find(tmp_path / "missing", "latest")
 
 

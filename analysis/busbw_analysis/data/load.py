@@ -195,9 +195,12 @@ def _memory(run: Run) -> JSON:
 
 
 def _variables(run: Run) -> JSON:
+    """Each environment variable that changes results → its values over the hosts."""
+    if run.imported is not None:
+        return None
     variables = (item for environment in run.environments.values() for item in variables_of(environment).items())
-    found = _listed(f"{name}={value}" for name, value in variables if name.startswith(SAME_VARIABLES))
-    return None if run.imported is not None else found or ""
+    found = by_key((name, value) for name, value in variables if name.startswith(SAME_VARIABLES))
+    return {name: _listed(values) for name, values in found.items()}
 
 
 def _placement(run: Run) -> JSON:
@@ -361,10 +364,22 @@ def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Differ
             without = first.run.id if value is None else second.run.id
             text = f"run {without} did not record {key!r}, so it could not be compared with the other runs"
             found.append(Difference(key, text, without))
+        elif isinstance(value, Mapping) and isinstance(other, Mapping):
+            unlike = [name for name in sorted({*value, *other}) if value.get(name) != other.get(name)]
+            texts = (
+                f"variable {name} is {_set_to(value.get(name))} in run {first.run.id} and {_set_to(other.get(name))} "
+                f"in run {second.run.id}"
+                for name in unlike
+            )
+            found += [Difference(key, text) for text in texts]
         else:
             text = f"{key!r} is {_short(value)} in run {first.run.id} and {_short(other)} in run {second.run.id}"
             found.append(Difference(key, text))
     return (*found, *_other_loops(first, second))
+
+
+def _set_to(value: JSON) -> str:
+    return "not set" if value is None else _short(value)
 
 
 def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
@@ -382,8 +397,9 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
 
 
 def _refuse(found: Sequence[Difference], *, force: bool) -> list[str]:
-    text = next((difference.text for difference in found if difference.unknown_in is None), None)
-    if text is not None and not force:
+    unlike = [difference for difference in found if difference.unknown_in is None]
+    if unlike and not force:
+        text = "; ".join(one.text for one in unlike if one.key == unlike[0].key)  # every variable
         message = f"these runs may not be pooled: {text}; analyse them one by one, or pool them anyway with --force"
         raise UnlikeRuns(message)
     return [each.text if each.unknown_in is not None else f"pooled although {each.text}" for each in found]

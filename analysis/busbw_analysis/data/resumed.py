@@ -25,7 +25,12 @@ def ended_in_words(stored: StoredRun) -> str:
         text = f"Run {stored.run.id} {_ended(end)}{f': {end.reason}' if end.reason else ''}"
     if progress.complete >= progress.planned:
         return f"{text}."
-    return f"{text}. {progress.in_words()}; busbw run --resume {stored.run.id} measures the rest."
+    return f"{text}. {progress.in_words()}; {resume_command(stored)} measures the rest."
+
+
+def resume_command(stored: StoredRun) -> str:
+    """The command that completes the run. In a Slurm job only another job has the same launcher."""
+    return f"busbw {'submit' if stored.run.launcher == 'srun' else 'run'} --resume {stored.run.id}"
 
 
 def _ended(end: Ended) -> str:

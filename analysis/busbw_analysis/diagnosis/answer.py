@@ -42,6 +42,8 @@ _HEADLINES: Final[dict[Status, str]] = {
     "failed": "Results are missing or wrong.",
 }
 _NO_REFERENCE: Final = "there is neither a peak nor a model to compare with"
+_UNFINISHED: Final = frozenset({"interrupted", "no-end"})
+"""Codes of findings on runs that did not reach their end."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
@@ -124,7 +126,8 @@ def answer_of(judgement: Judgement) -> Answer:
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        headline=_headline(judgement, status, causes) if bands else _unjudged(judgement, status),
+        headline=_unfinished(judgement)
+        or (_headline(judgement, status, causes) if bands else _unjudged(judgement, status)),
         bands=bands,
         cause=_sentence(*(cause.text for cause in causes), unexplained),
         action=action,
@@ -149,6 +152,23 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     if "undecided" in found or slow_model(judgement):
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
+
+
+def _unfinished(judgement: Judgement) -> str:
+    """The headline of runs that measured something, are incomplete and have no other fault."""
+    bad = {finding.code for finding in judgement.findings if finding.severity == "bad"}
+    runs = [one for one in judgement.dataset.runs if one.end is None or one.end.status == "interrupted"]
+    states = {row.state for row in judgement.dataset.cases}
+    if not runs or not bad <= _UNFINISHED or "failed" in states or "measured" not in states:
+        return ""
+    many = len(judgement.dataset.runs) > 1
+    return _sentence(
+        *(
+            f"{'killed or still running' if one.end is None else 'interrupted'}"
+            f"{f' (run {one.run.id})' if many else ''}: {progress_of(one).in_words()}"
+            for one in runs
+        )
+    )
 
 
 def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from busbw.ops import SYNCHRONISING
-from busbw.runs.records import TRANSIENT
+from busbw.ops import PAIRED, SYNCHRONISING
+from busbw.runs.progress import progress_of
+from busbw.runs.store import StoredRun
+from busbw.units import counted
+from busbw_analysis.data.resumed import resume_command
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.stragglers import counted
 from busbw_analysis.diagnosis.trust import more_launches, percent, scatter_of
 from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK, times
 from busbw_analysis.models.families import GLOO, MPI
@@ -20,6 +22,8 @@ FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-e
 _MOST_CAUSES: Final = 2
 """Number of causes that are named; further ones stay findings."""
 _LEAST_RATIOS: Final = 3
+_FEWEST_PAIRED: Final = 3
+"""Ranks from which a pair matrix has pairs to compare."""
 _MOST_BY_COPIES: Final = 3.0
 """Largest slowdown by copies (times the model's time, or the inverse share of the peak): up to 2.3 was seen with MPICH
 on healthy machines.
@@ -103,23 +107,34 @@ def _first_sentence(judgement: Judgement, code: str) -> str:
     return next(texts, "").partition(". ")[0].rstrip(".")
 
 
-def _again(judgement: Judgement, what: str) -> str:
-    """How to measure again: runs of other tools cannot be resumed."""
-    return "run the tool again" if judgement.dataset.from_logs else f"{what} with busbw run --resume"
+def _measure_rest(judgement: Judgement) -> str:
+    """How to measure what is missing: runs of other tools cannot be resumed."""
+    runs = [stored for stored in judgement.dataset.runs if stored.run.imported is None]
+    lacking = [stored for stored in runs if _lacks(stored)]
+    lacking = lacking or [one for one in runs if one.end is None or one.end.status != "complete"]
+    return f"run {' and '.join(map(resume_command, lacking))} to measure the rest" if lacking else "run the tool again"
 
 
-def _after_failure(judgement: Judgement) -> str:
-    """What to do about failures. A resumed run does not measure cases again whose failure was their own fault."""
-    failed = [case.cause for case in judgement.cases if case.state == "failed"]
-    own = bool(failed) and not TRANSIENT & set(failed) and not judgement.dataset.from_logs
-    rerun = "start a new run" if own else _again(judgement, "rerun it")
-    return f"read the error of each case (busbw show), then {rerun}"
+def _after_failures(judgement: Judgement) -> str:
+    """A case that failed through its own fault is not tried again when its run is resumed."""
+    native = any(stored.run.imported is None for stored in judgement.dataset.runs)
+    lacking = any(_lacks(stored) for stored in judgement.dataset.runs if stored.run.imported is None)
+    rest = _measure_rest(judgement) if lacking or not native else "measure them in a new run"
+    return f"read the error of each case (busbw show), then {rest}"
+
+
+def _lacks(stored: StoredRun) -> bool:
+    """Whether a resumption would measure something."""
+    progress = progress_of(stored)
+    return progress.complete < progress.planned
 
 
 def _fewer_ranks(judgement: Judgement) -> str:
-    ranks, cores = max(judgement.dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
-    where = "" if len(judgement.dataset.oversubscribed_hosts) == 1 else " per host"
-    fewer = f"rerun with --ranks {cores}{where}, or " if cores > 1 else ""
+    dataset = judgement.dataset
+    ranks, cores = max(dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
+    where = "" if len(dataset.oversubscribed_hosts) == 1 else " per host"
+    fewest = _FEWEST_PAIRED if any(row.case.op in PAIRED for row in dataset.cases) else 2
+    fewer = f"rerun with --ranks {cores}{where}, or " if cores >= fewest else ""
     return f"{fewer}use a host with {ranks} cores"
 
 
@@ -186,8 +201,8 @@ _RULES: Final = (
         "wrong-data",
         "run these cases again; if their data stay wrong, do not use this backend here, and report it to its authors",
     ),
-    _Rule("failed", _after_failure),
-    _Rule("no-end", lambda judgement: _again(judgement, "measure the rest")),
+    _Rule("failed", _after_failures),
+    _Rule("no-end", _measure_rest),
     _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
         "straggler",

@@ -111,6 +111,7 @@ class Incomplete:
 class Comparison:
     """B compared with A.
 
+    launches: of A and B: what every compared case has at least.
     within: the largest difference, as a share, that is called equal.
     notices: what to know about the comparison.
     imported: a side has logs, which give one number per table and no launches.
@@ -172,7 +173,10 @@ def compare(
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
-        launches=(len(_starts(first)), len(_starts(second))),
+        launches=(
+            _fewest_launches(first, [one.first for one in usable]),
+            _fewest_launches(second, [one.second for one in usable]),
+        ),
         within=within,
         paired=paired,
         bands=_bands(usable, pairs, within),
@@ -231,6 +235,15 @@ def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
         for row in stored.launches
         if (number, row.launch) in measured
     }
+
+
+def _fewest_launches(dataset: Dataset, cases: Iterable[Launches]) -> int:
+    """The number of launches that every case has at least, as in the answer of ``busbw show``.
+
+    Not the number of launches that began: one that measures the blocks that another lacks, as in a resumed run, is one
+    launch more only of the cases that both measured. 0 for logs, which have none.
+    """
+    return min(map(len, cases), default=0) if _starts(dataset) else 0
 
 
 def _pairs(first: Dataset, second: Dataset) -> Pairs:

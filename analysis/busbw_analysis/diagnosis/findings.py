@@ -13,7 +13,7 @@ from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseState, Dataset
 from busbw_analysis.data.pair_groups import PairGroups, of_groups
-from busbw_analysis.data.resumed import ended_in_words, resumptions
+from busbw_analysis.data.resumed import ended_in_words, resume_command, resumptions
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
@@ -75,7 +75,7 @@ def findings_on(
     found = [
         *_imported(dataset, measured),
         *_ends(dataset),
-        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row)),
+        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row, resume=_resume(dataset))),
         *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
         *_shared_resources(dataset),
         *_slow_pairs(matrices),
@@ -157,17 +157,29 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored))
 
 
+def _resume(dataset: Dataset) -> str:
+    """The commands that measure what was lost."""
+    lost = [stored for stored in dataset.runs if any(row.transient for row in stored.failed)]
+    return " and ".join(map(resume_command, lost))
+
+
 def _by_reason(
-    summaries: Sequence[CaseSummary], severity: Severity, code: str, reason_of: _ReasonOf, words: str
+    summaries: Sequence[CaseSummary],
+    severity: Severity,
+    code: str,
+    reason_of: _ReasonOf,
+    words: str,
+    *,
+    resume: str = "",
 ) -> Iterator[Finding]:
     """One finding for each reason that ``reason_of`` gives for cases (None: it does not apply to a case).
 
-    ``words`` has fields for ``cases`` (their number), their ``names`` and the ``reason``.
+    ``words`` has fields for ``cases`` (their number), their ``names``, the ``reason``, and how to ``resume`` the run.
     """
     found = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
     for reason, cases in by_key(found).items():
         names = listed((case_name(one.case) for one in cases), _EXAMPLES)
-        text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason)
+        text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason, resume=resume)
         yield Finding(severity, code, text)
 
 
@@ -192,7 +204,7 @@ def _lack_of_check(summary: CaseSummary) -> str | None:
 
 
 _FAILED: Final = "{cases} failed ({names}): {reason}. Failed cases are not judged."
-_KEPT: Final = " The other launches count; busbw run --resume measures the missing ones."
+_KEPT: Final = " The other launches count; {resume} measures the missing ones."
 _UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
     ("bad", "wrong-data", _failure(wrong=True), _FAILED),
     ("bad", "failed", _failure(wrong=False), _FAILED),

@@ -268,7 +268,9 @@ def answer(data: MeasuredCurves, asked: PredictionQuery) -> Prediction:
     notes += about
     unanswered = {size: one.refused for size, one in found.items() if one.refused is not None}
     if len(unanswered) == len(found):
-        why = "; ".join(dict.fromkeys([*notes, next(iter(unanswered.values()))]))
+        # Several reasons may end with the same clause, such as the number of sizes that a fit needs.
+        reasons = [*notes, next(iter(unanswered.values()))]
+        why = "; ".join(dict.fromkeys(clause for reason in reasons for clause in reason.split("; ")))
         raise AnalysisError(f"no prediction for {data.op} on {asked.ranks} ranks: {why}", code="nothing-follows")
     forecasts = [
         by_scaling_model(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
+from busbw.ops import PAIRED
 from busbw.runs import store
 from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and_cores
 from busbw.runs.records import SETTINGS, settings_in_words
@@ -208,6 +209,9 @@ def measured_curves(
     fitting = [one for one in of_op if all(getattr(one.key, name) == value for name, value in asked.items())]
     if not fitting:
         there = {name: sorted({_formatted(getattr(one.key, name)) for one in of_op}) for name in asked}
+        without = [name for name in asked if all(getattr(one.key, name) is None for one in of_op)]
+        if without:
+            raise UsageError(f"{op} has no {without[0]}; omit --{without[0]}", code="no-such-setting")
         has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
         pairs = " and ".join(f"{name} {_formatted(value)}" for name, value in asked.items())
         raise AnalysisError(f"{op} was not measured with {pairs}; these runs have {has}", code="way-not-measured")
@@ -259,6 +263,9 @@ def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> lis
         refuse_unknown("--op", op, sorted(known), code="op-not-known")
     cases = [summary for dataset in datasets for summary in summarise(dataset) if summary.case.op == op]
     if cases:
+        if op in PAIRED:
+            why = f"{op} has a time for each pair of ranks, not a curve over sizes and ranks; predict ping_pong instead"
+            raise AnalysisError(why, code="no-curve")
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
         states = ", ".join(sorted(became))
         raise AnalysisError(f"{op} has no usable curve in these runs: {states}", code="no-curve")

@@ -82,6 +82,12 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     return started
 
 
+def on_one_host(ranks: int) -> bool:
+    """Whether all ``ranks`` of a run are known to be on this host."""
+    launcher = launcher_here(os.environ)
+    return launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+
+
 def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:
     """Run ``plan`` on the ranks of a launcher, or on local ranks.
 
@@ -89,12 +95,14 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     and KeyboardInterrupt when it is interrupted; what was measured until then is on disk.
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
+    # A resumed run was checked when it began, and keeps its plan.
+    here = settings.resume is None and on_one_host(ranks)
     with naming_options():
         if launcher.local:
             refuse_crowd(ranks)
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
-        refuse_impossible(plan, ranks, on_one_host=launcher.local)
+        refuse_impossible(plan, ranks, on_one_host=here)
     if launcher.local:
         from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
 

@@ -1,5 +1,7 @@
 """Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
 
+import dataclasses
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from busbw.backends import backend_named
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.escape import say
 from busbw.launch.base import Result, Settings, finish, finish_well
-from busbw.measure.unsupported import Place
+from busbw.measure.unsupported import Place, anywhere, out_of_memory, unsuited
 from busbw.ops import OPS
 from busbw.ops.storage import Way
 from busbw.runs import store
@@ -138,7 +140,8 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     """Raise UsageError for a plan that cannot run on ``ranks`` ranks with any backend.
 
     That is: groups or traffic for other numbers of ranks, a root that does not exist, storage without a path, unknown
-    models, and buffers or models larger than the total memory of this host.
+    models, models larger than the total memory of this host, and buffers of all its ranks larger than what is free.
+    On several hosts, ranks find out together which cases do not fit (``measure.unsupported``).
     """
     plan.require_path()
     device = backend_named(plan.backend).device
@@ -155,18 +158,21 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
                 f"{about_size(needed)}, but this host has {about_size(total)} of memory; use a smaller scale"
             )
             raise UsageError(message)
+    place = _memory_here(ranks) if on_one_host else anywhere()
     for case in planned:
-        op = OPS[case.op]
-        if case.root is not None and case.root >= ranks:
-            raise UsageError(f"key 'root': rank {case.root} does not exist; allowed are 0 to {ranks - 1}")
-        if not on_one_host or device != "cpu" or op.local or op.stores or case.dtype is None:
+        # Kernels that are too large are only skipped, because suites ask for sizes up to the whole memory.
+        if OPS[case.op].local or OPS[case.op].stores:
             continue
-        # For communication, S is the largest buffer of a rank.
-        if case.size_bytes > total:
-            raise UsageError(
-                f"key 'sizes': {case.op} of {format_size(case.size_bytes)} needs a buffer larger than the memory of "
-                f"this host, {about_size(total)}; use smaller sizes"
-            )
+        reason = out_of_memory(case, place)
+        if reason is not None and unsuited(case, anywhere()) is None:
+            raise UsageError(f"key 'sizes': {case.op} of {format_size(case.size_bytes)}: {reason}")
+
+
+def _memory_here(ranks: int) -> Place:
+    """This host with ``ranks`` ranks and its free memory, and no other limit."""
+    host = socket.gethostname()
+    memory = {host: environment.available_memory_bytes()}
+    return dataclasses.replace(anywhere(), hosts=(host,) * ranks, memory=memory)
 
 
 def refuse_crowd(ranks: int) -> None:

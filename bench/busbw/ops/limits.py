@@ -58,7 +58,8 @@ def read_text(path: Path, most_bytes: int, what: str = "") -> str:
             content = file.read(most_bytes + 1)
         text = content[:most_bytes].decode()
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
-        raise UsageError(f"{what}{path}: cannot read it: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{what}{path}: cannot read it: {why}") from error
     if len(content) > most_bytes:
         raise UsageError(f"{what}{path}: cannot read it: it has more than {most_bytes} bytes, the allowed maximum")
     return text

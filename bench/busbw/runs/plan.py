@@ -215,8 +215,8 @@ class Plan(Record, frozen=True, kw_only=True):
         """Raise UsageError if storage operations are planned without a path."""
         if self.storing and not self.path:
             raise UsageError(
-                f"key 'path': {', '.join(self.storing)} need a folder for their files, but none is given; use one on "
-                "the storage to be measured, on every host"
+                f"key 'path': the folder for the files of {', '.join(self.storing)} is missing; give one on the "
+                "storage to be measured, on every host"
             )
 
     def as_json(self) -> dict[str, JSON]:
@@ -253,7 +253,6 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "pinning": lambda names: _known("pinning", names, get_args(Pinning)),
     "threads": lambda text: parse_threads(text, _MANY_CORES),
     "numa_nodes": lambda nodes: _known("NUMA node", nodes, range(MOST_NODES)),
-    "root": lambda rank: _known("root", (rank,), range(limits.MOST_RANKS)),
     "blocks": lambda sizes: storage.accesses(sizes, (1,), "direct"),
     "depths": lambda depths: storage.accesses(("1MiB",), depths, "direct"),
     "imbalance": lambda share: traffic.imbalanced(2, share),
@@ -364,6 +363,7 @@ _OPTIONS = {
     "algorithms": "--algorithm",
     "numa_nodes": "--numa-node",
     "slow_ranks": "--slow-rank",
+    "exchanges": "--exchange",
     "timeout_seconds": "--timeout",
 }
 """Plan key → its option, if the option has another name."""

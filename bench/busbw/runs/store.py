@@ -395,11 +395,17 @@ def find(results_dir: Path, selector: str) -> Path:
         return found[0]
     if found:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(one.name for one in found)}")
-    raise UsageError(
-        f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
-        f"{results_dir} (busbw list runs)",
-        code="no-such-run",
-    )
+    if runs:
+        message = (
+            f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
+            f"{results_dir} (busbw list runs)"
+        )
+    else:
+        message = (
+            f"{selector!r} not found: it is neither a run folder nor a file, and there are no runs in {results_dir}; "
+            "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
+        )
+    raise UsageError(message, code="no-such-run")
 
 
 def folders(results_dir: Path) -> Iterator[Path]:
@@ -414,7 +420,8 @@ def _read_run(path: Path) -> tuple[Run, int]:
     try:
         document = msgspec.json.decode(content)
     except NOT_A_RECORD as error:
-        raise DamagedRun(f"{path}: {_damage(content, error)}") from error
+        message = f"{path}: damaged: {_damage(content, error)}; restore it from a copy, or measure again"
+        raise DamagedRun(message) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
         raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; want a whole number from 1 to {SCHEMA}")

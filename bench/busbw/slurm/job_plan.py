@@ -9,7 +9,7 @@ from pathlib import Path
 from busbw.backends import backend_named
 from busbw.backends.mpi.probe import SRUN_MPI, vendor_of_library
 from busbw.errors import LaunchError, UsageError
-from busbw.ops import limits
+from busbw.ops import OPS, limits
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.plan import Plan
 from busbw.runs.records import Run
@@ -90,7 +90,8 @@ def new_order(
     elif file.is_file():
         base, options = plan.read_plan(file), ["--plan", str(file.absolute())]
     else:
-        raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})")
+        op = f"; {selector} is an op: write a TOML plan with it (docs/formats.md, Plans)" if selector in OPS else ""
+        raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)}){op}")
     if path is not None:
         path = plan.given_path(path)
     with plan.naming_options():
@@ -180,7 +181,8 @@ def _shape_of_run(run: Run) -> Shape:
     counts = {run.hosts.count(host) for host in hosts}
     if len(counts) > 1:
         raise LaunchError(
-            f"run {run.id} has different numbers of ranks per host; resume it in your own job: srun busbw run --resume"
+            f"run {run.id} has different numbers of ranks per host; resume it in your own job: "
+            f"srun busbw run --resume {run.id}"
         )
     return Shape(len(hosts), counts.pop())
 

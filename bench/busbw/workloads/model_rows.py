@@ -303,12 +303,12 @@ def samples(own: Path | None = None) -> dict[str, Sample]:
     return {row.name: row for file in _files(own) for row in file.sample}
 
 
-def named(rows: dict[str, _Named], name: str) -> _Named:
-    """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows."""
+def named(rows: dict[str, _Named], name: str, what: str = "model") -> _Named:
+    """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows, as ``what``."""
     wanted = _plain(name)
     found = next((row for key, row in rows.items() if _plain(key) == wanted), None)
     if found is None:
-        refuse_unknown("row", name, rows, code="model")
+        refuse_unknown(what, name, rows, code="model")
     return found
 
 

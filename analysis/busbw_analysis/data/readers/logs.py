@@ -117,7 +117,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         reader = recognise(head)
     if reader is None:
         message = (
-            f"{name}: not a log that busbw can read; name its format with --format, or convert it to CSV (docs/logs.md)"
+            f"{name}: not a log that busbw can read; name its format with --format ({', '.join(map(slug, READERS))}), "
+            "or convert it to CSV (docs/logs.md)"
         )
         raise LogError(message)
     file.seek(0)
