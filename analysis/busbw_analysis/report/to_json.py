@@ -3,7 +3,8 @@
 ``report`` is the version of this layout. Times are in ns, rates in B/s, sizes in B, shares are fractions. A number that
 does not exist is null; there is no NaN or Infinity. Keys:
 
-- ``report``, ``answer`` (status, answer, cause, action, trust, measured, confidence, causes, as ``answer.Answer``)
+- ``report``, ``answer`` (status, answer, cause, action, trust, measured, confidence, pooled, causes, as
+``answer.Answer``)
 - ``warnings`` (severity, code, subject, text), those that affect decisions most first
 - ``{"none": reason, "code": code}`` replaces a value that is not available: reason in words, code a stable word
 - ``sides``: replaces all other keys in a report of several runs that may not be pooled: ``name`` and document of each
@@ -90,7 +91,7 @@ LAYOUT: Final = 6
 ``explicit`` and ``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
 """
 
-_ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
+_ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "pooled", "causes")
 _MOST_PAIRS: Final = 240
 """Pairs of one case that are listed with all their numbers."""
 

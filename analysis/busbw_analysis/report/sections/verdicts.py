@@ -1,6 +1,6 @@
 """The report's verdicts: one row per operation, and for each operation the numbers behind its verdicts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
@@ -11,7 +11,7 @@ from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, sentence, table
-from busbw_analysis.report.sections.labels import ends_of, op_anchor
+from busbw_analysis.report.sections.labels import curve_label, ends_of, op_anchor, varying_fields
 
 HOW: Final = (
     "Verdicts are rules of thumb, not statistical tests. They compare medians with "
@@ -76,18 +76,12 @@ def _cell(verdicts: Sequence[Verdict]) -> Cell:
     return Cell(f"{_SYMBOLS[worst.status]} {text}{several}", tone=TONES[worst.status])
 
 
-def _distinguishing(labels: Iterable[str]) -> dict[str, str]:
-    """For each label, the parts that the labels do not all share."""
-    parts = {label: label.split(" · ") for label in labels}
-    common = set.intersection(*map(set, parts.values()))
-    return {label: " · ".join(part for part in of if part not in common) for label, of in parts.items()}
-
-
-def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
+def reasons(judgement: Judgement, answer: Answer, name: str = "") -> dict[str, list[Block]]:
     """For each operation, its verdicts and their numbers. ``name`` is the run's name if there are several."""
     of = f" · {name}" if name else ""
     causes = {cause.code: cause.text for cause in answer.causes}
     by_op = grouped(answer.verdicts, lambda verdict: verdict.op)
+    keys = {curve.series.key.label: curve.series.key for curve in judgement.curves}
     columns: tuple[Column[Verdict], ...] = (
         Column("Curve", lambda one: labels[one.label] or None),
         Column("At", lambda one: format_size(one.size_bytes) if one.size_bytes else None),
@@ -100,7 +94,8 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
     found: dict[str, list[Block]] = {}
     labels: dict[str, str] = {}
     for op, verdicts in by_op.items():
-        labels.update(_distinguishing({one.label for one in verdicts}))
+        varying = varying_fields(keys[one.label] for one in verdicts)
+        labels |= {one.label: curve_label(keys[one.label], varying) if varying else "" for one in verdicts}
         # State once what each 100 % means.
         known = {one.denominator: one.busbw / one.peak_share for one in verdicts if one.busbw and one.peak_share}
         peaks = (f"100 % of peak is {format_rate(rate)}: {what}" for what, rate in known.items())
