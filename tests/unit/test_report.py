@@ -354,7 +354,9 @@ def test_several_runs_are_told_apart() -> None:
     assert json.loads(composed().json)["answer"]["pooled"] == []
     pooled = f"pooled from 2 runs: {', '.join(names)}"
     assert pooled in written.html.partition('class="subtitle">')[2].partition("</p>")[0]
-    assert pooled in dict(written.answers[""].lines)["Trust"].lower()
+    trust = dict(written.answers[""].lines)["Trust"].lower()
+    assert pooled in trust
+    assert "busbw compare" in trust
 
 
 def test_trust_has_the_same_points_in_every_output() -> None:
@@ -378,6 +380,7 @@ def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels(ops: Sequen
     judgement = judged(with_cache("warm", ops, 1), with_cache("flushed", ops, 2))
     page = compose.page_of(judgement)
     assert page.figure is not None
+    assert "busbw compare" not in page.answers[0][1].trust, "their cases differ"
     labels = [entry.label for entry in page.figure.legend if entry.series]
     assert sorted(labels) == sorted(["ping_pong", *(f"{op} · {cache}" for op in ops for cache in ("warm", "flushed"))])
     (operations,) = [section for section in page.sections if section.anchor == "operations"]

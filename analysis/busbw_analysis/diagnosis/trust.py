@@ -68,7 +68,9 @@ def _pooled(dataset: Dataset) -> str:
         return ""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     named = ", ".join(names[:_MOST_NAMED])
-    return f"pooled from {len(names)} runs: {named}{more}; busbw compare shows two of them beside each other"
+    alike = len({frozenset(stored.run.cases) for stored in dataset.runs}) == 1
+    advice = "; busbw compare shows two of them beside each other" if alike else ""
+    return f"pooled from {len(names)} runs: {named}{more}{advice}"
 
 
 def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
