@@ -226,7 +226,9 @@ def test_a_comparison_says_which_side_was_disturbed() -> None:
     quiet, busy = (run_of(under(host(foreign=foreign))) for foreign in (0.0, 0.5))
     busy = replace(busy, run=msgspec.structs.replace(busy.run, id="busy"))
     notices = compare(pool((quiet,)), pool((busy,))).notices
-    assert [notice[:7] for notice in notices if "50% of the CPUs" in notice] == ["side B:"]
+    assert [(notice.code, notice.text[:7]) for notice in notices if "50% of the CPUs" in notice.text] == [
+        ("disturbed", "side B:")
+    ]
 
 
 def flagging(disturbed: int = 0, missed: int = 0) -> Callable[[Measurement], Measurement]:

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
@@ -27,6 +27,8 @@ from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool, pool_by_setup
 from busbw_analysis.data.summary import FLAGS, Flag
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.sections.run import glossary_terms
@@ -376,8 +378,67 @@ def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
 def test_several_runs_are_told_apart() -> None:
     written = compose.compose(judged(usual(1), usual(2)))
     assert "2 runs, 4 gloo ranks on synthetic" in written.html
-    assert [run["id"] for run in json.loads(written.json)["runs"]] == ["synthetic-1", "synthetic-2"]
+    document = json.loads(written.json)
+    names = ["synthetic-1", "synthetic-2"]
+    assert [run["id"] for run in document["runs"]] == names
     assert "| synthetic-2 | 3 |" in written.text
+    assert document["answer"]["pooled"] == names
+    assert json.loads(composed().json)["answer"]["pooled"] == []
+    pooled = f"pooled from 2 runs: {', '.join(names)}"
+    assert pooled in written.html.partition('class="subtitle">')[2].partition("</p>")[0]
+    trust = dict(written.answers[""].lines)["Trust"].lower()
+    assert pooled in trust
+    assert "busbw compare" in trust
+
+
+def test_trust_has_the_same_points_in_every_output() -> None:
+    written = compose.compose(judged(usual(launches=6)))
+    answer = written.answers[""]
+    shown = f"{dots(answer.confidence)} {answer.trust}"
+    assert json.loads(written.json)["answer"]["confidence"] == answer.confidence
+    assert dict(answer.lines)["Trust"] == shown
+    assert f"**Trust:** {shown}" in written.text
+    assert f'title="confidence: {answer.confidence} of {MOST_CONFIDENCE}">{dots(answer.confidence)}<' in written.html
+
+
+def with_cache(cache: str, ops: Sequence[str], seed: int) -> StoredRun:
+    """Collectives with this state of the cache, and the baseline of their verdicts."""
+    cases = [case(op, size, cache=cache) for op in ops for size in SIZES[:4]]
+    return synthetic_run([*cases, *(case("ping_pong", size) for size in SIZES)], WORLD, launches=3, seed=seed)
+
+
+@pytest.mark.parametrize("ops", [("all_reduce",), ("all_reduce", "all_gather", "broadcast", "reduce_scatter")])
+def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels(ops: Sequence[str]) -> None:
+    judgement = judged(with_cache("warm", ops, 1), with_cache("flushed", ops, 2))
+    page = compose.page_of(judgement)
+    assert page.figure is not None
+    assert "busbw compare" not in page.answers[0][1].trust, "their cases differ"
+    labels = [entry.label for entry in page.figure.legend if entry.series]
+    assert sorted(labels) == sorted(["ping_pong", *(f"{op} · {cache}" for op in ops for cache in ("warm", "flushed"))])
+    (operations,) = [section for section in page.sections if section.anchor == "operations"]
+    (part,) = [part for part in operations.parts if part.heading == "all_reduce"]
+    (verdicts,) = [block for block in part.blocks if isinstance(block, Table)]
+    place = [column.name for column in verdicts.columns].index("Curve")
+    assert {row[place].text for row in verdicts.rows} == {"warm", "flushed"}
+
+
+def test_the_overview_has_every_peak_by_name_and_the_ranges() -> None:
+    world = replace(WORLD, by_op={"tcp_stream": (Piece(1e-6, 1e-9),), "tcp_ping_pong": (Piece(1e-6, 0.5e-9),)})
+    cases = [*sweep(), *(case(op, size, 4) for op in ("ping_pong", "tcp_stream", "tcp_ping_pong") for size in SIZES)]
+    judgement = judged(synthetic_run(cases, world, launches=3))
+    figure = compose.page_of(judgement).figure
+    assert figure is not None
+    peaks = {
+        curve.peak.busbw
+        for curve in judgement.curves
+        if isinstance(curve.peak, Peak) and curve.series.key.op in ("all_reduce", "ping_pong")
+    }
+    assert len(peaks) == 2
+    notes = re.findall(r">(plain TCP peak [^<]+)</text>", figure.pictures[0])
+    assert sorted(notes) == sorted(f"plain TCP peak {format_rate(rate)}" for rate in peaks if rate)
+    named = [entry.label for entry in figure.legend if not entry.series]
+    assert sorted(one.rpartition(" for ")[2] for one in named) == ["all_reduce", "ping_pong"]
+    assert "opacity: 0.45" in figure.pictures[0]
 
 
 def test_each_split_of_the_ranks_has_its_figure() -> None:

@@ -174,8 +174,8 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     if as_json:
         options.print_json(compare_tables.document(comparison, gate))
     else:
-        for notice in (*comparison.notices, *compare_tables.incomplete_lines(comparison)):
-            echo(f"caution: {notice}", err=True)
+        for finding in compare_tables.findings(comparison):
+            echo(f"{finding.severity}: {finding.text}", err=True)
         for line in compare_tables.left_out_lines(comparison):
             echo(line, err=True)
         echo(f"{render_lines(compare_tables.answer_lines(comparison), '# ')}\n")

@@ -105,6 +105,11 @@ class Dataset:
         return all(stored.run.imported is not None for stored in self.runs)
 
     @property
+    def pooled(self) -> tuple[str, ...]:
+        """The ids of the runs whose launches are pooled; empty for a single run."""
+        return tuple(stored.run.id for stored in self.runs) if len(self.runs) > 1 else ()
+
+    @property
     def largest(self) -> Run:
         """The first run with the most ranks. Only runs pooled by force can differ in placement."""
         return max((stored.run for stored in self.runs), key=lambda run: len(run.hosts))

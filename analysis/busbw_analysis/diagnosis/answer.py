@@ -19,7 +19,7 @@ from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
-from busbw_analysis.diagnosis.trust import trust_in
+from busbw_analysis.diagnosis.trust import dots, trust_in
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
 from busbw_analysis.peaks.peaks import Peak
 
@@ -65,7 +65,8 @@ class Answer:
     trust: number of launches, their scatter, and the smallest difference that they can show.
     measured: what ran, how much of it was measured and verified, and the highest busbw.
     confidence: 0 to 4; one point each if everything was measured and verified, there are at least 4 launches, the
-        machine was quiet, and launches scatter by at most ± 10 %.
+        machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before ``trust``.
+    pooled: ids of the runs whose launches are pooled; empty for a single run.
     causes: the causes that ``cause`` names; ``Verdict.explained_by`` refers to them by code.
     verdicts: the verdicts of the judgement, with the cause that explains each.
     findings: the other findings, those that change a decision most first.
@@ -80,6 +81,7 @@ class Answer:
     trust: str
     measured: str
     confidence: int
+    pooled: tuple[str, ...]
     causes: tuple[Cause, ...]
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
@@ -98,7 +100,7 @@ class Answer:
             *((_BANDS[band], text) for band, text in self.bands),
             ("Why", self.cause),
             ("Do", self.action),
-            ("Trust", self.trust),
+            ("Trust", f"{dots(self.confidence)} {self.trust}"),
             ("Measured", self.measured),
         )
         return tuple((label, text) for label, text in every if text)
@@ -134,6 +136,7 @@ def answer_of(judgement: Judgement) -> Answer:
         trust=_sentence(*trust),
         measured=_measured(judgement),
         confidence=confidence,
+        pooled=judgement.dataset.pooled,
         causes=causes,
         verdicts=verdicts,
         findings=tuple(finding for finding in judgement.findings if finding.code not in known),

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.answer import Status as RunStatus
-from busbw_analysis.diagnosis.findings import Severity
+from busbw_analysis.diagnosis.findings import Finding, Severity
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet", "bar"]
@@ -223,7 +223,7 @@ class Page:
 
     answers: for each run its name (if there are several), its answer, and a table with one row per operation.
     figure: the overview.
-    comparison: how two runs compare, as labelled sentences and a table; shown before the answers.
+    comparison: how two runs compare; shown before the answers.
     """
 
     title: str
@@ -231,7 +231,16 @@ class Page:
     answers: tuple[tuple[str, Answer, Table | None], ...]
     figure: Figure | None
     sections: tuple[Section, ...]
-    comparison: tuple[tuple[tuple[str, str], ...], Table] | None = None
+    comparison: "ComparisonSummary | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSummary:
+    """How two runs compare: labelled sentences, cautions, and a table with one row per band of sizes."""
+
+    lines: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+    table: Table
 
 
 def three_digits(value: float) -> str:

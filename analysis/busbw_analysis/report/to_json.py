@@ -49,7 +49,7 @@ LAYOUT: Final = 7
 ``taken-twice``, ``library-not-told``, ``storage-not-told``).
 """
 
-_ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
+_ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "pooled", "causes")
 _MOST_PAIRS: Final = 240
 """Pairs of one case that are listed with all their numbers."""
 

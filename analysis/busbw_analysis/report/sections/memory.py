@@ -209,7 +209,7 @@ def _figure(
     finding = " ".join(_finding(curve, label) for label, curve in curves)
     panel = _panel([curve for _, curve in curves])
     pictures: tuple[str, ...] = ()
-    if plots.drawable(panel.series):
+    if plots.drawable(panel.series, sizes=3):
         pictures = (plots.draw(panel, identity, f"{name}: traffic over working set", finding),)
     numbers = _numbers(name, curves, cases, folded=bool(pictures))
     return Figure(finding, pictures, tuple(_legend(curves)), numbers)

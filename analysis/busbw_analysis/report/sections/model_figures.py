@@ -23,7 +23,7 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
     """Drawings, legend and numbers of one curve; only the numbers if nothing can or should be drawn."""
     curve = one.curve
     series = (curves.Series(0, tuple(points_of(curve, "time", "measured"))),)
-    if not draw or not curves.drawable(series):
+    if not draw or not curves.drawable(series, sizes=3):
         return Figure(words, (), (), _numbers(one, folded=False))
     others = _distinct(one)
     lines = [curves.Line("other", vertices, None) for _, vertices in others]
