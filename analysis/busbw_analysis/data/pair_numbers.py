@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.records import Case
-from busbw.statistics import spreads
+from busbw.statistics import autocorrelation_times, medians_of, spreads
 from busbw_analysis.data.intervals import interval_over_launches
 from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers, median_intervals, medians_of
+from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers, median_intervals
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.signedinteger]
@@ -27,7 +27,6 @@ SLOW_LEAST_NS: Final = 1e6
 
 _AT_A_TIME = 1 << 20
 """Number of samples that are floating-point numbers at the same time; about ten copies of them exist."""
-_FEWEST_TO_CORRELATE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,28 +219,6 @@ def _of_entries(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> t
         tau[batch] = autocorrelation_times(samples)
         drift[batch] = all_drifts(samples, tau[batch])
     return tau, drift
-
-
-def autocorrelation_times(samples: Floats) -> Floats:
-    """``statistics.autocorrelation_time`` of every row, bit for bit: integer effective sample sizes depend on it."""
-    rows, count = samples.shape
-    times = np.ones(rows)
-    if count < _FEWEST_TO_CORRELATE:
-        return times
-    indicator = (samples > medians_of(samples)[:, np.newaxis]).astype(np.float64)
-    indicator -= indicator.mean(axis=1, keepdims=True)
-    power = np.matmul(indicator[:, np.newaxis], indicator[:, :, np.newaxis])[:, 0]
-    moves = np.flatnonzero(power[:, 0] != 0)
-    spectrum = np.fft.rfft(indicator[moves], 2 * count, axis=1)
-    correlation = np.fft.irfft(spectrum * np.conj(spectrum), axis=1)[:, :count] / power[moves]
-    even = count // 2 * 2
-    pairs = correlation[:, :even:2] + correlation[:, 1:even:2]
-    ends = pairs <= 0
-    stops = np.where(ends.any(axis=1), ends.argmax(axis=1), pairs.shape[1])
-    for stop in np.unique(stops).tolist():
-        mine = stops == stop
-        times[moves[mine]] = np.maximum(1.0, 2 * pairs[mine, :stop].sum(axis=1) - 1)
-    return times
 
 
 def _members(entries: _Entries, column: Integers, wanted: Integers) -> Iterator[tuple[Integers, Integers]]:
