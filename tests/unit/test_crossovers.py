@@ -18,8 +18,7 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.runs.records import Case
-from busbw_analysis.data.groups import Interval
-from busbw_analysis.data.intervals import median_over_launches
+from busbw_analysis.data.intervals import Interval, interval_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
@@ -580,8 +579,8 @@ def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_th
     generator = np.random.default_rng(7)
 
     def noisy(time_ns: float, size_bytes: int) -> Point:
-        told = median_over_launches(time_ns * np.exp(generator.normal(0, 0.05, 6)))
-        return replace(point(size_bytes, told.median), interval=Interval(told.low, told.high, "95 % over launches"))
+        launches = time_ns * np.exp(generator.normal(0, 0.05, 6))
+        return replace(point(size_bytes, float(np.median(launches))), interval=interval_of(launches))
 
     truth, held, made_up = 60e3, 0, 0
     count = trials(60, 200)

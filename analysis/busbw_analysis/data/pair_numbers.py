@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 from busbw.runs.records import Case
 from busbw.statistics import autocorrelation_times, medians_of, spreads
-from busbw_analysis.data.intervals import interval_over_launches
+from busbw_analysis.data.intervals import Floats, interval_over_launches
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers, median_intervals
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.signedinteger]
 Truths = npt.NDArray[np.bool_]
 

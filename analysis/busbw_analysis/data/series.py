@@ -6,7 +6,8 @@ from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import case_in_words
-from busbw_analysis.data.groups import GroupSummary, Interval
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.summary import CaseSummary, summarise
 

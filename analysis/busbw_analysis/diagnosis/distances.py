@@ -16,12 +16,11 @@ from busbw.ops import MESSAGES, OPS
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.groups import Interval, interval_of
+from busbw_analysis.data.intervals import Floats, Interval, interval_of
 from busbw_analysis.data.pair_groups import pair_times
 from busbw_analysis.data.pair_numbers import PairTimes
 from busbw_analysis.data.summary import CaseSummary
 
-Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 Steps: TypeAlias = tuple[tuple[int | None, ...], ...]
 """Distance of every rank to every rank, as in ``placement.distance``."""
