@@ -74,7 +74,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
         # Loading matplotlib takes as long as everything else.
         from busbw_analysis.report.plots.scaling import write  # noqa: PLC0415
 
-        write(prediction.data, prediction.query, plot)
+        write(prediction, plot)
         echo(f"plot: {plot}", err=True)
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)

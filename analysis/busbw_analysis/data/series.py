@@ -11,6 +11,9 @@ from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.summary import CaseSummary, summarise
 
+LIBRARY = "library"
+"""The name of the backend's own algorithm."""
+
 _MORE = frozenset({"overlap", "barriers"})
 """Modes whose samples include more than the call."""
 
@@ -87,6 +90,11 @@ class Series:
     bus_factor: float | None
     moved_factor: float
     points: tuple[Point, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of ranks and of hosts."""
+        return len(self.key.ranks), self.key.hosts
 
     @property
     def launches(self) -> int:

@@ -8,7 +8,7 @@ coefficients non-negative, as in ``curve``. Parameters that the data do not sepa
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -91,6 +91,7 @@ class _Solved:
 class JointFit(_Solved):
     """The result of a joint fit.
 
+    ``basis``: what it is, in words.
     ``parameters``: the parameters that the data separate; ``not_separated`` has the others.
     ``coefficients``: the fitted values in the order of PARAMETERS, in seconds or seconds per byte.
     ``draws``: the coefficients of every resample of launches; empty below 5 launches.
@@ -106,6 +107,8 @@ class JointFit(_Solved):
     decide between them; else empty.
     """
 
+    basis: ClassVar[str] = "a joint fit over numbers of ranks"
+
     regime: Regime
     backend: str
     cost_models: str
@@ -120,6 +123,24 @@ class JointFit(_Solved):
     notes: tuple[str, ...]
     observations: tuple[design.Observation, ...]
     cards: tuple[tuple[float, ...], ...]
+
+    @property
+    def origin(self) -> str:
+        """The parameters, or their sums if the data do not separate them, with their values; and the fitted data."""
+        known = [identify.written(name, estimate.value) for name, estimate in self.parameters.items()]
+        known += [
+            f"{mixed.sum} = {identify.in_units(mixed.parameters[0], mixed.estimate.value)}"
+            for mixed in self.not_separated
+            if mixed.estimate is not None
+        ]
+        words = ", ".join(known) or "no parameter that the data separate"
+        if self.coefficients[PARAMETERS.index("shared")] > 0:
+            words += " (instead of S β: the bytes that all ranks move, over R)"
+        if self.coefficients[PARAMETERS.index("card")] > 0:
+            words += " (instead of S β: the bytes that all ranks of a host send to other hosts, over C)"
+        ops = sorted({one.op for one in self.observations})
+        ranks = sorted({one.ranks for one in self.observations})
+        return f"{words}, from a joint fit to {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """The time of one call with ``model``.

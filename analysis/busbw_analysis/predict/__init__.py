@@ -1,4 +1,6 @@
-"""Predictions for sizes, ranks and hosts that were not measured: the public functions for commands and reports."""
+"""Times of algorithms from messages or joint fits, and predictions of what was not measured: all that commands, reports
+and comparisons of algorithms use of it.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -7,10 +9,25 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
-from busbw_analysis.predict.prediction import Prediction, answer, query
+from busbw_analysis.predict.forecast import Forecast
+from busbw_analysis.predict.prediction import Line, Prediction, Scaling, answer, query, scaling, sized
+from busbw_analysis.predict.scaling_models import BY_MESSAGES, Costed
 from busbw_analysis.predict.selection import joint_fits_of, measured_curves, read_groups
 
-__all__ = ["Questions", "joint_fits_of", "predict", "read_groups"]
+__all__ = [
+    "BY_MESSAGES",
+    "Costed",
+    "Forecast",
+    "Line",
+    "Prediction",
+    "Questions",
+    "Scaling",
+    "joint_fits_of",
+    "predict",
+    "read_groups",
+    "scaling",
+    "sized",
+]
 
 
 def predict(

@@ -245,7 +245,7 @@ def by_scaling_model(
     cost = model.cost
     run = cost.at(ranks, hosts, size_bytes)
     beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in outside) else []
-    parameters = model.origin
+    parameters = model.parameters.origin
     if not cost.of_hosts_known(ranks, hosts, size_bytes):
         parameters += f"; {run.algorithm}: {INSIDE_AS_BETWEEN}"
     return Forecast(
@@ -254,11 +254,11 @@ def by_scaling_model(
         ranks=ranks,
         hosts=hosts,
         seconds=model.at(ranks, hosts, size_bytes),
-        basis=model.basis,
+        basis=model.parameters.basis,
         algorithm=run.algorithm,
         formula=run.formula,
         parameters=parameters,
-        interval_note=model.interval_note,
+        interval_note=model.parameters.interval_note,
         extrapolated=(*outside, *([instead] if instead else [])),
         held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
         measured=None if like is None else _point(like, size_bytes),

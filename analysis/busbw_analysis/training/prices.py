@@ -19,8 +19,7 @@ from busbw.units import format_flop, format_size
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.predict import Questions
-from busbw_analysis.predict.forecast import Forecast
+from busbw_analysis.predict import Forecast, Questions
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.rates import Rates
 from busbw_analysis.training.traffic import Traffic
