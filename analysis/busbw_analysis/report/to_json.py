@@ -68,14 +68,12 @@ from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.composition import compositions_of
-from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged, exchanged
+from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
-from busbw_analysis.diagnosis.single_calls import UNIT, single_calls
+from busbw_analysis.diagnosis.single_calls import UNIT
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import call_times, rank_times
 from busbw_analysis.fitting.joint import OneRegime
 
 LAYOUT: Final = 6
@@ -112,7 +110,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.comparisons),
-        "compositions": [_with(one, "sum_ns", "ratio") for one in compositions_of(judgement.curves)],
+        "compositions": [_with(one, "sum_ns", "ratio") for one in judgement.compositions],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
@@ -121,9 +119,9 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
         "steps": [_step(one) for one in judgement.steps],
-        "exchanges": [_exchanged(one) for group in exchanged(judgement.steps) for one in group],
+        "exchanges": [_exchanged(one) for group in judgement.exchanges for one in group],
         "single_calls": [
-            {**_with(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in single_calls(judgement.dataset)
+            {**_with(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
         ],
         "storage": [_with(one, "peak") for one in judgement.files],
         "hierarchy": [_with(level, "share") for level in judgement.levels],
@@ -270,11 +268,9 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
     times = [
-        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "late_ns")}
-        for time in rank_times(one.timeline, one.sent)
+        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "late_ns")} for time in one.timeline
     ]
-    calls = plain(call_times(one.timeline))
-    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times, "calls": calls}
+    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times}
 
 
 def _exchanged(one: Exchanged) -> dict[str, JSON]:

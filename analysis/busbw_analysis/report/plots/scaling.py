@@ -32,8 +32,8 @@ Scale = Callable[[int, float], float | None]
 
 
 def write(prediction: Prediction, path: Path) -> None:
-    """Draw the question of ``prediction`` over ranks into ``path``. Raises UsageError as ``save`` does, AnalysisError if
-    there is nothing to draw.
+    """Draw the question of ``prediction`` over ranks into ``path``. Raises UsageError as ``save`` does, AnalysisError
+    if there is nothing to draw.
     """
     data, asked = prediction.data, prediction.query
     save(draw(scaling(data, asked), f"{asked.op} over {data.backend}"), path)
