@@ -1,6 +1,6 @@
 """Whether the times of a curve agree with the model of its algorithm, and what the run recorded about deviations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -9,7 +9,7 @@ from busbw.runs.records import JSON
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
-from busbw_analysis.data.summary import CaseSummary, Flag
+from busbw_analysis.data.summary import Flag, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve
 from busbw_analysis.models.bounds import Explanation, Spent
@@ -68,7 +68,7 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
     }
 
 
-def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> str:
+def in_words(curve: Curve, dataset: Dataset) -> str:
     """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
     deviations; "" without a model. It names observations, not causes.
     """
@@ -95,7 +95,7 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
     elif ratio < 1:
         text += ": the model is too pessimistic here"
     else:
-        known = _known(curve, point, dataset, cases)
+        known = _known(curve, point, dataset)
         text += f": {', '.join(known)}" if known else ", and no record of the run explains it"
     if points[1:]:
         inside = len(points) - len(outside)
@@ -122,7 +122,7 @@ def times_in_words(ratio: float) -> str:
     return f"{ratio:#.2g}" if ratio < 9.95 else f"{float(f'{ratio:.2g}'):,.0f}".replace(",", "\u202f")
 
 
-def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> list[str]:
+def _known(curve: Curve, point: Point, dataset: Dataset) -> list[str]:
     """Observations of the run that affect the time of this point, as clauses."""
     hosts = dataset.hosts_of(curve.series.key.ranks)
     known = [
@@ -130,5 +130,5 @@ def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, Cas
         for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
         if host in hosts
     ]
-    case = cases.get(point.case)
-    return known + [words for flag, words in _KNOWN.items() if case is not None and flag in case.flags]
+    flags = summarise(dataset)[point.case].flags
+    return known + [words for flag, words in _KNOWN.items() if flag in flags]

@@ -182,7 +182,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     if isinstance(found, Unavailable):
         return plain(found)
     spent: list[JSON] = [_with(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
-    words = in_words(curve, judgement.dataset, dict(enumerate(judgement.cases)))
+    words = in_words(curve, judgement.dataset)
     return {**plain(found), "spent": spent, "in_words": words}
 
 
