@@ -574,7 +574,9 @@ def test_what_a_run_does_not_tell_the_network_does() -> None:
 def test_messages_of_more_ranks_at_once_are_the_price_of_one() -> None:
     cases = [case(op, 1 << power, 4) for op in ("send_recv", "all_reduce") for power in range(10, 25, 2)]
     questions = Questions(read_groups([synthetic_run(cases, World())]))
-    measured = {row.size_bytes: row.seconds.value for row in questions.predict("send_recv", 4, 1, [1 << 20]).forecasts}
+    measured = {
+        row.size_bytes: row.seconds.value for row in questions.predict("send_recv", 4, [1 << 20], hosts=1).forecasts
+    }
     price = Measured(questions, shared=False).price("send_recv", 1 << 20, Group(2, 1, 1))
     assert price.seconds == pytest.approx(measured[1 << 20])
 

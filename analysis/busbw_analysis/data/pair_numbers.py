@@ -62,32 +62,6 @@ class PairTimes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairNumbers(PairTimes):
-    """Further numbers of every pair, named as in ``GroupSummary``; ``launch_means_ns`` has the shape of the medians."""
-
-    launch_means_ns: Floats
-    spread: Floats
-    skew_share: Floats
-    samples: Integers
-    tau: Floats
-    outlier_share: Floats
-    slow_time_share: Floats
-    drift: Truths
-    clock_error_ns: Floats
-    moved_factor: Floats
-    _pair_of_entry: Integers
-    _block_of_entry: Integers
-    _place_of_entry: Integers
-
-    def entries(self, pair: int) -> list[tuple[int, int]]:
-        """The blocks that contain a pair, with its position in each, in the order of the blocks."""
-        first, end = np.searchsorted(self._pair_of_entry, [pair, pair + 1])
-        return list(
-            zip(self._block_of_entry[first:end].tolist(), self._place_of_entry[first:end].tolist(), strict=True)
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
     """One entry for every pair in every block, sorted by pair, then launch, then block.
 
@@ -102,6 +76,29 @@ class _Entries:
     block: Integers
     place: Integers
     length: Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairNumbers(PairTimes):
+    """Further numbers of every pair, named as in ``GroupSummary``; ``launch_means_ns`` has the shape of the medians."""
+
+    launch_means_ns: Floats
+    spread: Floats
+    skew_share: Floats
+    samples: Integers
+    tau: Floats
+    outlier_share: Floats
+    slow_time_share: Floats
+    drift: Truths
+    clock_error_ns: Floats
+    moved_factor: Floats
+    _entries: _Entries
+
+    def entries(self, pair: int) -> list[tuple[int, int]]:
+        """The blocks that contain a pair, with its position in each, in the order of the blocks."""
+        first, end = np.searchsorted(self._entries.pair, [pair, pair + 1])
+        blocks, places = (column[first:end].tolist() for column in (self._entries.block, self._entries.place))
+        return list(zip(blocks, places, strict=True))
 
 
 def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbers:
@@ -144,9 +141,7 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
         drift=2 * np.bincount(entries.pair, weights=drift, minlength=pairs) > count,
         clock_error_ns=error,
         moved_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[first_at],
-        _pair_of_entry=entries.pair,
-        _block_of_entry=entries.block,
-        _place_of_entry=entries.place,
+        _entries=entries,
     )
 
 

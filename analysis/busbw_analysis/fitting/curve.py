@@ -55,6 +55,10 @@ class Segment:
     last_bytes: int
     at_bound: tuple[Coefficient, ...]
 
+    def seconds(self, size_bytes: float) -> float:
+        """T(S), also outside these sizes."""
+        return self.alpha_seconds + self.beta_seconds_per_byte * size_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

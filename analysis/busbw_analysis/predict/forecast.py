@@ -92,7 +92,7 @@ class FittedCurve:
         The interval of a size between two segments covers the times of both, because the exact breakpoint was not
         measured.
         """
-        value = _by_segment(self.segment(size_bytes), size_bytes)
+        value = self.segment(size_bytes).seconds(size_bytes)
         if self.resampled is None:
             return Value(value)
         count = len(self.resampled.starts)
@@ -101,7 +101,7 @@ class FittedCurve:
         tail = tail_of_medians(len(self.series.in_common[0]))
         low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
         # If resamples have other breakpoints, the time from all launches may lie outside their interval.
-        ends = [value, *(_by_segment(segment, size_bytes) for segment in self.around(size_bytes))]
+        ends = [value, *(segment.seconds(size_bytes) for segment in self.around(size_bytes))]
         return Value(value, min(low, *ends), max(high, *ends))
 
     def segment(self, size_bytes: int) -> Segment:
@@ -118,16 +118,12 @@ class FittedCurve:
         around = self.around(size_bytes)
         if not around:
             return None
-        least, most = sorted(_by_segment(segment, size_bytes) for segment in around)
+        least, most = sorted(segment.seconds(size_bytes) for segment in around)
         if most <= least * (1 + VALID_SIZES):
             return None
         ends = f"{format_size(around[0].last_bytes)} and {format_size(around[1].first_bytes)}"
         times = f"{format_time(least * 1e9)} or {format_time(most * 1e9)}"
         return f"between {ends}, where the time jumps at a size that was not measured: {times}"
-
-
-def _by_segment(segment: Segment, size_bytes: int) -> float:
-    return segment.alpha_seconds + segment.beta_seconds_per_byte * size_bytes
 
 
 def curve_of(series: Series) -> FittedCurve:
@@ -218,7 +214,7 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
     except AnalysisError as error:
         return validation(f"without the largest sizes there is no fit: {error}", None, VALID_SIZES)
     errors = [
-        abs(_by_segment(fit.segments[-1], size) / (time / 1e9) - 1)
+        abs(fit.segments[-1].seconds(size) / (time / 1e9) - 1)
         for size, time in zip(sizes[count:], times[count:], strict=True)
     ]
     tried = sizes[-1] / sizes[count - 1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.runs import store
 from busbw.runs.facts import fact
+from busbw.runs.placement import oversubscribed_hosts
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset, Difference, differences, pool
@@ -173,9 +174,7 @@ def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Di
 
 def _shares_cores(stored: store.StoredRun) -> bool:
     """Whether some host has more ranks than usable cores."""
-    hosts, environments = stored.run.hosts, stored.run.environments
-    cores = {host: fact(environments.get(host, {}), "cpu.usable_cores") for host in hosts}
-    return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
+    return bool(oversubscribed_hosts(stored.run.hosts, stored.run.environments))
 
 
 def measured_curves(

@@ -372,7 +372,7 @@ def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
     first, last = max(1.0, float(segment.first_bytes)), max(1.0, float(segment.last_bytes))
     for step in range(_STEPS_OF_A_SEGMENT + 1):
         size = first * (last / first) ** (step / _STEPS_OF_A_SEGMENT)
-        time_ns = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
+        time_ns = 1e9 * segment.seconds(size)
         if time_ns > 0:
             yield size, time_ns
 
