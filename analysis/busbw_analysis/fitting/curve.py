@@ -56,7 +56,7 @@ class Segment:
     at_bound: tuple[Coefficient, ...]
 
     def seconds(self, size_bytes: float) -> float:
-        """T(S), also outside these sizes."""
+        """T of one size."""
         return self.alpha_seconds + self.beta_seconds_per_byte * size_bytes
 
 

@@ -84,7 +84,7 @@ def _ratios(one: Modelled) -> Ratios:
     for point in one.curve.series.points:
         if size := point.size_bytes:
             segment = ([one for one in fit.segments if one.first_bytes <= size] or fit.segments[:1])[-1]
-            predicted = 1e9 * segment.seconds(size)
+            predicted = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
             of_fit.append((size, predicted / point.time_ns))
     return {"fit": of_fit, "model": model}
 
