@@ -166,14 +166,11 @@ def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A step ranked among those of the same model, scale and wait on the same number of ranks.
-
-    place: 1 for the fastest.
-    times: its time over that of the fastest.
+    """A step compared with those of the same model, scale and wait on the same number of ranks. ``times``: its time
+    over that of the fastest.
     """
 
     step: Trained
-    place: int
     times: float
 
 
@@ -184,9 +181,7 @@ def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
         lambda one: (one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks),
     )
     ordered = [sorted(group, key=lambda one: one.time_ns) for group in alike.values() if len(group) > 1]
-    return tuple(
-        Ranked(one, place, one.time_ns / group[0].time_ns) for group in ordered for place, one in enumerate(group, 1)
-    )
+    return tuple(Ranked(one, one.time_ns / group[0].time_ns) for group in ordered for one in group)
 
 
 def _product_rate(summaries: Iterable[CaseSummary]) -> float | None:

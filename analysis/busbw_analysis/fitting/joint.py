@@ -53,20 +53,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class NotSeparated:
+class NotSeparated(identify.Mixed):
     """Parameters that the data do not separate.
 
-    ``weights``: the weights of their known sum: alpha 1 and per_call 0.5 for α + 0.5 c0.
-    ``sum``: this sum in symbols.
-    ``estimate``: its value; None if nothing is known.
+    ``estimate``: the value of their sum; None if nothing is known.
     ``needs``: what to measure.
     """
 
-    parameters: tuple[Parameter, ...]
-    weights: tuple[float, ...]
-    sum: str
     estimate: Estimate | None
-    reason: str
     needs: str
 
 
@@ -308,7 +302,7 @@ def _solved(observations: Observed, models: Models, wanted: Wanted) -> _Solved:
     for one in separation.mixed:
         estimate = _estimate(one.parameters[0], coefficients, draws) if one.weights else None
         needs = identify.needs(rows, times, wanted, one, remedies)
-        apart.append(NotSeparated(one.parameters, one.weights, one.sum, estimate, one.reason, needs))
+        apart.append(NotSeparated(one.parameters, one.weights, estimate, needs))
     return _Solved(
         parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
         not_separated=tuple(apart),

@@ -312,7 +312,7 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     if data.op in UNMODELLED:
         why = f"{data.op}: {UNMODELLED[data.op]}, so other numbers of ranks cannot be predicted"
         return {size: SizeModels((), refused=why) for size in sizes}, ()
-    by_joint, no_joint, left_out, too_few = _by_joint_fit(_JointFitData(data, asked), asked)
+    by_joint, no_joint, notes = _by_joint_fit(_JointFitData(data, asked), asked)
     messages, unknown = _by_messages(data, asked)
     found: dict[int, SizeModels] = {}
     instead: dict[int, str] = {}
@@ -332,8 +332,7 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     # Reasons differ only in the times they name, so the reason of the last size represents all of them.
     instead = dict.fromkeys(instead, next(reversed(instead.values()), ""))
     return found, (
-        *left_out,
-        *([f"no joint fit: {too_few}"] if too_few else []),
+        *notes,
         *sized("no joint fit", instead.items(), sizes),
         *sized("not used", left.items(), sizes),
     )
@@ -413,9 +412,9 @@ class _JointFitData:
 
 def _by_joint_fit(
     data: _JointFitData, asked: PredictionQuery
-) -> tuple[dict[int, SizeModels], dict[int, str], tuple[str, ...], str]:
-    """Joint fits for each size: the first that predicts it; or why none does; the curves left out; and why there is no
-    joint fit at all.
+) -> tuple[dict[int, SizeModels], dict[int, str], list[str]]:
+    """Joint fits for each size: the first that predicts it; or why none does; and notes on curves left out, and why
+    there is no joint fit at all.
     """
     found: dict[int, SizeModels] = {}
     # Keep the last reason of each regime: the fit to all ops lacks less than the fit to the op and messages.
@@ -433,8 +432,9 @@ def _by_joint_fit(
             break
     reasons = {size: "; ".join(dict.fromkeys(why.values())) for size, why in refused.items() if size not in found}
     # If a fit exists but does not determine the size, that is the reason, whatever other regimes lack.
-    too_few = data.too_few() if reasons and not any(reasons.values()) else ""
-    return found, {} if too_few else reasons, tuple(left_out), too_few
+    if reasons and not any(reasons.values()):
+        return found, {}, [*left_out, f"no joint fit: {data.too_few()}"]
+    return found, reasons, list(left_out)
 
 
 def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[ScalingModel, ...], str]:

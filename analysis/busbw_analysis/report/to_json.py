@@ -217,7 +217,7 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
         "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
         "ranks": sorted({seen.ranks for seen in joint.observations}),
         "observations": len(joint.observations),
-        "not_separated": plain(joint.not_separated),
+        "not_separated": [_with(one, "sum", "reason") for one in joint.not_separated],
         "algorithms": [
             {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
             for op, name in joint.algorithms.items()
