@@ -448,11 +448,11 @@ def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[Sc
     unknown = [one.reason for one in choices if isinstance(one, Unavailable)]
     # A table that has an algorithm for some of the sizes is used for those; the others get the reason.
     why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
-    costs = candidates(data.op, data.cost_models, data.algorithm, None if why else calls)
-    own = isinstance(model_for(data.op, data.cost_models), CostModel) or costs[0].family == data.cost_models
+    costs = candidates(data.op, data.key.cost_models, data.algorithm, None if why else calls)
+    own = isinstance(model_for(data.op, data.key.cost_models), CostModel) or costs[0].family == data.key.cost_models
     known = data.algorithm is not None or own
     names = ", ".join(cost.algorithm for cost in costs)
-    why_not = f"the algorithm of {data.backend} for {data.op} is unknown{why}; choose one with --algorithm: {names}"
+    why_not = f"the algorithm of {data.key.backend} for {data.op} is unknown{why}; choose one with --algorithm: {names}"
     curves = [one for one in data.curves if (one.key.hosts > 1) == far]
     models = tuple(
         from_messages(cost, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)

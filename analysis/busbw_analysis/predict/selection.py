@@ -52,16 +52,13 @@ class MeasuredCurves:
     """The curves of ``op`` with ``algorithm`` (None: the backend's own), measured in one way.
 
     ``curves``: at most one for each number of ranks and hosts.
-    ``of_op``: every curve of the op, with any algorithm.
+    ``of_op``: every curve of the op, with any algorithm; at least one.
     ``everything``: one for each op, algorithm, number of ranks and hosts, timed in the same way.
     ``cores``: usable cores of a host; None if unknown.
     ``notes``: what was left out.
     """
 
     op: str
-    backend: str
-    cost_models: str
-    device: str
     algorithm: str | None
     curves: tuple[Series, ...]
     of_op: tuple[Series, ...]
@@ -69,6 +66,11 @@ class MeasuredCurves:
     cores: int | None
     notes: tuple[str, ...]
     _datasets: tuple[Dataset, ...]
+
+    @property
+    def key(self) -> SeriesKey:
+        """The key of a curve; backend, family of cost models and device are those of all."""
+        return self.of_op[0].key
 
     def curve(self, ranks: int, hosts: int) -> Series | None:
         """The curve measured on ``ranks`` ranks and ``hosts`` hosts, if any."""
@@ -90,7 +92,7 @@ class MeasuredCurves:
 
     def oversubscribed(self, ranks: int, hosts: int) -> bool:
         """Whether CPU ranks would have to share cores."""
-        return self.device == "cpu" and self.cores is not None and -(-ranks // hosts) > self.cores
+        return self.key.device == "cpu" and self.cores is not None and -(-ranks // hosts) > self.cores
 
     def calls(self, ranks: int, hosts: int) -> Calls | None:
         """How the MPI library is called on ``ranks`` ranks and ``hosts`` hosts; None for another backend.
@@ -216,12 +218,8 @@ def measured_curves(
         where = [f"{ranks} ranks{f' on {hosts} hosts' if hosts > 1 else ''}" for ranks, hosts in missing]
         notes.append(f"left out: {op} on {', '.join(where)}, which was not measured with these settings")
     notes += differ
-    key = of_op[0].key
     return MeasuredCurves(
         op=op,
-        backend=key.backend,
-        cost_models=key.cost_models,
-        device=key.device,
         algorithm=wanted,
         curves=tuple(curves[shape] for shape in sorted(curves)),
         of_op=tuple(of_op),

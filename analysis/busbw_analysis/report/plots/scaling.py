@@ -36,7 +36,7 @@ def write(prediction: Prediction, path: Path) -> None:
     if there is nothing to draw.
     """
     data, asked = prediction.data, prediction.query
-    save(draw(scaling(data, asked), f"{asked.op} over {data.backend}"), path)
+    save(draw(scaling(data, asked), f"{asked.op} over {data.key.backend}"), path)
 
 
 def draw(shown: Scaling, what: str) -> Figure:

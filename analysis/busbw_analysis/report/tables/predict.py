@@ -18,7 +18,7 @@ def document(prediction: Prediction) -> dict[str, JSON]:
         "headline": headline(prediction),
         "validated": all(one.held_out.passed for one in prediction.forecasts),
         "op": asked.op,
-        "backend": evidence.backend,
+        "backend": evidence.key.backend,
         "algorithm_asked": evidence.algorithm or LIBRARY,
         "ranks": asked.ranks,
         "hosts": asked.hosts,
@@ -81,7 +81,7 @@ def predict_table(prediction: Prediction) -> Table:
     counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
     measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(prediction)}"
     by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
-    caption = f"{asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; {measured}"
+    caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
         *_each("rests on", forecasts, lambda one: [one.basis]),
         *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
