@@ -16,11 +16,7 @@ from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL, Floats, Interval, Resampled, interval_of, resampled
 from busbw_analysis.data.load import Block, rank_list
 from busbw_analysis.data.overlap import Overlap, overlap_of
-from busbw_analysis.data.pair_numbers import (
-    CLOCK_ERROR_SHARE,
-    SLOW_LEAST_NS,
-    SLOW_TIMES_MEDIAN,
-)
+from busbw_analysis.data.pair_numbers import CLOCK_ERROR_SHARE, SLOW_LEAST_NS, SLOW_TIMES_MEDIAN
 from busbw_analysis.data.rank_views import RankView, views_of
 from busbw_analysis.data.shape import Modes, common_modes, drifts, find_modes, outliers
 
