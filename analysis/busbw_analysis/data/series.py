@@ -96,6 +96,10 @@ class Series:
         """Number of ranks and of hosts."""
         return len(self.key.ranks), self.key.hosts
 
+    def at(self, size_bytes: int) -> Point | None:
+        """The point of this size; None if it was not measured."""
+        return next((point for point in self.points if point.size_bytes == size_bytes), None)
+
     @property
     def launches(self) -> int:
         """The smallest number of launches of any point."""

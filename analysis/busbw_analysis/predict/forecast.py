@@ -177,7 +177,7 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
         interval_note=fit.interval_note,
         extrapolated=tuple(beyond),
         held_out=held_out.asked_for(*untested),
-        measured=_point(series, size_bytes),
+        measured=series.at(size_bytes),
     )
 
 
@@ -257,7 +257,7 @@ def by_scaling_model(
         interval_note=model.parameters.interval_note,
         extrapolated=(*outside, *([instead] if instead else [])),
         held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
-        measured=None if like is None else _point(like, size_bytes),
+        measured=None if like is None else like.at(size_bytes),
         ties=tuple(
             (other.cost.algorithm, other.seconds_if_known(ranks, hosts, size_bytes))
             for other in models
@@ -265,7 +265,3 @@ def by_scaling_model(
         ),
         notes=model.notes,
     )
-
-
-def _point(series: Series, size_bytes: int) -> Point | None:
-    return next((point for point in series.points if point.size_bytes == size_bytes), None)

@@ -223,8 +223,7 @@ def scaling(data: MeasuredCurves, asked: PredictionQuery) -> Scaling:
     measured, fitted = [], []
     for one in curves:
         ranks = len(one.key.ranks)
-        at = next((point for point in one.points if point.size_bytes == size), None)
-        if at is not None:
+        if (at := one.at(size)) is not None:
             measured.append((ranks, at))
             continue
         try:
