@@ -14,7 +14,7 @@ from testing.synthetic import Machine, World, case, synthetic_run, write_synthet
 from busbw.errors import DamagedRun
 from busbw.runs import soundness, store
 from busbw.runs.records import JSON, GroupSamples, Measurement, Row
-from busbw_analysis.data import pair_columns
+from busbw_analysis.data import pair_parts
 from busbw_analysis.data.groups import summarise_group
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.pair_columns import PairBlock
@@ -110,7 +110,7 @@ def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypa
     folder = write_synthetic(tmp_path, run)
     whole = load([folder])
     monkeypatch.setattr(store, "_WIDE_BYTES", 100)
-    monkeypatch.setattr(pair_columns, "_AT_A_TIME", 7)
+    monkeypatch.setattr("busbw_analysis.data.pair_columns._AT_A_TIME", 7)
     parts = load([folder])
     assert [block.columns.ranks.tolist() for _, _, block in parts.pair_blocks] == [
         block.columns.ranks.tolist() for _, _, block in whole.pair_blocks
@@ -155,7 +155,7 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run = _ragged(run, np.random.default_rng(1))
     folder = write_synthetic(tmp_path, replace(run, rows=tuple(map(_without_own_samples, run.rows))))
     monkeypatch.setattr(store, "_WIDE_BYTES", 100)
-    monkeypatch.setattr(pair_columns, "_AT_A_TIME", 7)
+    monkeypatch.setattr(pair_parts, "_AT_A_TIME", 7)
     return folder
 
 
