@@ -132,7 +132,7 @@ def curve_of(series: Series) -> FittedCurve:
     if not isinstance(fit, Fit):
         raise AnalysisError(f"no prediction from the curve of {series.key.label}: {fit.reason}", code=fit.code)
     sizes = np.asarray(fit.sizes_bytes, dtype=np.float64)
-    resampled = resampled_cuts(sizes, launch_matrix(series.in_common), len(fit.segments))
+    resampled = resampled_cuts(sizes, launch_matrix(series.in_common) / 1e9, len(fit.segments))
     return FittedCurve(series, fit, resampled)
 
 
