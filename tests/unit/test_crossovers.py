@@ -428,7 +428,7 @@ class TestRaces:
         (race,) = algorithm_comparisons(judgement.curves, None, [fitted])
         of_a_call, of_a_byte = (re.escape(mixed.sum) for mixed in fitted.joint.not_separated)
         sums = rf"{of_a_call} = [\d.]+ µs, {of_a_byte} = [\d.]+ ns/B"
-        words = rf"S\* by {sums}, from a joint fit to reduce_scatter on 8 ranks"
+        words = rf"S\* by {sums}, from a joint fit to reduce_scatter on 8 ranks, these curves among them"
         assert re.fullmatch(words, origin_words(race.pairs[0]))
 
     def test_a_joint_fit_says_what_it_can_where_the_table_of_the_library_names_what_has_no_formula(self) -> None:

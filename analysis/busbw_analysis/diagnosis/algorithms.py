@@ -177,7 +177,7 @@ def _expected(
             size: None if abs(value) <= _ALIKE else names[0] if value < 0 else names[1]
             for size, value in at_sizes.items()
         },
-        origin=one.parameters.origin,
+        origin=one.parameters.origin + (", these curves among them" if isinstance(one.parameters, JointFit) else ""),
     )
 
 
