@@ -217,7 +217,7 @@ def test_computation_takes_longer_while_it_hides_a_call() -> None:
     assert (longer.bubble, longer.exposed, longer.hidden) == (as_long.bubble, as_long.exposed, as_long.hidden)
 
 
-def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
+def test_pairs_are_not_summarised_for_what_no_pair_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pairs:
         state, case = "measured", case("pair_matrix", 8)
 
@@ -225,8 +225,8 @@ def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
         def groups(self) -> None:
             pytest.fail("a million pairs would be made one by one")
 
-    run: Any = Measured(Questions(read_groups([read(STORED / "schema-2")])))
-    run.questions = SimpleNamespace(summaries=[[Pairs()]])
+    run = Measured(Questions(read_groups([read(STORED / "schema-2")])))
+    monkeypatch.setattr("busbw_analysis.training.prices.summarise", lambda _dataset: [Pairs()])
     assert (run.flop_per_second("float32"), run.overlap(), run.overlaps) == (None, None, [])
 
 
