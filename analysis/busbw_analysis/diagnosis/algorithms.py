@@ -13,7 +13,7 @@ Costs use α and β (γ, R) from messages of the same run, or else the parameter
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Final
@@ -21,7 +21,6 @@ from typing import Final
 import numpy as np
 from scipy.optimize import brentq
 
-from busbw.errors import AnalysisError
 from busbw_analysis.data.series import LIBRARY, Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve, ends_of
@@ -29,8 +28,7 @@ from busbw_analysis.fitting.joint import JointFit, OneRegime
 from busbw_analysis.models.bounds import gamma_of
 from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.costs import Parameters
-from busbw_analysis.models.select import candidates
-from busbw_analysis.predict import Costed
+from busbw_analysis.predict import Costed, by_joint_fit, by_messages
 
 Timed = Mapping[int, tuple[Point, Point]]
 """The points of two algorithms at each size above 0, ascending."""
@@ -210,45 +208,14 @@ def costs_of(
         if gamma is not None:
             origin = f"{parameters.origin}; {words}"
             parameters = replace(parameters, gamma_seconds_per_byte=gamma, origin=origin)
-        yield {name: _by_messages(curve, parameters, calls) for name, curve in members.items()}
+        yield {
+            name: curve.model if isinstance(curve.model, Unavailable) else by_messages(curve.series, parameters, calls)
+            for name, curve in members.items()
+        }
     series = {name: curve.series for name, curve in members.items()}
-    fitted = next((one.joint for one in joint if one.joint is not None and _has(one.joint, series.values())), None)
-    if fitted is not None:
-        yield {name: _by_joint(one, fitted) for name, one in series.items()}
-
-
-def _by_messages(curve: Curve, parameters: Parameters, calls: Calls | None) -> Costed | Unavailable:
-    if isinstance(curve.model, Unavailable):
-        return curve.model
-    key = curve.series.key
-    cost = candidates(key.op, key.cost_models, key.algorithm, calls)[0]
-    return _ONE_LEVEL if cost.inner_sent(*curve.series.shape, 1) > 0 else Costed(cost, parameters)
-
-
-_ONE_LEVEL: Final = Unavailable(
-    "one-level",
-    "messages between hosts give no α and β within a host, which a two-level algorithm needs; busbw fit finds both "
-    "from runs with several numbers of hosts and of ranks per host",
-)
-
-
-def _has(joint: JointFit, curves: Iterable[Series]) -> bool:
-    """Whether all points of ``curves`` are among the data of ``joint``, with the same times."""
-    seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
-    return all(
-        (series.key.op, series.key.algorithm, *series.shape, size, point.time_ns / 1e9) in seen
-        for series in curves
-        for size, point in sized(series).items()
-    )
-
-
-def _by_joint(series: Series, joint: JointFit) -> Costed | Unavailable:
-    costed = Costed(joint.curves[series.key.op, series.key.algorithm], joint)
-    try:
-        costed.at(*series.shape, series.points[-1].size_bytes)
-    except AnalysisError as error:
-        return Unavailable(error.code, str(error))
-    return costed
+    fits = (one.joint for one in joint if one.joint is not None)
+    if (fitted := next((one for one in fits if all(map(one.includes, series.values()))), None)) is not None:
+        yield {name: by_joint_fit(one, fitted) for name, one in series.items()}
 
 
 @dataclass(frozen=True, slots=True)

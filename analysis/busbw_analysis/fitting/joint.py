@@ -16,6 +16,7 @@ from busbw.errors import AnalysisError
 from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size, format_time
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.series import Series
 from busbw_analysis.fitting import design, identify
 from busbw_analysis.fitting.checks import refuse_mixed, usable
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP, interval_note
@@ -135,6 +136,12 @@ class JointFit(_Solved):
         ops = sorted({one.op for one in self.observations})
         ranks = sorted({one.ranks for one in self.observations})
         return f"{words}, from a joint fit to {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
+
+    def includes(self, series: Series) -> bool:
+        """Whether all points of ``series`` with a size are among the fitted data, with the same times."""
+        key, seen = series.key, {(one.op, one.algorithm, *one.where, one.seconds) for one in self.observations}
+        points = ((point.size_bytes, point.time_ns / 1e9) for point in series.points if point.size_bytes)
+        return all((key.op, key.algorithm, *series.shape, *point) in seen for point in points)
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """The time of one call with ``model``.

@@ -10,7 +10,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.prediction import Line, Prediction, Scaling, answer, query, scaling, sized
-from busbw_analysis.predict.scaling_models import BY_MESSAGES, Costed
+from busbw_analysis.predict.scaling_models import BY_MESSAGES, Costed, by_joint_fit, by_messages
 from busbw_analysis.predict.selection import joint_fits_of, measured_curves, read_groups
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "Prediction",
     "Questions",
     "Scaling",
+    "by_joint_fit",
+    "by_messages",
     "joint_fits_of",
     "read_groups",
     "scaling",

@@ -11,9 +11,11 @@ from typing import Final
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_size
 from busbw_analysis.data.series import Series
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.design import candidates_of
 from busbw_analysis.fitting.joint import JointFit
 from busbw_analysis.fitting.score import VALID_RANKS, Validation, validation
+from busbw_analysis.models.choices import Calls
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
 
@@ -116,6 +118,29 @@ class Costed:
             return self.parameters.seconds(self.cost, ranks, hosts, size_bytes)
         except AnalysisError:
             return None
+
+
+def by_messages(series: Series, parameters: Parameters, calls: Calls | None) -> Costed | Unavailable:
+    """The algorithm behind ``series`` with the parameters of messages; ``calls`` as in ``candidates``."""
+    key = series.key
+    cost = candidates(key.op, key.cost_models, key.algorithm, calls)[0]
+    if cost.inner_sent(*series.shape, 1) > 0:
+        return Unavailable(
+            "one-level",
+            "messages between hosts give no α and β within a host, which a two-level algorithm needs; busbw fit finds "
+            "both from runs with several numbers of hosts and of ranks per host",
+        )
+    return Costed(cost, parameters)
+
+
+def by_joint_fit(series: Series, joint: JointFit) -> Costed | Unavailable:
+    """The algorithm behind ``series``, which ``joint`` includes, with its parameters."""
+    costed = Costed(joint.curves[series.key.op, series.key.algorithm], joint)
+    try:
+        costed.at(*series.shape, series.points[-1].size_bytes)
+    except AnalysisError as error:
+        return Unavailable(error.code, str(error))
+    return costed
 
 
 @dataclass(frozen=True, slots=True)
