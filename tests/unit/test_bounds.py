@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops import OPS, bounds
-from busbw_analysis.data.groups import Interval
+from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.bounds import Explanation, explain, fastest, least_seconds

@@ -9,20 +9,16 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun
 from busbw.runs import soundness, store
 from busbw.runs.records import JSON, GroupSamples, Measurement, Row
-from busbw.statistics import autocorrelation_time
 from busbw_analysis.data import pair_parts
 from busbw_analysis.data.groups import summarise_group
 from busbw_analysis.data.load import Dataset, load, pool
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.pair_groups import PairGroups
-from busbw_analysis.data.pair_numbers import autocorrelation_times
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.compose import compose
@@ -87,13 +83,6 @@ def test_the_numbers_of_all_pairs_are_those_of_each_pair(
         assert found.skew_share[place] == pytest.approx(skew, nan_ok=True)
         apart = 0.0 if group.modes is None else group.modes.slow_ns / group.modes.fast_ns
         assert found.slow_over_fast[place] == pytest.approx(apart)
-
-
-@given(st.lists(st.lists(st.integers(1, 9), min_size=23, max_size=23), min_size=1, max_size=8))
-@settings(max_examples=200, deadline=None)
-def test_autocorrelation_of_many_is_that_of_each_to_the_last_bit(rows: list[list[int]]) -> None:
-    samples = np.asarray(rows, dtype=np.float64)
-    assert autocorrelation_times(samples).tolist() == [autocorrelation_time(row) for row in samples]
 
 
 def test_what_is_made_for_a_matrix_does_not_grow_with_its_pairs() -> None:

@@ -41,8 +41,7 @@ def judged(*cases: Case, times: float = 1.0, cores: int = 8, launches: int = 6) 
 
 
 def words_of(judgement: Judgement) -> str:
-    cases = {one.index: one for one in judgement.cases}
-    return in_words(judgement.curves[0], judgement.dataset, cases)
+    return in_words(judgement.curves[0], judgement.dataset)
 
 
 def figures(section: Section) -> list[Figure]:
@@ -89,7 +88,7 @@ def test_ends_on_both_sides_of_the_limit_decide_nothing() -> None:
         for point in curve.series.points
     )
     curve = replace(curve, series=replace(curve.series, points=wide))
-    text = in_words(curve, judgement.dataset, {one.index: one for one in judgement.cases})
+    text = in_words(curve, judgement.dataset)
     assert "which is undecided: the interval contains a limit (a factor of 1.25)" in text
 
 

@@ -7,53 +7,18 @@ computed over launch medians, because the launch is the experimental unit. All t
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from busbw.runs.records import Case, Imported
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.intervals import Resampled, median_over_launches, resampled
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL, Floats, Interval, Resampled, interval_of, resampled
 from busbw_analysis.data.load import Block, rank_list
 from busbw_analysis.data.overlap import Overlap, overlap_of
-from busbw_analysis.data.pair_numbers import (
-    CLOCK_ERROR_SHARE,
-    SLOW_LEAST_NS,
-    SLOW_TIMES_MEDIAN,
-)
+from busbw_analysis.data.pair_numbers import CLOCK_ERROR_SHARE, SLOW_LEAST_NS, SLOW_TIMES_MEDIAN
 from busbw_analysis.data.rank_views import RankView, views_of
 from busbw_analysis.data.shape import Modes, common_modes, drifts, find_modes, outliers
-
-Floats = npt.NDArray[np.float64]
-IntervalKind = Literal[
-    "95 % over launches", "range of launch medians", "95 % within this launch", "range of the tables of a log", "none"
-]
-LAUNCHES_FOR_AN_INTERVAL = 6
-"""With fewer launches, no order-statistic interval of a median covers 95 % (5 values cover 93.75 %)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """The uncertainty of a time, in ns per call. ``kind`` says what the ends are; both are None for ``none``."""
-
-    low_ns: float | None
-    high_ns: float | None
-    kind: IntervalKind
-
-
-def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
-    """The interval of the median of one number per launch, in the unit of the numbers.
-
-    With too few launches it is their range; for a single launch there is none.
-    """
-    if len(by_launch) < 2:
-        return Interval(None, None, "none")
-    over = median_over_launches(by_launch)
-    if over.low is not None:
-        return Interval(over.low, over.high, "95 % over launches")
-    return Interval(float(min(by_launch)), float(max(by_launch)), "range of launch medians")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,12 @@ import numpy as np
 
 from busbw.errors import DamagedRun
 from busbw.ops import PAIRED
-from busbw.runs.records import QUANTILES, GroupSamples, Measurement, RankSamples
+from busbw.runs.records import GroupSamples, Measurement, RankSamples
 from busbw.runs.store import Groups
 from busbw_analysis.data.pair_parts import Integers, PairPart, part_of, parts_of, small
 
 _AT_A_TIME = 4096
 """Number of pairs that exist as records at the same time."""
-_UNKNOWN = -1
-_NO_QUANTILES = (_UNKNOWN,) * len(QUANTILES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +26,6 @@ class PairColumns(PairPart):
     """The pairs of one block, in the order of the record. Sample i of pair p is at ``starts[p]`` + i.
 
     starts: index of the first sample of every pair; one more entry than pairs
-    quantiles: -1 if a rank's quantiles were not recorded
     disturbed: number of samples, over all pairs, in which a core was lost, and in which a window was missed
 
     Data that no analysis of a matrix needs are left out: exit skew, the other clock, samples and entries per rank.
@@ -61,9 +58,7 @@ class PairColumns(PairPart):
             arrival_skew_ns=known(self.skew),
             exit_span_ns=known(self.span),
             per_rank=tuple(
-                RankSamples(rank=rank, quantiles_ns=tuple(quantiles), samples_ns=None)
-                for rank, quantiles in members
-                if quantiles[0] != _UNKNOWN
+                RankSamples(rank=rank, quantiles_ns=tuple(quantiles), samples_ns=None) for rank, quantiles in members
             ),
         )
 
@@ -112,9 +107,6 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
         vectors = (getattr(group, name) or () for group in groups)
         return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
 
-    by_rank = [{entry.rank: entry.quantiles_ns for entry in group.per_rank} for group in groups]
-    quantiles = [
-        [known.get(rank, _NO_QUANTILES) for rank in group.ranks] for known, group in zip(by_rank, groups, strict=True)
-    ]
+    quantiles = [[rank.quantiles_ns for rank in group.per_rank] for group in groups]
     length = np.asarray([len(group.slowest_ns) for group in groups])
     return part_of(groups, length, column, small(np.asarray(quantiles)))

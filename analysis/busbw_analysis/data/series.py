@@ -6,9 +6,13 @@ from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import case_in_words
-from busbw_analysis.data.groups import GroupSummary, Interval
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.summary import CaseSummary, summarise
+
+LIBRARY = "library"
+"""The name of the backend's own algorithm."""
 
 _MORE = frozenset({"overlap", "barriers"})
 """Modes whose samples include more than the call."""
@@ -91,6 +95,15 @@ class Series:
     bus_factor: float | None
     traffic_factor: float
     points: tuple[Point, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of ranks and of hosts."""
+        return len(self.key.ranks), self.key.hosts
+
+    def at(self, size_bytes: int) -> Point | None:
+        """The point of this size; None if it was not measured."""
+        return next((point for point in self.points if point.size_bytes == size_bytes), None)
 
     @property
     def launches(self) -> int:

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.stats import nct, norm, t
 
 from busbw.errors import AnalysisError
-from busbw_analysis.data.groups import Floats
+from busbw_analysis.data.intervals import Floats
 
 LaunchKey: TypeAlias = tuple[str, int]
 """One launch: id of the run and number within the run."""

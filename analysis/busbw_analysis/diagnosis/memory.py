@@ -12,7 +12,7 @@ from busbw.ops import MEMORY_TRAFFIC
 from busbw.runs.facts import fact
 from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.data.groups import IntervalKind
+from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import summarise

@@ -1,6 +1,6 @@
 """Whether the times of a curve agree with the model of its algorithm, and what the run recorded about deviations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -9,7 +9,7 @@ from busbw.runs.records import JSON
 from busbw.units import counted, format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
-from busbw_analysis.data.summary import CaseSummary, Flag
+from busbw_analysis.data.summary import Flag, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve, times, times_of_model
 from busbw_analysis.models.bounds import Explanation, Spent
@@ -63,7 +63,7 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
     }
 
 
-def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> str:
+def in_words(curve: Curve, dataset: Dataset) -> str:
     """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
     deviations; "" without a model. It names observations, not causes.
     """
@@ -88,7 +88,7 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
     elif ratio < 1:
         text += ": the model is too pessimistic here"
     else:
-        known = _known(curve, point, dataset, cases)
+        known = _known(curve, point, dataset)
         text += f": {', '.join(known)}" if known else ", and no record of the run explains it"
     if points[1:]:
         inside = len(points) - len(outside)
@@ -110,7 +110,7 @@ def _ends(one: Modelled, place: int) -> tuple[float, ...]:
     return interval.low_ns / predicted, interval.high_ns / predicted
 
 
-def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> list[str]:
+def _known(curve: Curve, point: Point, dataset: Dataset) -> list[str]:
     """Observations of the run that affect the time of this point: shared cores, and flags."""
     hosts = dataset.hosts_of(curve.series.key.ranks)
     known = [
@@ -118,5 +118,4 @@ def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, Cas
         for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
         if host in hosts
     ]
-    case = cases.get(point.case)
-    return known if case is None else known + [flag for flag in case.flags if flag in _OF_THE_TIME]
+    return known + [flag for flag in summarise(dataset)[point.case].flags if flag in _OF_THE_TIME]

@@ -12,7 +12,8 @@ from busbw.ops import STORING
 from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.groups import GroupSummary, Interval, IntervalKind
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable

@@ -19,8 +19,7 @@ from busbw.ops import SYNCHRONISING
 from busbw.statistics import autocorrelation_time
 from busbw.units import counted, format_time
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
-from busbw_analysis.data.intervals import resampled
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL, resampled
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.fitting.segments import Floats, Integers

@@ -14,6 +14,7 @@ Interval = tuple[int, int]
 class RankTime:
     """One rank in one step. Times are ns.
 
+    spans: as in ``records.RankTimeline``.
     span_ns: from the start of its first span to the end of its last.
     compute_ns: computation.
     waiting: intervals in which a call was in progress and nothing was computed.
@@ -22,6 +23,7 @@ class RankTime:
     """
 
     rank: int
+    spans: tuple[tuple[str, int, int], ...]
     span_ns: int
     compute_ns: int
     waiting: tuple[Interval, ...]
@@ -83,6 +85,7 @@ def _rank_time(row: RankTimeline, calls: list[tuple[str, int, int]], last: list[
     ends = [end for _, _, end in row.spans]
     return RankTime(
         rank=row.rank,
+        spans=row.spans,
         span_ns=max(ends) - min(begin for _, begin, _ in row.spans) if ends else 0,
         compute_ns=_length(computed),
         waiting=tuple(waiting),

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
 from busbw.units import format_rate
 from busbw_analysis.data.bands import BANDS, Band, band_of
-from busbw_analysis.data.groups import Interval
+from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit

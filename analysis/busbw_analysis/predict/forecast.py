@@ -132,7 +132,7 @@ def curve_of(series: Series) -> FittedCurve:
     if not isinstance(fit, Fit):
         raise AnalysisError(f"no prediction from the curve of {series.key.label}: {fit.reason}", code=fit.code)
     sizes = np.asarray(fit.sizes_bytes, dtype=np.float64)
-    resampled = resampled_cuts(sizes, launch_matrix(series.in_common), len(fit.segments))
+    resampled = resampled_cuts(sizes, launch_matrix(series.in_common) / 1e9, len(fit.segments))
     return FittedCurve(series, fit, resampled)
 
 
@@ -177,7 +177,7 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
         interval_note=fit.interval_note,
         extrapolated=tuple(beyond),
         held_out=held_out.asked_for(*untested),
-        measured=_point(series, size_bytes),
+        measured=series.at(size_bytes),
     )
 
 
@@ -241,7 +241,7 @@ def by_scaling_model(
     cost = model.cost
     run = cost.at(ranks, hosts, size_bytes)
     beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in outside) else []
-    parameters = model.origin
+    parameters = model.parameters.origin
     if not cost.of_hosts_known(ranks, hosts, size_bytes):
         parameters += f"; {run.algorithm}: {INSIDE_AS_BETWEEN}"
     return Forecast(
@@ -250,14 +250,14 @@ def by_scaling_model(
         ranks=ranks,
         hosts=hosts,
         seconds=model.at(ranks, hosts, size_bytes),
-        basis=model.basis,
+        basis=model.parameters.basis,
         algorithm=run.algorithm,
         formula=run.formula,
         parameters=parameters,
-        interval_note=model.interval_note,
+        interval_note=model.parameters.interval_note,
         extrapolated=(*outside, *([instead] if instead else [])),
         held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
-        measured=None if like is None else _point(like, size_bytes),
+        measured=None if like is None else like.at(size_bytes),
         ties=tuple(
             (other.cost.algorithm, other.seconds_if_known(ranks, hosts, size_bytes))
             for other in models
@@ -265,7 +265,3 @@ def by_scaling_model(
         ),
         notes=model.notes,
     )
-
-
-def _point(series: Series, size_bytes: int) -> Point | None:
-    return next((point for point in series.points if point.size_bytes == size_bytes), None)

@@ -5,7 +5,8 @@ from typing import Final, TypeAlias
 
 from busbw.ops import STORING
 from busbw.units import counted, format_size, format_time
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement

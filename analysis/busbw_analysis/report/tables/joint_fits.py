@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import format_rate, format_time, listed
+from busbw.units import format_rate, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.fitting.design import Parameter
-from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
+from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, in_units, written
 from busbw_analysis.fitting.joint import Estimate, JointFit, NotSeparated, OneRegime
 from busbw_analysis.fitting.score import Validation
 from busbw_analysis.fitting.selection import Candidate
-from busbw_analysis.predict.selection import LIBRARY
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -134,9 +133,7 @@ class _Known:
 
     def in_units(self, value: float | None) -> str | None:
         """``value`` with its unit."""
-        if value is None:
-            return None
-        return format_time(value * 1e9) if self.name in A_CALL else f"{value * 1e9:.3g} ns/B"
+        return None if value is None else in_units(self.name, value)
 
 
 def _parameters(joint: JointFit) -> Iterator[_Known]:
@@ -186,7 +183,7 @@ def _ties(joint: JointFit, op: str) -> str | None:
 
 _ALGORITHM_COLUMNS: Final[tuple[Column[tuple[JointFit, str]], ...]] = (
     Column("Op", lambda one: one[1]),
-    Column("Algorithm", lambda one: one[0].algorithms[one[1]] or LIBRARY),
+    Column("Algorithm", lambda one: one[0].algorithms[one[1]]),
     Column("Held-out", lambda one: (own := _own(*one)) and own.held_out, percent, "%"),
     Column("Fitted", lambda one: (own := _own(*one)) and own.seen, percent, "%"),
     Column("Note", lambda one: _ties(*one)),

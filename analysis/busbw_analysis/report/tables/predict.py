@@ -6,10 +6,8 @@ from typing import Final
 from busbw.runs.records import JSON, settings_in_words
 from busbw.units import counted, format_rate, format_seconds, format_size, format_time
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.predict.forecast import Forecast
-from busbw_analysis.predict.prediction import Prediction, sized
-from busbw_analysis.predict.scaling_models import BY_MESSAGES
-from busbw_analysis.predict.selection import MeasuredCurves
+from busbw_analysis.data.series import LIBRARY
+from busbw_analysis.predict import BY_MESSAGES, Forecast, Prediction, sized
 from busbw_analysis.report.document import Column, Table, table
 
 
@@ -20,8 +18,8 @@ def document(prediction: Prediction) -> dict[str, JSON]:
         "headline": headline(prediction),
         "validated": all(one.held_out.passed for one in prediction.forecasts),
         "op": asked.op,
-        "backend": evidence.backend,
-        "algorithm_asked": evidence.algorithm,
+        "backend": evidence.key.backend,
+        "algorithm_asked": evidence.algorithm or LIBRARY,
         "ranks": asked.ranks,
         "hosts": asked.hosts,
         "measured_ranks": sorted({len(one.key.ranks) for one in evidence.curves}),
@@ -81,9 +79,9 @@ def predict_table(prediction: Prediction) -> Table:
     forecasts = prediction.forecasts
     hosts = counted(asked.hosts, "host")
     counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
-    measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(evidence)}"
-    by = "" if evidence.algorithm == "library" else f" by {evidence.algorithm}"
-    caption = f"{asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; {measured}"
+    measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(prediction)}"
+    by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
+    caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
         *_each("rests on", forecasts, lambda one: [one.basis]),
         *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
@@ -100,11 +98,11 @@ def predict_table(prediction: Prediction) -> Table:
     return table(caption, _COLUMNS, sorted(rows.items()), *notes)
 
 
-def _elsewhere(evidence: MeasuredCurves) -> str:
+def _elsewhere(prediction: Prediction) -> str:
     """The other algorithms and numbers of ranks with which the op was measured."""
     counts = by_key(
         (", ".join(settings_in_words(one.key)) or "by the library's own", str(len(one.key.ranks)))
-        for one in evidence.of_op
+        for one in prediction.data.of_op
     )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 

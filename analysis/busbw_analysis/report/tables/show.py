@@ -14,7 +14,8 @@ from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, Case, case_in_words
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.data.groups import GroupSummary, IntervalKind
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.pair_groups import of_groups, times_of
 from busbw_analysis.data.summary import FLAGS, CaseSummary
