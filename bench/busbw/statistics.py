@@ -65,6 +65,11 @@ def spreads(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray((high - low) / 2 / middle)
 
 
+def medians_of(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The median of every row; NaN if the row contains NaN. Sorting first takes a third of the time."""
+    return np.asarray(np.median(np.sort(rows, axis=1), axis=1))
+
+
 @functools.lru_cache(maxsize=4096)
 def _rank_below(count: int, confidence: float) -> int | None:
     """The number of sorted values that can be removed at each end so that the rest covers the median (None: none).
@@ -86,17 +91,27 @@ def autocorrelation_time(values: npt.ArrayLike) -> float:
     The indicator, because the error of the median is needed and one outlier must not dominate. The sum ends before the
     first pair of lags that is not positive (Geyer's initial positive sequence).
     """
-    series = np.asarray(values, dtype=np.float64)
-    count = len(series)
-    indicator = (series > np.median(series)).astype(np.float64)
-    indicator -= indicator.mean()
-    power = float(indicator @ indicator)
-    if count < _FEWEST_TO_CORRELATE or power == 0:
-        return 1.0
-    spectrum = np.fft.rfft(indicator, 2 * count)
-    correlation = np.fft.irfft(spectrum * np.conj(spectrum))[:count] / power
+    return float(autocorrelation_times(np.asarray(values, dtype=np.float64)[np.newaxis])[0])
+
+
+def autocorrelation_times(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """``autocorrelation_time`` of every row."""
+    count = rows.shape[1]
+    times = np.ones(len(rows))
+    if count < _FEWEST_TO_CORRELATE:
+        return times
+    indicator = (rows > medians_of(rows)[:, np.newaxis]).astype(np.float64)
+    indicator -= indicator.mean(axis=1, keepdims=True)
+    power = np.matmul(indicator[:, np.newaxis], indicator[:, :, np.newaxis])[:, 0]
+    moves = np.flatnonzero(power[:, 0] != 0)
+    spectrum = np.fft.rfft(indicator[moves], 2 * count, axis=1)
+    correlation = np.fft.irfft(spectrum * np.conj(spectrum), axis=1)[:, :count] / power[moves]
     even = count // 2 * 2
-    pairs = correlation[:even:2] + correlation[1:even:2]
-    ends = np.flatnonzero(pairs <= 0)
-    stop = int(ends[0]) if len(ends) else len(pairs)
-    return max(1.0, float(2 * pairs[:stop].sum() - 1))
+    pairs = correlation[:, :even:2] + correlation[:, 1:even:2]
+    ends = pairs <= 0
+    stops = np.where(ends.any(axis=1), ends.argmax(axis=1), pairs.shape[1])
+    # One sum per stop: the sum of a row padded with zeros would differ in its last bit.
+    for stop in np.unique(stops).tolist():
+        mine = stops == stop
+        times[moves[mine]] = np.maximum(1.0, 2 * pairs[mine, :stop].sum(axis=1) - 1)
+    return times

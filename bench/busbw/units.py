@@ -224,6 +224,19 @@ def significant(value: float, decimals: int, width: int) -> str:
     return f"{value:.2e}"
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: ``1 case``, ``2 cases``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def listed(texts: Iterable[str], most: int | None = None, *, word: str = "and") -> str:
+    """``a, b and c``; if that is longer, ``most`` texts and the number of the others: ``a, b and 3 more``."""
+    names = list(texts)
+    if most is not None and len(names) > most + 1:
+        names[most:] = [f"{len(names) - most} more"]
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def number_list(numbers: Iterable[int]) -> str:
     """Numbers in the kernel's notation for core lists: ``0-3,8``, ascending and without duplicates."""
     # In a run of consecutive numbers, the difference of number and index is constant.

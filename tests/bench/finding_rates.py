@@ -1,52 +1,118 @@
-"""How many runs have each finding and each flag: a finding that healthy runs have as often as others is none.
+"""How many healthy runs have each finding, cause and flag: what they have as often as others is no finding.
 
-    python tests/bench/finding_rates.py quiet=RESULTS busy=OTHER_RESULTS
+    python tests/bench/finding_rates.py --measure 20 FOLDER      # on a quiet machine: 20 runs of each kind, then rows
+    python tests/bench/finding_rates.py idle=FOLDER busy=OTHER   # only the rows, of stored runs below these folders
 
-Each argument is a name and a folder below which runs lie. Printed is how many runs of each have every code that a
-finding or a flag of a tenth of its cases has there. docs/method.md has the table that this made. Nothing is asserted.
+Printed are the rows of the table in docs/method.md: the number of runs with a finding or a cause, or with a flag of a
+tenth of their cases. Nothing is asserted.
 """
 
+import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from busbw.backends import backend_named
 from busbw.errors import BusbwError
 from busbw_analysis.data.load import load
+from busbw_analysis.data.summary import FLAGS
+from busbw_analysis.diagnosis.answer import answer_of
+from busbw_analysis.diagnosis.findings import CODES
 from busbw_analysis.diagnosis.judge import judge
 
-_SHARE = 0.1
+_KINDS: Final = {"gloo-2": ("gloo", 2), "gloo-4": ("gloo", 4), "mpi-2": ("mpi", 2)}
+"""The runs that are measured: backend and ranks."""
+_SHARE: Final = 0.1
 """A flag of fewer cases says little of a run."""
 
 
-def codes_of(folder: Path) -> tuple[set[str], set[str]]:
-    """The codes of the findings on the run in ``folder``, and the flags that a tenth of its cases have."""
-    judgement = judge(load([folder]))
-    measured = [case for case in judgement.cases if case.state == "measured"]
-    counts = Counter(flag for case in measured for flag in case.flags)
-    flags = {f"flag {flag}" for flag, count in counts.items() if count > _SHARE * len(measured)}
-    return {finding.code for finding in judgement.findings}, flags
+@dataclass(slots=True)
+class Counts:
+    """What the runs of one column have.
+
+    findings, causes, flags: number of runs with each code.
+    answers: number of runs with each status of the answer.
+    runs: number of runs.
+    most: largest number of findings of a run.
+    """
+
+    findings: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    flags: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    most: int = 0
+
+    def add(self, folder: Path) -> None:
+        """Count the run in ``folder``."""
+        judgement = judge(load([folder]))
+        answer = answer_of(judgement)
+        measured = [case for case in judgement.cases if case.state == "measured"]
+        flagged = Counter(flag for case in measured for flag in case.flags)
+        findings = {finding.code for finding in judgement.findings}
+        self.findings.update(findings)
+        self.causes.update(cause.code for cause in answer.causes)
+        self.flags.update(flag for flag, count in flagged.items() if count > _SHARE * len(measured))
+        self.answers[answer.headline if answer.bands else answer.status] += 1
+        self.runs += 1
+        self.most = max(self.most, len(findings))
+
+
+def measure(runs: int, folder: Path) -> None:
+    """Measure ``runs`` runs of the quick suite of each kind below ``folder``, in turn."""
+    kinds = {}
+    for name, (backend, ranks) in _KINDS.items():
+        if (missing := backend_named(backend).missing()) is not None:
+            print(f"left out: {name}: {missing}", file=sys.stderr)
+        else:
+            kinds[name] = f"--backend {backend} --ranks {ranks}"
+    for number in range(runs):
+        for name, options in kinds.items():
+            print(f"run {number + 1} of {runs}: {name}", file=sys.stderr, flush=True)
+            command = [sys.executable, "-m", "busbw", "run", "--suite", "quick", "--quiet", *options.split()]
+            subprocess.run([*command, "--results-dir", str(folder / name)], check=True, stdout=subprocess.DEVNULL)
+
+
+def counted(folder: Path) -> Counts:
+    """The counts of all runs below ``folder``."""
+    found = Counts()
+    for path in sorted({file.parent.resolve() for file in folder.rglob("run.json")}):
+        try:
+            found.add(path)
+        except BusbwError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return found
+
+
+def rows(columns: dict[str, Counts]) -> list[str]:
+    """The table as lines of Markdown: findings and causes, then flags."""
+    every = list(columns.values())
+    heads = (f"{name} ({one.runs})" for name, one in columns.items())
+    lines = [f"| finding or flag | {' | '.join(heads)} | kept as |", "|---" * (len(columns) + 2) + "|"]
+    causes = dict.fromkeys(code for one in every for code in one.causes)
+    for code in dict.fromkeys((*CODES, *(code for one in every for code in one.findings), *causes)):
+        numbers = " | ".join(str(max(one.findings[code], one.causes[code])) for one in every)
+        kept = ", ".join([*(["finding"] if code in CODES else []), *(["cause"] if code in causes else [])])
+        lines.append(f"| `{code}` | {numbers} | {kept} |")
+    flags = ((flag, " | ".join(str(one.flags[flag]) for one in every)) for flag in FLAGS)
+    return [*lines, *(f"| {flag} (a tenth of the cases) | {numbers} | flag of a row |" for flag, numbers in flags)]
 
 
 def main(arguments: list[str]) -> None:
-    """Count, and print a row per code and a column per folder."""
-    columns: dict[str, tuple[Counter[str], int, int]] = {}
-    for argument in arguments:
-        name, _, folder = argument.partition("=")
-        found: Counter[str] = Counter()
-        runs = most = 0
-        for path in sorted({file.parent.resolve() for file in Path(folder).rglob("run.json")}):
-            try:
-                findings, flags = codes_of(path)
-            except BusbwError as error:
-                print(f"left out: {error}", file=sys.stderr)
-                continue
-            found.update(findings | flags)
-            runs, most = runs + 1, max(most, len(findings))
-        columns[name] = (found, runs, most)
-    print("code".ljust(24), *(f"{name} ({runs})".rjust(18) for name, (_, runs, _) in columns.items()))
-    for code in sorted({code for found, _, _ in columns.values() for code in found}):
-        print(code.ljust(24), *(f"{found[code]}".rjust(18) for found, _, _ in columns.values()))
-    print("most findings".ljust(24), *(f"{most}".rjust(18) for _, _, most in columns.values()))
+    """Measure if asked to, count, and print the rows, the answers, and how rare what never occurred must be."""
+    if arguments[:1] == ["--measure"]:
+        measure(int(arguments[1]), Path(arguments[2]))
+        arguments = [f"idle={arguments[2]}"]
+    columns = {name: counted(Path(folder)) for name, _, folder in (one.partition("=") for one in arguments)}
+    print("\n".join(rows(columns)))
+    for name, one in columns.items():
+        if one.runs:
+            answers = "; ".join(f"{count} × {answer}" for answer, count in one.answers.most_common())
+            rarest = 1 - 0.05 ** (1 / one.runs)
+            print(f"\n{name}: at most {one.most} findings in a run. Answers: {answers}")
+            print(f"0 of {one.runs} excludes rates above {rarest:.0%} (95 % confidence).")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from scipy.stats import binomtest, mannwhitneyu, nct, norm, rankdata, t, ttest_i
 from testing.noise import Noise, simulated
 
 from busbw.statistics import autocorrelation_time, median_interval
-from busbw_analysis.data.intervals import median_over_launches, resampled
+from busbw_analysis.data.intervals import interval_of, resampled
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, estimate, holm, launches_needed, verdicts
 
 Floats = npt.NDArray[np.float64]
@@ -207,8 +207,8 @@ def coverage() -> None:
     for name, kind in (("one mode", ONE_MODE), ("a slow mode of 10 %", SLOW_MODE)):
         truth = float(np.median(np.concatenate([values[0] for values in launch_values(kind, 20000, trials=1, seed=2)])))
         for launches in (6, 7, 8, 10, 20):
-            ends = [median_over_launches(values[0]) for values in launch_values(kind, launches)]
-            inside = sum((end.low or 0.0) <= truth <= (end.high or 0.0) for end in ends)
+            over = [interval_of(values[0]) for values in launch_values(kind, launches)]
+            inside = sum((end.low_ns or 0.0) <= truth <= (end.high_ns or 0.0) for end in over)
             say(f"median over {launches} launches, {name}", inside, TRIALS, COVERED)
         for launches in (6, 7, 8, 10):
             ends = [median_interval(values[0]) for values in launch_values(kind, launches)]

@@ -99,7 +99,7 @@ def _groups(
             wire_bytes=float(one.size_bytes),
             slowest_ns=tuple(slowest[number].tolist()),
             fastest_ns=tuple(fastest[number].tolist()),
-            late_rank=last,
+            fastest_rank=last,
             last_rank=last,
             arrival_skew_ns=skew,
             exit_span_ns=tuple(fastest[number].tolist()),

@@ -25,7 +25,7 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.score import VALID_RANKS
 from busbw_analysis.predict import prediction
 from busbw_analysis.predict.prediction import query
-from busbw_analysis.predict.selection import algorithm_of, measured_curves, read_groups
+from busbw_analysis.predict.selection import measured_curves, read_groups
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -309,7 +309,7 @@ def test_what_is_predicted_for_eight_hosts_is_what_they_take(eight_hosts: Networ
         key, points = curve.series.key, curve.series.points
         if key.op == "ping_pong":
             continue
-        evidence = measured_curves(groups, key.op, algorithm_of(key))
+        evidence = measured_curves(groups, key.op, key.algorithm)
         asked = query(evidence, 8, [point.size_bytes for point in points])
         forecasts = prediction.answer(evidence, asked).forecasts
         ratios = [one.seconds.value * 1e9 / point.time_ns for one, point in zip(forecasts, points, strict=True)]

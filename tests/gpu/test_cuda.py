@@ -45,8 +45,8 @@ def test_every_mode_is_verified_and_timed_by_both_clocks(measured: Measure, mode
     (group,) = made.groups
     assert made.check.state == "verified"
     assert group.timed_by == ("host" if mode == "isolated" and not pre_enqueue else "device")
-    assert group.beside_ns is not None
-    by_device, by_host = group.slowest_ns, group.beside_ns
+    assert group.other_clock_ns is not None
+    by_device, by_host = group.slowest_ns, group.other_clock_ns
     if group.timed_by == "host":
         by_device, by_host = by_host, by_device
     for on_device, on_host in zip(by_device, by_host, strict=True):

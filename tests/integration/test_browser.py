@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from browser import Browser, needs_chromium
 from click.testing import CliRunner
+from testing.synthetic import World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.units import format_rate, format_size
@@ -31,6 +32,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = CliRunner().invoke(main, ["report", str(SAMPLE), "--output", str(folder)])
     assert result.exit_code == 0, result.output
     return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two runs that have two sizes of some operations, one of them bimodal."""
+    folder = tmp_path_factory.mktemp("comparison")
+    ops = ("all_reduce", "all_gather", "reduce_scatter", "tcp_stream")
+    cases = [case(op, size, 4) for op in ops for size in (4 << 10, 4 << 20)]
+    worlds = (World(launch_noise=0.1, slow_share=0.5, slow_seconds=1e-3), World(launch_noise=0.1))
+    runs = [synthetic_run(cases, world, launches=5, samples=30, seed=seed) for seed, world in enumerate(worlds)]
+    sides = [str(write_synthetic(folder, run)) for run in runs]
+    result = CliRunner().invoke(main, ["compare", *sides, "--html", str(folder / "page.html")])
+    assert result.exit_code == 0, result.output
+    return folder / "page.html"
 
 
 @pytest.fixture
@@ -102,13 +117,14 @@ def test_terms_lead_to_the_glossary_and_open_it(page: Browser) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, PHONE])
-def test_nothing_overflows(page: Browser, width: int) -> None:
-    page.resize(width)
-    page.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+@pytest.mark.parametrize("name", ["report", "comparison"])
+def test_nothing_overflows(browser: Browser, width: int, name: str, request: pytest.FixtureRequest) -> None:
+    browser.open(request.getfixturevalue(name), width)
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     wide = "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll') && e.getClientRects().length"
-    over = page.run(f"{wide} && e.getBoundingClientRect().right > {width} + 1).map(e => e.outerHTML.slice(0, 80))")
+    over = browser.run(f"{wide} && e.getBoundingClientRect().right > {width} + 1).map(e => e.outerHTML.slice(0, 80))")
     assert over == []
-    assert page.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.documentElement.scrollWidth") <= width
 
 
 def test_the_verdict_stays_in_sight_on_a_phone(page: Browser) -> None:
@@ -117,6 +133,14 @@ def test_the_verdict_stays_in_sight_on_a_phone(page: Browser) -> None:
     boxes = page.run(f"{cells}.map(e => e.getBoundingClientRect()).filter(b => b.width).map(b => [b.left, b.right])")
     assert len(boxes) > 8
     assert all(left >= 0 and right <= PHONE for left, right in boxes)
+
+
+def test_a_comparison_begins_with_its_verdicts_and_both_curves(browser: Browser, comparison: Path) -> None:
+    browser.open(comparison, height=1450)
+    assert browser.run("document.querySelector('.overview svg').getBoundingClientRect().bottom") <= 1450
+    assert browser.run("document.querySelectorAll('.overview .series').length") == 2 * 3
+    assert browser.run("document.querySelectorAll('.overview .bars').length") == 2 * 3
+    assert browser.complaints == []
 
 
 def test_it_is_dark_where_the_reader_wants_it_dark(browser: Browser, report: Path) -> None:

@@ -37,7 +37,7 @@ print(json.dumps({
     "ignored": [number for number in range(1, 32) if signal.getsignal(number) is signal.SIG_IGN],
     "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "threads": threading.active_count(),
-}))
+}), flush=True)
 if "wait" in sys.argv:
     time.sleep(1000)
 sys.exit(int(sys.argv[1]))
@@ -80,7 +80,7 @@ def test_it_is_what_a_fresh_one_is(forker: Callable[[], Forker], program: Path, 
 def test_a_signal_ends_it_as_it_ends_any(
     forker: Callable[[], Forker], program: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    forked = forker().start([sys.executable, str(program), "0", "wait"], {"PYTHONUNBUFFERED": "1"}, tmp_path)
+    forked = forker().start([sys.executable, str(program), "0", "wait"], {}, tmp_path)
     assert forked.stdout is not None
     assert forked.stdout.read(1) == "{"  # it is in its own lines
     os.killpg(forked.pid, number)

@@ -59,7 +59,7 @@ def test_groups_of_every_op_are_the_ranks_that_took_part(every_op: tuple[int, St
             assert groups == [(0, ranks - 1) if row.case.op in _PAIR_OPS else tuple(range(ranks))]
         for group in row.groups:
             assert [samples.rank for samples in group.per_rank] == list(group.ranks)
-            assert set(group.late_rank) <= set(group.ranks)
+            assert set(group.fastest_rank) <= set(group.ranks)
             assert all(low <= high for low, high in zip(group.fastest_ns, group.slowest_ns, strict=True))
 
 

@@ -129,7 +129,7 @@ def test_the_vectors_of_a_block_fit_together(run: StoredRun) -> None:
             for number, (slowest, fastest) in enumerate(zip(group.slowest_ns, group.fastest_ns, strict=True)):
                 mine = [samples[number] for samples in everyone if samples is not None]
                 assert (max(mine), min(mine)) == (slowest, fastest)
-                late = group.ranks.index(group.late_rank[number])
+                late = group.ranks.index(group.fastest_rank[number])
                 assert mine[late] == fastest
 
 

@@ -21,7 +21,7 @@ def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands
     # What is a matter of the machine may be anything; what is a matter of the instrument may not.
     assert states["wrong data"] == "ok", tested.told
     assert states["clock error"] == "ok", tested.told
-    assert {"timer", "empty call", "barrier exit skew", "quiet machine", "late rank"} <= set(states)
+    assert {"timer", "empty call", "barrier exit skew", "quiet machine", "straggler"} <= set(states)
     assert {name for name in states if name.startswith("A/A")} == {f"A/A {name}" for name in found["resolution"]}
     assert found["trustworthy"] == ("fail" not in states.values())
     assert tested.code == (0 if found["trustworthy"] else 1), tested.told

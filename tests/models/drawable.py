@@ -93,7 +93,7 @@ _POWERS_OF_TWO = frozenset({("broadcast", "scatter-recursive-doubling"), ("reduc
 def _of_mpi(op: str, name: str) -> Algorithm:
     algorithm = Algorithm(_MPI[op, name], LIBRARY_SCHEDULES[op, name])
     return (
-        replace(algorithm, fit=is_power_of_two, takes="a power of two of ranks")
+        replace(algorithm, fit=is_power_of_two, needs="a power-of-two number of ranks")
         if (op, name) in _POWERS_OF_TWO
         else algorithm
     )
@@ -106,7 +106,7 @@ def _of_libraries(op: str) -> dict[str, Algorithm]:
 def _switched(op: str, name: str, schedule: Callable[[int, int], Schedule]) -> Algorithm:
     summary = _SUMMARIES[op, name]
     if name == "sharp":
-        return Algorithm(summary, schedule, takes="several hosts, as many ranks on each", levels=True)
+        return Algorithm(summary, schedule, needs="several hosts with equal rank counts", levels=True)
     return Algorithm(summary, lambda ranks: schedule(ranks, ranks))
 
 

@@ -81,7 +81,7 @@ def draw(op: str, algorithm: str, ranks: int, hosts: int = 1) -> str:
         message = f"{ranks} ranks cannot be on {hosts} hosts; every host has as many"
         raise AnalysisError(message)
     if row.levels and hosts == 1:
-        message = f"{algorithm} takes {row.takes}; it was given 1 host"
+        message = f"{algorithm} needs {row.needs}; it was given 1 host"
         raise AnalysisError(message)
     if refusal := row.refuse(ranks):
         message = f"{op}/{algorithm} cannot be drawn: {refusal}"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
-from busbw.runs.records import BackendTraits, Case, HostConditions, Measurement
+from busbw.runs.progress import progress_of
+from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCause, HostConditions, Measurement
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.load import load, pool
@@ -87,7 +88,7 @@ def test_a_slow_run_without_a_cause_says_how_slow_and_that_none_was_found() -> N
     found = answer(run_of(3.0))
     assert (found.status, found.causes) == ("slower", ())
     assert found.cause
-    assert "3× slower than the model" in found.answer
+    assert "slower: 3× the model's time" in found.answer
 
 
 @pytest.mark.parametrize(
@@ -137,12 +138,61 @@ def test_shared_cores_are_named_before_the_rank_that_waits_for_one() -> None:
     assert codes(answer_of(replace(judgement, findings=(late, *judgement.findings)))) == ["oversubscribed", "straggler"]
 
 
+@pytest.mark.parametrize(("error", "resumed"), [("rank 1 hangs: timed out", True), ("no such type", False)])
+def test_only_what_a_resumed_run_measures_again_is_to_be_resumed(error: str, *, resumed: bool) -> None:
+    found = answer(run_of(end=SyntheticEnd(failed={case("all_reduce", 64): error})))
+    assert codes(found) == ["failed"]
+    assert ("--resume" in found.action) == resumed
+
+
+def test_a_failed_run_without_a_verdict_is_not_advised_to_measure_a_peak() -> None:
+    end = SyntheticEnd(failed={case("all_reduce", 64): "wrong data"})
+    cases = [case("all_reduce", size) for size in SIZES]
+    whole, failed = (answer(synthetic_run(cases, launches=2, end=one)) for one in (None, end))
+    assert (whole.status, failed.status, failed.bands) == ("not judged", "failed", ())
+    assert "memory_copy" in whole.headline
+    assert "memory_copy" not in failed.headline
+
+
 def test_wrong_data_come_first_whatever_else_there_is() -> None:
     stored = run_of(machine=Machine(usable_cores=2), end=SyntheticEnd(failed={case("all_reduce", 64): "wrong data"}))
     found = answer(stored)
     assert found.status == "failed"
     assert codes(found)[0] == "wrong-data"
     assert found.confidence < 4
+
+
+@pytest.mark.parametrize("ended", ["interrupted", None])
+def test_an_incomplete_run_is_called_that_and_says_how_to_complete_it(ended: EndStatus | None) -> None:
+    stored = run_of(launches=3, end=SyntheticEnd(reached=7, ended=ended))
+    found = answer(stored)
+    assert progress_of(stored).in_words() in found.headline
+    assert f"busbw run --resume {stored.run.id} " in found.action
+    wrong = SyntheticEnd(ended=ended, failed={stored.run.cases[0]: "wrong data: 3 elements"})
+    assert progress_of(stored).in_words() not in answer(run_of(launches=3, end=wrong)).headline
+
+
+def test_a_job_of_slurm_is_resumed_by_another_job() -> None:
+    stored = run_of(launches=3, end=SyntheticEnd(reached=7, ended="interrupted"))
+    job = replace(stored, run=msgspec.structs.replace(stored.run, launcher="srun"))
+    assert f"busbw submit --resume {stored.run.id} " in answer(job).action
+
+
+@pytest.mark.parametrize("cause", ["backend", "rank_lost"])
+def test_only_what_a_resumption_tries_again_is_sent_to_one(cause: FailureCause) -> None:
+    stored = run_of(launches=3)
+    first = next(row for row in stored.rows if isinstance(row, Measurement))
+    failure = Failed(case=first.case, launch=first.launch, block=first.block, error="it failed", cause=cause)
+    rows = tuple(failure if row is first else row for row in stored.rows)
+    found = answer(replace(stored, rows=rows))
+    texts = " ".join([found.action, *(finding.text for finding in found.findings)])
+    assert (f"--resume {stored.run.id} " in texts) == (cause == "rank_lost")
+
+
+@pytest.mark.parametrize(("op", "cores", "fewer"), [("pair_matrix", 2, False), ("pair_matrix", 3, True)])
+def test_a_pair_matrix_is_not_sent_to_two_ranks(op: str, cores: int, *, fewer: bool) -> None:
+    stored = synthetic_run([case(op, 1 << 20)], machine=Machine(usable_cores=cores))
+    assert (f"--ranks {cores}" in answer(stored).action) == fewer
 
 
 def test_launches_that_leave_verdicts_open_are_the_cause_and_more_of_them_the_action() -> None:
@@ -170,6 +220,22 @@ def test_undecided_verdicts_say_between_what_their_medians_lie() -> None:
     ratios = [one.model_ratio for one in unsure if one.model_ratio is not None]
     assert len(ratios) > 1
     assert f" undecided ({min(ratios):.2g}× to {max(ratios):.2g}× the model's time)" in found.answer
+
+
+def test_what_leaves_results_undecided_is_named_beside_the_cause_of_slower_ones() -> None:
+    judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4), noise=0.1, launches=5),)))
+    slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
+    found = answer_of(replace(judgement, verdicts=(slow, replace(slow, status="undecided"))))
+    assert codes(found) == ["no-spare-core", "noise"]
+    assert [one.explained_by for one in found.verdicts] == ["no-spare-core", "noise"]
+
+
+def test_a_run_as_expected_with_a_slow_link_is_not_called_so_without_more() -> None:
+    judgement = judge(pool((run_of(),)))
+    slow = Finding("caution", "slow-host", "All traffic of node1 is slow. It has 30 % of the usual rate.")
+    plain, warned = answer_of(judgement), answer_of(replace(judgement, findings=(slow,)))
+    assert plain.status == warned.status == "as expected"
+    assert plain.headline != warned.headline
 
 
 def test_a_model_that_most_operations_beat_by_far_is_doubted_and_not_the_run_praised() -> None:
@@ -262,6 +328,7 @@ def test_the_smallest_difference_is_one_that_so_many_launches_find(scatter: floa
 def test_the_worst_of_two_curves_of_one_op_is_told_from_the_other() -> None:
     judgement = judge(pool((run_of(3.0),)))
     slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
-    faster = replace(slow, label=slow.label.replace("in place", "pipelined"), model_ratio=2.0, text="")
+    other = replace(slow.key, in_place=False, mode="pipelined")
+    faster = replace(slow, key=other, model_ratio=2.0)
     found = answer_of(replace(judgement, verdicts=(slow, faster)))
     assert "worst all_reduce in place (" in found.answer

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops import OPS, bounds
-from busbw_analysis.data.groups import Interval
+from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.bounds import Explanation, explain, fastest, least_seconds
@@ -177,33 +177,33 @@ def test_a_bound_in_numbers_and_in_words() -> None:
 def test_the_parts_are_those_of_the_model_and_add_up_to_what_was_measured() -> None:
     found = explained()
     # Gloo's ring on 4 ranks: 12 messages in a row, and 1.5 S through a link.
-    assert [one.messages_ns for one in found.spent] == pytest.approx([12 * ALPHA * 1e9] * 3 + [24 * ALPHA * 1e9])
-    assert [one.bytes_ns for one in found.spent] == pytest.approx([1.5 * size * BETA * 1e9 for size in SIZES])
+    assert [one.latency_ns for one in found.spent] == pytest.approx([12 * ALPHA * 1e9] * 3 + [24 * ALPHA * 1e9])
+    assert [one.bandwidth_ns for one in found.spent] == pytest.approx([1.5 * size * BETA * 1e9 for size in SIZES])
     for one, time_ns in zip(found.spent, (1e6, 1e6, 4e6, 5e7), strict=True):
-        assert one.messages_ns + one.bytes_ns + one.unexplained_ns == pytest.approx(time_ns)
-        assert one.sums_ns is None
+        assert one.latency_ns + one.bandwidth_ns + one.unexplained_ns == pytest.approx(time_ns)
+        assert one.reduction_ns is None
     # 1 ms was measured where the model says 1.2 ms: less than nothing is unexplained.
     assert found.spent[0].unexplained_ns == pytest.approx(-0.2e6, rel=1e-3)
     assert found.spent[0].bound_share == pytest.approx(0.2, rel=1e-3)
-    assert "γ is unknown" in found.sums
+    assert "γ is unknown" in found.gamma_origin
 
 
 def test_gamma_comes_from_sums_of_arrays_in_the_same_run() -> None:
     add = replace(KEY, op="stream_add", redop=None)
     times = tuple(500.0 + 0.25 * size for size in SIZES)
     found = explained(KEY, series(replace(add, dtype="float64"), tuple(9 * time for time in times)), series(add, times))
-    assert "1/γ 4 GB/s up to 16 MiB, from stream_add of this run" in found.sums
-    assert [one.sums_ns for one in found.spent] == pytest.approx([0.75 * 0.25 * size for size in SIZES])
+    assert "1/γ 4 GB/s up to 16 MiB, from stream_add of this run" in found.gamma_origin
+    assert [one.reduction_ns for one in found.spent] == pytest.approx([0.75 * 0.25 * size for size in SIZES])
     assert found.bound.endswith("(n−1)/n S γ")
     elsewhere = explained(KEY, series(replace(add, ranks=(0, 1)), times))
-    assert elsewhere.spent[0].sums_ns is None
+    assert elsewhere.spent[0].reduction_ns is None
     shrinking = explained(KEY, series(add, (9.0, 8.0, 7.0, 6.0)))
-    assert shrinking.spent[0].sums_ns is None
+    assert shrinking.spent[0].reduction_ns is None
 
 
 def test_an_op_that_adds_nothing_up_has_nothing_to_say_of_sums() -> None:
     found = explained(replace(KEY, op="all_gather", redop=None))
-    assert found.sums == ""
+    assert found.gamma_origin == ""
     assert "γ" not in found.bound
 
 

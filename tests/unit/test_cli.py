@@ -129,7 +129,18 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", ""], ["unknown", *OPS]),
         (["run", "--suite", "quik"], ["'quik'", *plan.suites()]),
         (["run", "--suite", "quick", "--plan", "x.toml"], ["--suite and --plan were both given"]),
-        (["run", "--plan", "no such.toml"], ["no such.toml", "cannot read it"]),
+        (["run", "--plan", "no such.toml"], ["--plan", "no such.toml", *plan.suites()]),
+        (["run", "--plan", "quick.toml"], ["--suite quick"]),
+        (["run", "--suite", "all_reduce"], ["all_reduce is an op", "--op all_reduce"]),
+        (["run", "--op", "quick"], ["quick is a suite", "--suite quick"]),
+        (["run", "--op", "barrier", "--backend", "all_reduce"], ["--backend", "--op all_reduce"]),
+        (["run", "--op", "barrier,mpi"], ["mpi is a backend", "--backend mpi"]),
+        (["run", "quick"], ["--suite quick"]),
+        (["run", "my.toml"], ["--plan my.toml"]),
+        (["shwo"], ["busbw show"]),
+        (["all_reduce"], ["busbw run --op all_reduce"]),
+        (["show"], ["--results-dir", "--suite quick"]),
+        (["submit", "all_reduce", "--nodes", "1", "--ranks-per-node", "2"], ["all_reduce is an op", *plan.suites()]),
         (["run", "--suite", "quick", "--op", "reduce"], ["'reduce'", "is not in plan 'quick'", "all_reduce"]),
         (["run", "--op", "barrier", "--backend", "mpj", "--dry-run"], ["'mpj'", *BACKENDS]),
         (["run", "--op", "all_reduce", "--sizes", "1M"], ["'1M'", "1MiB"]),
@@ -177,7 +188,8 @@ def test_what_cannot_be_right_exits_2_and_names_what_is_allowed(arguments: list[
 @pytest.mark.parametrize(
     ("options", "key"),
     [
-        (("--op", "broadcast", "--root", "7"), "--root"),
+        (("--op", "broadcast", "--root", "7"), "--root: rank 7 does not exist; allowed are 0 to 1"),
+        (("--op", "broadcast", "--root", "-1"), "--root: rank -1 does not exist; allowed are 0 to 1"),
         (("--op", "all_reduce", "--sizes", "4096TiB"), "--sizes"),
         (("--op", "all_reduce", "--groups", "0,9"), "[9]"),
         (("--op", "train_ddp", "--model", "Llama 3 70B", "--scale", "1"), "--scale"),
@@ -189,6 +201,17 @@ def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
 ) -> None:
     assert key in refused("run", *options, *dry_run, "--ranks", "2", "--results-dir", str(tmp_path / "results"))
     assert not (tmp_path / "results").exists()
+
+
+def test_errors_in_plan_keys_name_the_option_that_exists() -> None:
+    (command,) = [one for one in (main.get_command(click.Context(main), "run"),) if one is not None]
+    options = {parameter.name: parameter.opts[0] for parameter in command.params}
+    keys = {*Plan.__struct_fields__, *Sweep.__struct_fields__, *plan.Timing.__struct_fields__} & options.keys()
+    assert len(keys) > 20
+    for key in keys:
+        with pytest.raises(UsageError) as refused, plan.naming_options():
+            raise UsageError(f"key {key!r}: no")
+        assert str(refused.value) == f"{options[key]}: no"
 
 
 def test_more_ranks_than_a_host_can_start_are_refused(tmp_path: Path) -> None:

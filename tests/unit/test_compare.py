@@ -19,11 +19,16 @@ from busbw.cli.main import main
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
+from busbw.units import format_time
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import Comparison, compare
 from busbw_analysis.diagnosis.gate import gate_of
+from busbw_analysis.diagnosis.hypothesis_tests import smallest_difference
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots, fewest_made, percent, trust_in_comparison
 from busbw_analysis.report.tables import compare as compare_tables
+from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.report.to_terminal import render
 
 SIZES = (64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
@@ -240,7 +245,9 @@ def test_unlike_runs_are_refused_with_all_differences_and_forced_with_notices() 
         "--force",
     )
     assert [text for text in wanted if text not in str(refused.value)] == []
-    notices = " ".join(compared(one, two, force=True).notices)
+    found = compared(one, two, force=True)
+    assert {notice.code for notice in found.notices} == {"forced"}
+    notices = " ".join(notice.text for notice in found.notices)
     assert [text for text in wanted[:-1] if text not in notices] == []
 
 
@@ -323,6 +330,8 @@ def test_pairs_are_neighbours_in_time() -> None:
     assert found.bands[0].verdict.word == "slower"
     assert found.bands[0].estimate.p_value == pytest.approx(2 / 2**8)
     assert found.notices == ()
+    assert found.in_turns
+    assert trust_in_comparison(found)[0] == MOST_CONFIDENCE
 
 
 @pytest.mark.parametrize("launches", [1, 5])
@@ -344,7 +353,10 @@ def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_ove
     two = run_of(2, cases, launches=4, starts=(4, 5, 6, 7))
     with pytest.raises(UsageError, match=r"began in the order AAAABBBB.* --launches 1: .*docs/usage.md"):
         compared(one, two, paired=True)
-    assert "before those of the other" in compared(one, two).notices[0]
+    found = compared(one, two)
+    assert not found.in_turns
+    assert "before those of the other" in dict(compare_tables.answer_lines(found))["Trust"]
+    assert trust_in_comparison(found)[0] == 3
 
 
 # --- the command --------------------------------------------------------------------------------------------------
@@ -391,7 +403,7 @@ def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
 def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> None:
     document: dict[str, Any] = json.loads(busbw(three[0], three[2], "--json", "--within", "0.1").stdout)
     (band,) = document["bands"]
-    assert (document["within"], document["correction"], document["words"]) == (0.1, "Holm", {"slower": 1})
+    assert (document["within"], document["correction"], document["verdicts"]) == (0.1, "Holm", {"slower": 1})
     assert (band["verdict"], band["launches"], band["sizes"]) == ("slower", [8, 8], [64, 128])
     assert band["low"] < band["ratio"] < band["high"]
     assert [one["size_bytes"] for one in band["cases"]] == [64, 128]
@@ -454,16 +466,60 @@ def test_a_band_of_too_few_launches_is_named_and_outweighed_by_one_that_is_slowe
 
 
 def test_the_launches_that_are_said_to_be_needed_come_with_what_they_detect() -> None:
-    noisy, one = World(launch_noise=0.1), [case("barrier", 0)]
+    noisy, one = World(launch_noise=0.05), [case("barrier", 0)]
     found = compared(run_of(1, one, noisy), run_of(3, one, noisy))
     document: Any = compare_tables.document(found)
     (band,) = document["bands"]
     assert band["verdict"] == "cannot tell"
-    assert band["launches_needed"] > 10
+    assert 10 < band["launches_needed"] <= 30
     assert (band["needed_to_detect"], document["power"]) == (0.05, 0.8)
     assert band["fewest_launches"] is None
     assert f"{band['launches_needed']} launches a side would detect 5 %" in told(found)
     assert str(band["launches_needed"]) in dict(compare_tables.answer_lines(found))["Do"]
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_launches_that_nobody_makes_are_not_asked_for(paired: bool) -> None:  # noqa: FBT001
+    """What is said instead is the smallest difference that these launches show, and to take launches in turns."""
+    noisy, one = World(launch_noise=0.2), [case("barrier", 0)]
+    starts = [[4 * turn + step for turn in range(5) for step in steps] for steps in ((0, 3), (1, 2))]
+    sides = (run_of(seed, one, noisy, starts=begun) for seed, begun in zip((1, 3), starts, strict=True))
+    found = compared(*sides, paired=paired)
+    document: Any = compare_tables.document(found)
+    (band,) = document["bands"]
+    assert band["verdict"] == "cannot tell"
+    assert band["launches_needed"] is None or band["launches_needed"] > 30
+    assert band["detectable"] == pytest.approx(smallest_difference(band["scatter"], 10, paired=paired))
+    action = dict(compare_tables.answer_lines(found))["Do"]
+    assert document["action"] == action
+    assert percent(band["detectable"]) in action
+    assert ("--paired" in action) != paired
+    assert str(band["launches_needed"]) not in action
+    assert percent(band["detectable"]) in told(found)
+
+
+def test_trust_has_the_same_points_everywhere() -> None:
+    one, noisy = [case("all_reduce", 64)], World(launch_noise=0.3)
+    starts = [[2 * number + side for number in range(10)] for side in (0, 1)]
+    quiet = compared(run_of(1, one, starts=starts[0]), run_of(2, one, starts=starts[1]))
+    few = compared(run_of(1, one, noisy, launches=3), run_of(2, one, noisy, launches=3))
+    for found, points in ((quiet, 4), (few, 2)):
+        document: Any = compare_tables.document(found)
+        assert document["trust_confidence"] == points
+        assert dict(compare_tables.answer_lines(found))["Trust"] == f"{dots(points)} {document['trust']}"
+
+
+def test_times_of_a_band_are_of_the_statistic_that_is_compared() -> None:
+    half = World(launch_noise=0.01, slow_share=0.5, slow_seconds=4e-3)
+    cases = [case("all_reduce", size) for size in (64, 128)]
+    found = compared(run_of(1, cases, half), run_of(2, cases))
+    document: Any = compare_tables.document(found)
+    (band,) = document["bands"]
+    for side in ("a_ns", "b_ns"):
+        sizes = [one[side] for one in band["cases"]]
+        assert band[side] == pytest.approx(math.sqrt(sizes[0] * sizes[1]), rel=0.05)
+    assert band["a_ns"] == pytest.approx(2e6, rel=0.3), "the mean; medians lie at one of the two modes"
+    assert band["ratio"] == pytest.approx(band["b_ns"] / band["a_ns"], rel=0.05)
 
 
 def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
@@ -490,6 +546,26 @@ def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     rows = tuple(row for row in interrupted.rows if not isinstance(row, LaunchStarted | Measurement) or row.launch < 4)
     (short,) = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5)).incomplete
     assert (short.side, short.status, short.launches, short.planned) == ("A", "interrupted", 4, 5)
+
+
+def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:
+    """A launch that measures the blocks that another lacks is one launch more only of the cases that both measured."""
+    cases = [case("all_reduce", size) for size in (64, 128, 256)]
+    whole = synthetic_run(cases, STEADY, launches=3, blocks=2, samples=15, seed=1)
+    rows: list[Row] = []
+    for row in whole.rows:
+        if isinstance(row, Measurement) and row.launch == 2 and (row.block == 1 or row.case == cases[2]):
+            rows.append(msgspec.structs.replace(row, launch=3))
+        else:
+            rows.append(row)
+    begun = next(one for one in whole.launches if one.launch == 2)
+    first = next(place for place, row in enumerate(rows) if isinstance(row, Measurement) and row.launch == 3)
+    rows.insert(first, msgspec.structs.replace(begun, launch=3, resumes=2))
+    resumed = replace(whole, rows=tuple(rows))
+    judged = judge(pool((resumed,)))
+    assert {row.launches for row in show_rows(judged)} == {3, 4}
+    found = compared(resumed, run_of(2, cases, launches=3))
+    assert found.launches == (fewest_made(judged), 3) == (3, 3)
 
 
 def test_the_statistic_that_is_printed_is_named_in_table_and_json() -> None:
@@ -535,6 +611,50 @@ def test_too_few_launches_for_so_many_bands_are_said(
     assert (gate.code, gate.reasons[0].needed) == ((2, fewest) if fewest else (1, None)), (
         "ten times as slow never passes"
     )
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def page_of(tmp_path: Path, *runs: StoredRun) -> tuple[str, dict[str, Any]]:
+    """The HTML page before the sections, and the JSON of the same comparison."""
+    folders = [str(write_synthetic(tmp_path, run)) for run in runs]
+    result = busbw(*folders, "--html", str(tmp_path / "page.html"), "--json")
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    return html.partition('<section id="sizes">')[0], json.loads(result.stdout)
+
+
+def test_the_page_has_the_cautions_and_the_trust_of_the_terminal(tmp_path: Path) -> None:
+    cases = [case("all_reduce", size) for size in (64, 128)]
+    one = run_of(1, cases, launches=4, starts=(0, 1, 2, 3))
+    two = run_of(2, cases, launches=5, starts=(4, 5, 6, 7, 8), end=SyntheticEnd(failed={cases[0]: "wrong data"}))
+    first, document = page_of(tmp_path, one, two)
+    trust, points = document["trust"], document["trust_confidence"]
+    assert "before those of the other" in trust
+    assert f'title="confidence: {points} of {MOST_CONFIDENCE}">{dots(points)}</span> {trust}' in first
+    assert "Side B is incomplete" in first
+
+
+def test_the_page_draws_two_sizes_with_a_line(tmp_path: Path) -> None:
+    cases = [case("all_reduce", size) for size in (64, 128)]
+    first, _ = page_of(tmp_path, run_of(1, cases), run_of(2, cases))
+    (overview,) = re.findall(r'<svg class="plot".*?</svg>', first, flags=re.DOTALL)
+    assert re.findall(r'data-tip="(A|B) · ', overview) == ["A", "A", "B", "B"]
+    assert len(re.findall(r"stroke-width: 1\.3", overview)) >= 2, "the line of each side"
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count('class="plot"') == 3, "the overview, time and rate"
+
+
+def test_the_page_names_the_statistic_beside_its_times(tmp_path: Path) -> None:
+    half = World(launch_noise=0.01, slow_share=0.5, slow_seconds=4e-3)
+    cases = [case("all_reduce", 64)]
+    first, document = page_of(tmp_path, run_of(1, cases, half), run_of(2, cases))
+    (band,) = document["bands"]
+    (row,) = re.findall(r"<tr>\s*<th scope=\"row\".*?</tr>", first.partition("<h2>A</h2>")[0], flags=re.DOTALL)
+    for text in (band["statistic"], format_time(band["a_ns"]), format_time(band["b_ns"]), f"{band['ratio']:.3f}"):
+        assert f">{text}<" in row
+    assert band["statistic"] == "mean"
+    assert "1 of 1 sizes have bimodal samples" in first
 
 
 @pytest.mark.parametrize("within", ["x", "-1%", "0", "0%", "100%", "1", "nan", ""])

@@ -402,7 +402,7 @@ def test_a_real_library_is_measured_behind_a_device(
     assert made.check.state == "verified"
     (group,) = made.groups
     assert group.timed_by == ("host" if mode == "isolated" and not pre_enqueue else "device")
-    assert group.beside_ns is not None
+    assert group.other_clock_ns is not None
 
 
 @pytest.mark.parametrize(

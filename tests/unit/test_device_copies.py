@@ -292,7 +292,7 @@ def test_gpus_of_one_host_that_see_each_other_copy() -> None:
     ("views", "said"),
     [
         (seeing("ab"), "ranks 0 and 1 are on different hosts, but peer copies are within a host"),
-        (seeing(lonely=True), "rank 0 sees only 1 GPUs and not that of rank 1"),
+        (seeing(lonely=True), "rank 0 sees only 1 GPU and not that of rank 1"),
         (seeing(told=False), "torch does not report the UUID of the GPU of rank 1"),
         (seeing(access=False), "the GPU of rank 0 has no peer access to that of rank 1; use peer_copy_driver or"),
     ],

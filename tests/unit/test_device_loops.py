@@ -13,7 +13,7 @@ from testing.synthetic import case
 from busbw.backends.base import Operation
 from busbw.errors import BackendError
 from busbw.measure import device_loops
-from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
+from busbw.measure.device_loops import DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
 from busbw.measure.loops import Loop, Overlapped
 from busbw.ops import OPS
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
@@ -72,7 +72,7 @@ def test_a_call_on_its_own_is_timed_by_the_host_with_launch_and_wait_and_the_dev
     (group,) = measured(world(), one_case()).groups
     assert group.timed_by == "host"
     assert only(group.slowest_ns) == LAUNCH + CALL + WAIT
-    assert only(group.beside_ns) == LAUNCH + CALL, "a stream that has nothing to do waits for the launch"
+    assert only(group.other_clock_ns) == LAUNCH + CALL, "a stream that has nothing to do waits for the launch"
 
 
 def test_holding_the_stream_leaves_the_launch_out() -> None:
@@ -81,7 +81,7 @@ def test_holding_the_stream_leaves_the_launch_out() -> None:
     assert only(group.slowest_ns) == CALL
     assert group.missed == ()
     hold = device_loops._LEAST_HOLD_NS + 2 * (LAUNCH + LAUNCH)  # twice what handing over the hold and the call took
-    assert only(group.beside_ns) == LAUNCH + hold + CALL + WAIT
+    assert only(group.other_clock_ns) == LAUNCH + hold + CALL + WAIT
 
 
 @pytest.mark.parametrize("call_ns", [CALL, LAUNCH // 4])
@@ -96,7 +96,7 @@ def test_a_row_of_held_calls_lasts_as_long_as_its_calls_however_short_they_are(c
 def test_a_row_that_is_not_held_has_its_first_launch_in_it_or_all_where_launching_takes_longer() -> None:
     long = measured(world(), one_case("pipelined"))
     assert only(long.groups[0].slowest_ns) == LAUNCH + long.calls * CALL
-    assert only(long.groups[0].beside_ns) == LAUNCH + long.calls * CALL + WAIT
+    assert only(long.groups[0].other_clock_ns) == LAUNCH + long.calls * CALL + WAIT
     short = measured(world(call_ns=1_000), one_case("pipelined"))
     assert only(short.groups[0].slowest_ns) == short.calls * LAUNCH + 1_000
 
@@ -133,12 +133,12 @@ def test_a_hold_that_ended_too_soon_is_noted_and_the_next_one_is_longer() -> Non
     backend, device, operation = bound(world(1))
     hold = Hold()
     hold.ns = 1_000
-    first = take(DeviceLoop(loop_of(backend, operation, 10), device, hold), 3)
+    first = take(loop_of(backend, operation, 10), device, 3, hold)
     assert first.unheld is not None
     assert first.unheld.tolist() == [1, 1, 1]
     hold.ns = hold.wanted_ns(10)
     assert hold.ns == device_loops._LEAST_HOLD_NS + 2 * 11 * LAUNCH
-    second = take(DeviceLoop(loop_of(backend, operation, 10), device, hold), 3)
+    second = take(loop_of(backend, operation, 10), device, 3, hold)
     assert second.unheld is not None
     assert second.unheld.tolist() == [0, 0, 0]
     assert second.device_ns is not None
@@ -218,8 +218,8 @@ def overlapped(
     work = DeviceWork(device)
     assert set(work.tries_ns(backend.clock, units, 3)) == {units * UNIT}, "handing it over is not in it"
     assert operation.post is not None
-    timed = DeviceLoop(loop_of(backend, operation), device, Hold() if pre_enqueue else None)
-    samples = take_overlapped(timed, repeat(operation.post), lambda: work.do(units), 3)
+    loop, hold = loop_of(backend, operation), Hold() if pre_enqueue else None
+    samples = take_overlapped(loop, device, repeat(operation.post), lambda: work.do(units), 3, hold)
     parts = samples.overlapped
     assert parts is not None
     assert samples.device_ns is not None
@@ -365,7 +365,7 @@ def test_an_error_of_the_device_is_one_of_the_backend(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(device, "synchronise", broken)
     with pytest.raises(BackendError, match="illegal memory access"):
-        take(DeviceLoop(loop_of(backend, operation), device), 1)
+        take(loop_of(backend, operation), device, 1)
 
 
 # --- the harness itself ----------------------------------------------------------------------------------------

@@ -2,14 +2,14 @@
 
 import pytest
 
-from busbw.system.env_vars import OF_A_RANK, VARIABLES, in_common, recorded, without_places
+from busbw.system.env_vars import RANK_VARIABLES, VARIABLES, in_common, recorded, without_places
 
 
 def test_the_list_of_variables_names_no_secret_and_nothing_twice() -> None:
     for name in VARIABLES:
         assert not any(word in name for word in ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL", "URI")), name
     assert len(set(VARIABLES)) == len(VARIABLES)
-    assert set(VARIABLES) >= OF_A_RANK
+    assert set(VARIABLES) >= RANK_VARIABLES
 
 
 def test_only_what_is_set_and_listed_is_recorded() -> None:

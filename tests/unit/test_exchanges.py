@@ -278,7 +278,7 @@ def test_the_sentence_names_the_first_at_the_target() -> None:
 
 
 def test_the_report_has_a_row_and_a_line_for_each() -> None:
-    judgement: Any = SimpleNamespace(steps=(EXACT, LATE, NEVER))
+    judgement: Any = SimpleNamespace(exchanges=exchanged((EXACT, LATE, NEVER)))
     section = exchanges(judgement)
     assert section is not None
     _, sentence, figure = section.blocks
@@ -287,7 +287,7 @@ def test_the_report_has_a_row_and_a_line_for_each() -> None:
     assert [row[0].text for row in figure.table.rows] == ["exact", "late", "int8"]
     assert len(figure.pictures) == 2
     assert len(figure.legend) == 3
-    judgement.steps = (EXACT,)
+    judgement.exchanges = exchanged((EXACT,))
     assert exchanges(judgement) is None
 
 

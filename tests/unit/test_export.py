@@ -76,6 +76,23 @@ def test_the_table_of_nccl_tests_is_laid_out_as_its_own() -> None:
     assert any(line.startswith("# Avg bus bandwidth    : ") for line in text)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "step"),
+    [
+        ((8, 16, 32), "step: 2(factor) "),
+        ((8, 64, 512), "step: 8(factor) "),
+        ((8, 12, 16), "step: 4(bytes) "),
+        ((8,), "step: 1048576(bytes) "),  # its own default
+        ((8, 12, 18), ""),
+        ((64, 512, 4096, 1 << 20), ""),
+    ],
+)
+def test_the_step_of_nccl_tests_is_the_one_between_all_sizes(sizes: tuple[int, ...], step: str) -> None:
+    stored = synthetic_run([case("all_reduce", size) for size in sizes], launches=1, samples=5)
+    text = EXPORTERS["nccl-tests"].cases(judge(pool((stored,)))).decode()
+    assert f"maxBytes {max(sizes)} {step}warmup iters" in text
+
+
 def test_one_wrong_case_reads_back_as_the_only_wrong_one(tmp_path: Path) -> None:
     sizes = [f"  {1 << power} {1 << power - 2} float sum -1" for power in range(20, 28)]
     head = "# nThread 1 nGpus 2 minBytes 1024\n# size count type redop root time algbw busbw #wrong "

@@ -6,7 +6,6 @@ from testing.blocks import measured
 from testing.fakes import FakeBackend, FakeWorld
 from testing.synthetic import case
 
-from busbw.backends.base import Backend
 from busbw.measure.interference import InterferenceMonitor, Reading, look
 from busbw.runs.records import HostConditions
 
@@ -103,12 +102,3 @@ def test_a_real_look_only_goes_up() -> None:
 def test_a_block_carries_the_conditions_of_every_host() -> None:
     made = measured(FakeWorld(3), case("all_reduce", 64, 3))
     assert [(host.host, len(host.switches)) for host in made.conditions] == [("here", 3)]
-
-
-def test_the_traffic_of_a_watch_is_one_reduction() -> None:
-    def work(backend: Backend) -> None:
-        InterferenceMonitor(backend, ("a",) * 3).ended()
-
-    world = FakeWorld(3)
-    world.run(work)
-    assert {backend.reductions for backend in world.backends} == {1}

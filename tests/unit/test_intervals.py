@@ -4,21 +4,20 @@ import numpy as np
 import pytest
 
 from busbw.statistics import median_interval
-from busbw_analysis.data.intervals import median_over_launches, resampled
+from busbw_analysis.data.intervals import Interval, interval_of, resampled
 
 
 @pytest.mark.parametrize("launches", [6, 7, 10, 13])
 def test_the_interval_lies_within_the_one_that_covers_more(launches: int) -> None:
     values = np.random.default_rng(launches).lognormal(0, 0.03, launches)
     wide = median_interval(values)
-    found = median_over_launches(values)
-    assert found.median == np.median(values)
-    assert found.low is not None
-    assert found.high is not None
+    found = interval_of(values)
+    assert found.low_ns is not None
+    assert found.high_ns is not None
     assert wide.low is not None
     assert wide.high is not None
-    assert wide.low <= found.low <= found.median <= found.high <= wide.high
-    assert found.high - found.low < wide.high - wide.low
+    assert wide.low <= found.low_ns <= np.median(values) <= found.high_ns <= wide.high
+    assert found.high_ns - found.low_ns < wide.high - wide.low
 
 
 def test_ten_launches_by_hand() -> None:
@@ -26,21 +25,23 @@ def test_ten_launches_by_hand() -> None:
     wide, narrow = 1 - 22 / 1024, 1 - 112 / 1024
     excess = (wide - 0.95) / (wide - narrow)
     inwards = 8 * excess / (2 + 6 * excess)
-    found = median_over_launches(range(1, 11))
-    assert found.low == pytest.approx(2 + inwards)
-    assert found.high == pytest.approx(9 - inwards)
+    found = interval_of(range(1, 11))
+    assert found.low_ns == pytest.approx(2 + inwards)
+    assert found.high_ns == pytest.approx(9 - inwards)
+    assert found.kind == "95 % over launches"
 
 
-def test_five_launches_have_no_interval() -> None:
-    assert (median_over_launches(range(5)).low, median_over_launches(range(5)).high) == (None, None)
+def test_five_launches_have_a_range_and_one_has_nothing() -> None:
+    assert interval_of(range(5)) == Interval(0.0, 4.0, "range of launch medians")
+    assert interval_of([3.0]) == Interval(None, None, "none")
 
 
 @pytest.mark.parametrize("launches", [6, 8, 10])
 def test_it_covers_the_true_median_as_often_as_promised(launches: int) -> None:
     generator = np.random.default_rng(1)
     draws = generator.exponential(1.0, (1000, launches))
-    ends = [median_over_launches(values) for values in draws]
-    covered = sum((end.low or 0) <= np.log(2) <= (end.high or 0) for end in ends)
+    ends = [interval_of(values) for values in draws]
+    covered = sum((end.low_ns or 0) <= np.log(2) <= (end.high_ns or 0) for end in ends)
     # Three standard errors of 1000 trials are 2.1 %.
     assert 0.92 <= covered / 1000 <= 0.97
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
-from busbw.runs.records import Case
+from busbw.runs.records import Case, Failed, FailureCause
 from busbw.runs.store import StoredRun
 from busbw_analysis.cli import main
 from busbw_analysis.data.load import load, pool
@@ -117,7 +117,8 @@ def test_words_about_the_peak(copies: float, status: str, share: float) -> None:
     world = World(by_op={"memory_copy": copying(copies)}, sample_noise=0.0)
     found = verdict(judged(cases, world), "all_reduce", 16 * MIB)
     assert found.status == status
-    assert found.text == f"{100 * (found.peak_share or 0):.3g} % of peak"
+    assert found.text == f"{status}: {100 * (found.peak_share or 0):.3g} % of memory copy of node0"
+    assert (found.by, found.peak) == ("peak", "memory copy of node0")
     assert found.peak_share == pytest.approx(share, rel=0.02)
     assert "memory copy of node0" in found.denominator
     assert ("above 100 %" in found.why) == (status == "faster")
@@ -141,7 +142,7 @@ def test_where_only_a_peak_judges_who_is_near_it_without_latency_is_not_slow(
 
 def test_a_small_message_is_bound_by_latency() -> None:
     judgement = judged([case("all_reduce", size) for size in SIZES])
-    assert verdict(judgement, "all_reduce", 4096).text == "latency-bound"
+    assert verdict(judgement, "all_reduce", 4096).reached == "latency-bound"
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "as expected"), (4.0, "slower"), (0.5, "faster")])
@@ -154,7 +155,7 @@ def test_latency_is_no_excuse_for_being_slower_than_the_model(factor: float, sta
     found = verdict(judged(cases, world, machine=Machine(usable_cores=2)), "all_reduce", 4096)
     assert found.model_ratio == pytest.approx(factor, rel=0.1)
     assert found.status == status
-    assert "latency-bound" in found.why
+    assert found.latency_bound
 
 
 def test_launches_on_both_sides_of_a_limit_leave_the_verdict_undecided() -> None:
@@ -166,15 +167,38 @@ def test_launches_on_both_sides_of_a_limit_leave_the_verdict_undecided() -> None
     cases = [case("all_reduce", 16 * MIB), *(case("ping_pong", size) for size in SIZES)]
     found = verdict(judged(cases, world), "all_reduce", 16 * MIB)
     assert found.status == "undecided"
-    assert "a limit lies inside the interval" in found.why
+    low, high = (end / found.time_ns for end in (found.interval.low_ns or 0.0, found.interval.high_ns or 0.0))
+    ratio = found.model_ratio or 0.0
+    assert found.reached == f"{ratio * low:.2g}× to {ratio * high:.2g}× the model's time"
+
+
+def test_an_undecided_share_of_the_peak_goes_from_low_to_high() -> None:
+    cases = [case("all_reduce", size) for size in SIZES] + [case("memory_copy", 64 * MIB)]
+    world = World(by_op={"memory_copy": copying(74e9)}, sample_noise=0.0, launch_noise=0.1)
+    found = verdict(judged(cases, world), "all_reduce", 16 * MIB)
+    assert (found.status, found.by) == ("undecided", "peak")
+    shares = found.reached.removesuffix(" of memory copy of node0").split(" to ")
+    low, high = (float(share.removesuffix(" %")) for share in shares)
+    assert low < 100 * (found.peak_share or 0) < high
+
+
+@pytest.mark.parametrize(("cause", "code"), [("wrong_data", "wrong-data"), ("backend", "failed")])
+def test_wrong_data_are_known_by_the_code_of_the_cause_and_not_by_words(cause: FailureCause, code: str) -> None:
+    one = case("all_reduce", 64)
+    stored = synthetic_run([one], launches=2)
+    error = "3 elements differ" if code == "wrong-data" else "the library says wrong data type"
+    rows = (*stored.rows, Failed(case=one, launch=1, block=1, error=error, cause=cause))
+    judgement = judge(pool((replace(stored, rows=rows),)))
+    assert code in codes(judgement)
+    assert [(row.state, row.cause) for row in judgement.cases] == [("failed", cause)]
 
 
 @pytest.mark.parametrize(
     ("factor", "status", "text"),
     [
-        (1.0, "as expected", "1× the model's time"),
-        (3.0, "slower", "3× slower than the model"),
-        (0.4, "faster", "2.5× faster than the model"),
+        (1.0, "as expected", "as expected: 1× the model's time"),
+        (3.0, "slower", "slower: 3× the model's time"),
+        (0.4, "faster", "faster: 0.4× the model's time"),
     ],
 )
 def test_words_about_the_model(factor: float, status: str, text: str) -> None:
@@ -226,8 +250,8 @@ def test_gloos_reduce_scatter_is_explained() -> None:
     cases = [case("reduce_scatter", size) for size in SIZES] + [case("memory_copy", 64 * MIB)]
     world = World(by_op={"memory_copy": copying(600e9)}, moved={"reduce_scatter": 2.0}, sample_noise=0.0)
     found = answer_of(judged(cases, world))
-    assert [cause.code for cause in found.causes] == ["moved-factor"]
-    assert {one.explained_by for one in found.verdicts if one.status == "slower"} == {"moved-factor"}
+    assert [cause.code for cause in found.causes] == ["excess-traffic"]
+    assert {one.explained_by for one in found.verdicts if one.status == "slower"} == {"excess-traffic"}
 
 
 def test_one_rank_is_not_judged_by_a_wire_that_it_does_not_have() -> None:

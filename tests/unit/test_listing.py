@@ -36,7 +36,7 @@ def test_columns_of_a_list_are_aligned() -> None:
 
 
 def test_what_has_no_room_stands_below_its_row_and_what_is_the_same_once_above() -> None:
-    rows: list[listing.Row] = [
+    rows: list[dict[str, JSON]] = [
         {"a": name, "of": "all", "none": None, "why": f"{name} " * 40, "b": number} for number, name in enumerate("xy")
     ]
     head, names, *lines = listing.as_table(rows).splitlines()

@@ -49,8 +49,8 @@ def ranks(*cores: str, **variables: str) -> list[JSON]:
         (Machine(usable_cores=2), "'cpu.physical_cores'", "'2'"),
         (Machine(facts={"kernel": "9.9"}), "'kernel'", "'9.9'"),
         (Machine(facts={"torch": "2.4.0"}), "'torch'", "'2.4.0'"),
-        (Machine(facts={"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}), "'variables'", "eth1"),
-        (Machine(facts={"variables": {"UCX_TLS": "tcp"}}), "'variables'", "UCX_TLS=tcp"),
+        (Machine(facts={"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}), "GLOO_SOCKET_IFNAME is not set", "'eth1'"),
+        (Machine(facts={"variables": {"UCX_TLS": "tcp"}}), "UCX_TLS is not set", "'tcp'"),
         (
             Machine(facts={"ranks": ranks("0", "1", "2", "3")}),
             "'binding of ranks to cores'",
@@ -58,8 +58,8 @@ def ranks(*cores: str, **variables: str) -> list[JSON]:
         ),
         (
             Machine(facts={"ranks": ranks(*["0-63"] * 4, UCX_TLS="rc")}),
-            "'variables'",
-            "UCX_TLS of rank 0 of its host=rc",
+            "UCX_TLS of rank 0 of its host is not set",
+            "'rc'",
         ),
         (Machine(hosts=("node0", "node1")), "'hosts'", "2"),
         (Machine(facts={"memory": {"total_bytes": 32 << 30}}), "'memory'", "32 GiB"),
@@ -165,6 +165,18 @@ def test_variables_that_name_a_job_do_not_matter() -> None:
     mine = ranks(*["0-63"] * 4, SLURM_PROCID="0", PMIX_RANK="0")
     dataset = pool((small(1), small(2, Machine(facts={"variables": job, "ranks": mine}))))
     assert dataset.notices == ()
+
+
+def test_every_variable_that_differs_is_named_with_both_values() -> None:
+    one, two = (
+        small(seed, Machine(facts={"variables": {"NCCL_ALGO": algorithm, "NCCL_PROTO": "LL", **more}}))
+        for seed, algorithm, more in ((1, "Ring", {}), (2, "Tree", {"UCX_TLS": "tcp"}))
+    )
+    with pytest.raises(UnlikeRuns) as refused:
+        pool((one, two))
+    message = str(refused.value)
+    assert [name for name in ("NCCL_ALGO", "'Ring'", "'Tree'", "UCX_TLS", "'tcp'") if name not in message] == []
+    assert "NCCL_PROTO" not in message
 
 
 def test_variables_that_choose_another_call_do() -> None:

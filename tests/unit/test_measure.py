@@ -71,7 +71,7 @@ def test_durations_are_recorded_to_the_nanosecond() -> None:
         durations = [scripted(rank, WARM + sample, made.case) for rank in range(4)]
         assert group.slowest_ns[sample] == max(durations)
         assert group.fastest_ns[sample] == min(durations)
-        assert group.late_rank[sample] == durations.index(min(durations))
+        assert group.fastest_rank[sample] == durations.index(min(durations))
         assert [rank.samples_ns[sample] for rank in group.per_rank if rank.samples_ns] == durations
         assert group.exit_span_ns is not None
         assert group.exit_span_ns[sample] == max(durations)
@@ -96,7 +96,7 @@ def test_the_rank_that_comes_late_is_named_in_a_synchronising_op(late: int) -> N
     made = measured(FakeWorld(4, Script(lateness=lateness)), case("all_reduce", 64))
     (group,) = made.groups
     first = min(lateness(rank, 0) for rank in range(4))
-    assert set(group.late_rank) == set(group.last_rank or ()) == {late}
+    assert set(group.fastest_rank) == set(group.last_rank or ()) == {late}
     assert set(group.fastest_ns) == {1_000}, "the late one does not wait: its time is the cost without skew"
     assert set(group.slowest_ns) == {1_000 + lateness(late, 0) - first}
     assert set(group.arrival_skew_ns or ()) == {lateness(late, 0) - first}
@@ -109,7 +109,7 @@ def test_the_rank_that_enters_last_is_told_from_the_one_that_leaves_soonest() ->
         lateness=lambda rank, _number: 500 if rank == 2 else 0,
     )
     (group,) = measured(FakeWorld(4, script), case("all_reduce", 64)).groups
-    assert set(group.late_rank) == {0}
+    assert set(group.fastest_rank) == {0}
     assert set(group.last_rank or ()) == {2}
     apart = measure_everywhere(FakeWorld(4, script), case("all_reduce", 64), shared_clock=False)[0]
     assert isinstance(apart, Measurement)
@@ -129,7 +129,7 @@ def test_a_delayed_rank_is_late_in_the_share_of_samples_that_was_asked_for() -> 
     assert isinstance(made, Measurement)
     (group,) = made.groups
     skews = group.arrival_skew_ns or ()
-    late = [rank for rank, skew in zip(group.late_rank, skews, strict=True) if skew]
+    late = [rank for rank, skew in zip(group.fastest_rank, skews, strict=True) if skew]
     assert set(late) == {2}
     assert 0 < len(late) < len(skews)
     assert set(skews) == {0, 5_000}
@@ -163,7 +163,7 @@ def test_clocks_of_different_hosts_give_no_skew_but_the_same_durations() -> None
     assert group.exit_span_ns is None
     together = measured(FakeWorld(4, Script(durations=scripted)), one).groups[0]
     assert group.slowest_ns == together.slowest_ns
-    assert group.late_rank == together.late_rank
+    assert group.fastest_rank == together.fastest_rank
 
 
 def test_reading_the_clock_costs_one_read_a_sample_and_no_more() -> None:
@@ -193,7 +193,7 @@ def test_groups_are_measured_at_once_and_apart() -> None:
 
     made = measured(FakeWorld(4, Script(durations=durations)), case("all_reduce", 64, group="mod:2"))
     assert [(group.ranks, set(group.slowest_ns)) for group in made.groups] == [((0, 2), {1_000}), ((1, 3), {9_000})]
-    assert [set(group.late_rank) for group in made.groups] == [{0}, {1}]
+    assert [set(group.fastest_rank) for group in made.groups] == [{0}, {1}]
 
 
 def test_ranks_outside_of_every_group_wait_and_know_the_result() -> None:

@@ -342,4 +342,4 @@ def test_a_group_has_vectors_of_one_length() -> None:
     made = measured(FakeWorld(4, Script(durations=noisy(3))), case("all_reduce", 64, group="div:2"))
     for group in made.groups:
         assert isinstance(group, GroupSamples)
-        assert {len(group.slowest_ns), len(group.fastest_ns), len(group.late_rank)} == {samples_of(made)}
+        assert {len(group.slowest_ns), len(group.fastest_ns), len(group.fastest_rank)} == {samples_of(made)}

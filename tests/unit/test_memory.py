@@ -17,7 +17,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, who
+from busbw_analysis.diagnosis.memory import MemoryCurve, compared_at_largest, scaling, who
 from busbw_analysis.diagnosis.plateaus import Plateaus
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
@@ -274,7 +274,7 @@ def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> N
 
 def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
     judgement = judged(kernels("memory_copy", "stream_copy"))
-    found = beside(judgement.memory, "memory_copy", "stream_copy")
+    found = compared_at_largest(judgement.memory, "memory_copy", "stream_copy")
     assert [curve.threads for curve, _, _ in found] == [1, 2]
     assert [copied.rate / plain.rate for _, copied, plain in found] == pytest.approx([1.5, 1.5], rel=1e-3)
     text = every_text(memory_section(judgement))
@@ -340,7 +340,7 @@ def test_a_run_of_collectives_alone_has_no_section_on_memory_and_one_level() -> 
 
 def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
     rows = show_rows(judged(kernels("stream_copy", threads=[1], sizes=[64 * MIB])))
-    assert [row["traffic"] for row in rows] == [pytest.approx(20e9, rel=1e-3)]
+    assert [row.traffic for row in rows] == [pytest.approx(20e9, rel=1e-3)]
     text = render(show_blocks(rows))
     assert "20 GB/s" in text
     assert "as in STREAM" in " ".join(text.replace("\n#", "").split())
@@ -349,7 +349,7 @@ def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
 
 def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
     rows = show_rows(judged(kernels("stream_triad", threads=[1], sizes=[4 << 10])))
-    assert f"  {format_time(rows[0]['time_ns'])}  " in render(show_blocks(rows))
+    assert f"  {format_time(rows[0].time_ns or 0)}  " in render(show_blocks(rows))
 
 
 # --- storage ---------------------------------------------------------------------------------------------------------
@@ -409,9 +409,9 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     told = CrossCheck(tool="fio", version="3.33", settings="--direct=1", bytes_per_second=(1e9, 0.6e9))
     judgement = judge(pool((with_check(run, told),)), rows=ROWS)
     (one,) = judgement.files
-    assert one.beside is not None
-    assert one.beside.tool == "fio 3.33"
-    assert one.beside.rate == pytest.approx(1.6e9)
+    assert one.cross_check is not None
+    assert one.cross_check.tool == "fio 3.33"
+    assert one.cross_check.rate == pytest.approx(1.6e9)
     text = every_text(storage_section(judgement))
     assert "Other tool: fio 3.33" in text
     assert "1.6 GB/s | 1.25" in text
@@ -423,7 +423,9 @@ def test_another_tool_stands_beside_and_is_named() -> None:
         [case("storage_read", 64 * MIB, 2, access=ACCESS, group=group) for group in ("0;1", "1;0")], STORING
     )
     files = judge(pool((with_check(split, told),)), rows=ROWS).files
-    assert [one.beside.rate for one in files if one.beside] == [1e9, 0.6e9, 0.6e9, 1e9], "each of its own ranks"
+    assert [one.cross_check.rate for one in files if one.cross_check] == [1e9, 0.6e9, 0.6e9, 1e9], (
+        "each of its own ranks"
+    )
     failed = CrossCheck(tool="fio", version="3.33", settings="", error="no engine")
     assert "The other tool gave no rate: no engine." in every_text(
         storage_section(judge(pool((with_check(run, failed),)), rows=ROWS))
@@ -609,11 +611,11 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
     assert [round(one["rate"] / 1e9) for one in curve["plateaus"]["plateaus"]] == [200, 80, 20]
     assert curve["threads"] == 1
     assert curve["peak"]["denominator"].startswith("memory of node0")
-    assert told["storage"][0]["peak"]["code"] == "storage-not-told"
+    assert told["storage"][0]["peak"]["code"] == "storage-not-recorded"
     assert [one["kind"] for one in told["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
 
 
-def test_roofs_of_memory_are_those_of_the_curves() -> None:
+def test_peaks_of_memory_are_those_of_the_curves() -> None:
     judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
     assert isinstance(judgement.memory[0].peak, Peak)
     assert judgement.memory[0].peak is judgement.curves[0].peak

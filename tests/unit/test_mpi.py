@@ -281,14 +281,15 @@ _OPEN = "Open MPI v5.0.11, package: Open MPI"
         ("mpirun", _MPICH, r"\(MPICH Version: 5\.0\.2\)\. Start the ranks with that library's mpiexec"),
         ("srun", _MPICH, r"\(MPICH Version: 5\.0\.2\); start the ranks with srun --mpi=pmi2$"),
         ("srun", _OPEN, r"\(Open MPI v5\.0\.11\); start the ranks with srun --mpi=pmix$"),
+        ("srun", "Intel(R) MPI Library 2021.14", r"; start the ranks with srun --mpi=pmi2$"),
         ("srun", "MVAPICH 4.1", r"with the srun --mpi type that it was built for \(see srun --mpi=list\)$"),
     ],
 )
 def test_another_world_than_the_promised_one_is_refused(launcher: str, version: str, advice: str) -> None:
     backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
-    backend.refuse_another_world((2, 4), (2, 4), launcher, version)
+    backend.refuse_mismatched_world((2, 4), (2, 4), launcher, version)
     with pytest.raises(LaunchError, match=rf"{launcher} reports rank 2 of 4, but MPI reports rank 0 of 1: .*{advice}"):
-        backend.refuse_another_world((2, 4), (0, 1), launcher, version)
+        backend.refuse_mismatched_world((2, 4), (0, 1), launcher, version)
 
 
 def test_a_process_manager_that_the_library_was_built_without_is_refused_before_it_ends_the_process() -> None:

@@ -36,9 +36,9 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
 @pytest.mark.parametrize(
     ("device", "variables", "transport"),
     [
-        ("ch4:ucx ofi", {}, {"netmod": "ucx", "UCX_TLS": info.NOT_TOLD}),
+        ("ch4:ucx ofi", {}, {"netmod": "ucx", "UCX_TLS": info.NOT_REPORTED}),
         ("ch4:ucx ofi", {"UCX_TLS": "rc,self,sm"}, {"netmod": "ucx", "UCX_TLS": "rc,self,sm"}),
-        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": info.NOT_TOLD}),
+        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": info.NOT_REPORTED}),
         ("ch4:ofi", {"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}),
         (
             "ch4:ofi",
@@ -50,9 +50,9 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
             {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},  # the first one is no variable of MPICH's
             {"netmod": "ofi", "provider": "tcp"},
         ),
-        ("ch4", {}, {"netmod": info.NOT_TOLD}),
-        ("ch3:nemesis:tcp", {}, {"netmod": info.NOT_TOLD}),
-        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, {"netmod": info.NOT_TOLD}),
+        ("ch4", {}, {"netmod": info.NOT_REPORTED}),
+        ("ch3:nemesis:tcp", {}, {"netmod": info.NOT_REPORTED}),
+        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, {"netmod": info.NOT_REPORTED}),
     ],
 )
 def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
@@ -64,10 +64,10 @@ def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
 @pytest.mark.parametrize(
     ("pml", "transport"),
     [
-        ("ob1", {"pml": "ob1", "btl": info.NOT_TOLD}),
+        ("ob1", {"pml": "ob1", "btl": info.NOT_REPORTED}),
         ("ucx", {"pml": "ucx", "UCX_TLS": "tcp"}),
-        ("cm", {"pml": "cm", "mtl": info.NOT_TOLD}),
-        (None, {"pml": info.NOT_TOLD}),
+        ("cm", {"pml": "cm", "mtl": info.NOT_REPORTED}),
+        (None, {"pml": info.NOT_REPORTED}),
     ],
 )
 def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, transport: dict[str, str]) -> None:
@@ -77,11 +77,11 @@ def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, trans
 @pytest.mark.parametrize(
     ("variables", "transport"),
     [
-        ({}, {"fabrics": info.NOT_TOLD, "provider": info.NOT_TOLD}),
+        ({}, {"fabrics": info.NOT_REPORTED, "provider": info.NOT_REPORTED}),
         ({"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
         (
             {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},
-            {"fabrics": info.NOT_TOLD, "provider": "psm3"},
+            {"fabrics": info.NOT_REPORTED, "provider": "psm3"},
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_intel_mpi_was_told_is_what_its_own_variables_say(
     ("selected", "transport"),
     [
         ("ob1", {"pml": "ob1", "btl": "^openib"}),
-        ("cm", {"pml": "cm", "mtl": info.NOT_TOLD, "btl": "^openib"}),
+        ("cm", {"pml": "cm", "mtl": info.NOT_REPORTED, "btl": "^openib"}),
         (None, {"pml": "^ucx", "btl": "^openib"}),
     ],
 )
@@ -183,7 +183,7 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
     ]
     environments: dict[str, dict[str, JSON]] = {"n0": {"ranks": ranks}}
     hosts = ("n0",) * 3
-    assert placement.taken_twice(placement.rank_placements(hosts, environments), environments) == (
+    assert placement.shared_resources(placement.rank_placements(hosts, environments), environments) == (
         "ranks share a GPU on n0: ranks 0,2 have GPU 4",
     )
 

@@ -214,9 +214,9 @@ class TestChanges:
 
     def test_it_is_said_what_was_changed(self) -> None:
         assert in_words(change_links(self.network, ("host 3 *=50%",))).endswith(
-            "changed: host 3 out at 5 GB/s, host 3 in at 5 GB/s"
+            "changed: host 3 out at 5 GB/s and host 3 in at 5 GB/s"
         )
-        assert "and 12 more links" in in_words(change_links(self.network, ("rank *=50%",)))
+        assert "and 12 more" in in_words(change_links(self.network, ("rank *=50%",)))
 
     @pytest.mark.parametrize(
         ("change", "said"),

@@ -47,7 +47,7 @@ def test_every_column_is_documented_and_every_documented_one_is_there(run: Run) 
 
 
 def test_the_table_has_the_numbers_of_show(run: Run) -> None:
-    rows = [row for row in show_rows(run.judgement) if row["row"] == "group"]
+    rows = [row for row in show_rows(run.judgement) if row.row == "group"]
     table = run.table()
     of_groups = table[~table["op"].isin(["pair_matrix"])]
     for column, name in {
@@ -58,7 +58,7 @@ def test_the_table_has_the_numbers_of_show(run: Run) -> None:
         "peak_share": "peak_share",
         "spread_share": "spread",
     }.items():
-        shown = [np.nan if row[name] is None else row[name] for row in rows]
+        shown = [np.nan if (value := getattr(row, name)) is None else value for row in rows]
         assert np.array_equal(of_groups[column].to_numpy(), np.asarray(shown), equal_nan=True), column
     known = table.dropna(subset=["peak_share"])
     assert len(known)
@@ -93,7 +93,7 @@ def test_an_op_that_was_not_measured_has_no_plot(run: Run) -> None:
 
 def test_what_a_notebook_shows_is_escaped_and_has_every_row(run: Run) -> None:
     text = run._repr_html_()
-    assert all(row["op"] in text for row in show_rows(run.judgement))
+    assert all(row.case.op in text for row in show_rows(run.judgement))
     assert set(re.findall(r"<(/?\w+)>", text)) == {"p", "/p", "pre", "/pre"}
 
 

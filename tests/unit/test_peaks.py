@@ -52,7 +52,7 @@ def peak(
         ("ping_pong", 8e9),
     ],
 )
-def test_memory_roofs_by_hand(op: str, busbw: float) -> None:
+def test_memory_peaks_by_hand(op: str, busbw: float) -> None:
     found = peak(op)
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(busbw, rel=1e-3)
@@ -148,7 +148,7 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_peak() -> None:
     assert copied.whole
 
 
-def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
+def test_without_a_copy_there_is_no_peak_and_the_reason_is_said() -> None:
     found = peak("all_reduce", copies=())
     assert isinstance(found, Unavailable)
     assert found.code == "no-memory-copy"
@@ -161,7 +161,7 @@ def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
         ("all_reduce", 1, "no-wire"),
         ("barrier", 4, "no-wire"),
         ("memory_copy", 4, "memory-not-known"),
-        ("storage_read", 4, "storage-not-told"),
+        ("storage_read", 4, "storage-not-recorded"),
         ("matmul", 4, "see-roofline"),
     ],
 )
@@ -214,7 +214,7 @@ def test_sockets_are_held_against_what_sockets_reach(driver: str, rate: float, p
     assert ("in practice (source: https://github.com/mendel5/iperf3-results)" in found.denominator) == bool(practical)
 
 
-def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
+def test_a_peak_of_ports_has_what_they_reach_in_practice() -> None:
     port = {
         "device": "mlx5_0",
         "port": 1,
@@ -364,7 +364,7 @@ PORT: dict[str, JSON] = {
     ("variables", "transport", "rate"),
     [
         ({}, None, 50e9),
-        ({}, {"pml": "ucx", "UCX_TLS": "not told by the library"}, 50e9),
+        ({}, {"pml": "ucx", "UCX_TLS": "not reported by the library"}, 50e9),
         ({"UCX_TLS": "rc_x,sm,self"}, None, 50e9),
         ({"UCX_TLS": "^cuda_ipc"}, {"netmod": "ucx", "UCX_TLS": "^cuda_ipc"}, 50e9),
         ({"UCX_NET_DEVICES": "mlx5_0:1"}, None, 50e9),
@@ -381,7 +381,7 @@ PORT: dict[str, JSON] = {
         ({"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}, 1e9),
         ({"I_MPI_OFI_PROVIDER": "tcp;ofi_rxm"}, {"fabrics": "shm:ofi", "provider": "tcp;ofi_rxm"}, 1e9),
         ({}, {"netmod": "tcp"}, 1e9),
-        ({}, {"netmod": "not told by the library", "MPIR_CVAR_NEMESIS_NETMOD": "tcp"}, 1e9),
+        ({}, {"netmod": "not reported by the library", "MPIR_CVAR_NEMESIS_NETMOD": "tcp"}, 1e9),
     ],
 )
 def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
@@ -396,7 +396,7 @@ def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
 
 def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() -> None:
     two: list[JSON] = [one for one in INTERFACES if one["name"] in {"eth0", "ens1"}]
-    told: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not told by the library"}}
+    told: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not reported by the library"}}
     named = {"MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": "ens1"}
     found = over_network("mpi", rdma=[PORT], nics=two, mpi=told, variables=named)
     assert isinstance(found, Peak)
@@ -424,7 +424,7 @@ def test_mpi_that_may_have_been_kept_off_rdma_has_no_peak(variables: dict[str, s
     assert said in found.reason
 
 
-def test_an_op_that_this_version_does_not_know_has_no_roof_over_the_network() -> None:
+def test_an_op_that_this_version_does_not_know_has_no_peak_over_the_network() -> None:
     stored = synthetic_run(
         [case("broadcast", size, 4, nodes=2) for size in (8, MIB)], machine=Machine(hosts=("a", "b"))
     )
@@ -533,14 +533,14 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
     found = on_gpus(op, [gpu(number) for number in range(4)])
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(busbw)
-    assert (found.level, found.holder) == ("links of GPUs", "GPU 0")
+    assert (found.level, found.holder) == ("links of GPUs", "GPU 0 on node0")
     link = ROWS.rate("nvlink", "NVLink 4")
     assert link is not None
     assert link.practical_bytes_per_second is not None
     assert found.practical_busbw == pytest.approx(18 * link.practical_bytes_per_second)
     assert not found.measured
     for said in (
-        "18 × NVLink 4 (25 GB/s per link) of GPU 0, 450 GB/s in one direction, nominal",
+        "18 × NVLink 4 (25 GB/s per link) of GPU 0 on node0, 450 GB/s in one direction, nominal",
         f"nominal (source: {link.source}), 392 GB/s in practice (source: {link.practical_source}), ",
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
@@ -565,7 +565,7 @@ def test_without_a_switch_only_links_to_the_group_count() -> None:
     apart = [gpu(number, up=12, switch=0, peers={"0000:99:00.0": 12}) for number in range(2)]
     lost = on_gpus("all_reduce", apart)
     assert isinstance(lost, Peak)
-    assert "PCIe 5 x16 as trained of GPU 0, 63 GB/s in one direction" in lost.denominator
+    assert "PCIe 5 x16 as trained of GPU 0 on node0, 63 GB/s in one direction" in lost.denominator
 
 
 def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
@@ -575,7 +575,7 @@ def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
     assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(31.5e9, rel=1e-3)
     assert "PCIe 5 x8 as trained of GPU 1" in found.denominator
-    assert (found.level, found.holder) == ("PCIe", "GPU 1")
+    assert (found.level, found.holder) == ("PCIe", "GPU 1 on node0")
 
 
 @pytest.mark.parametrize(
@@ -629,7 +629,7 @@ def test_a_copy_in_a_gpu_is_under_its_memory() -> None:
         assert said in found.denominator
 
 
-def test_an_unknown_gpu_has_no_roof_and_no_percentage() -> None:
+def test_an_unknown_gpu_has_no_peak_and_no_percentage() -> None:
     found = on_gpus("memory_copy", [gpu(0, "NVIDIA Fast 9000")])
     assert isinstance(found, Unavailable)
     assert found.code == "memory-not-known"
@@ -766,7 +766,7 @@ def test_files_are_under_the_link_of_their_drive() -> None:
 
 
 @pytest.mark.parametrize("op", ["storage_write", "checkpoint_save"])
-def test_what_a_drive_reads_in_practice_is_no_roof_over_writes(op: str) -> None:
+def test_what_a_drive_reads_in_practice_is_no_peak_over_writes(op: str) -> None:
     found = peak(op, machine=files_on("/dev/nvme0n1p2"))
     assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(7.87692e9 / 4)
@@ -911,14 +911,14 @@ def test_the_only_gpu_of_a_host_is_under_its_link_to_the_host() -> None:
     assert 60e9 < found.busbw < 66e9
 
 
-def test_a_share_of_a_copys_roof_is_printed_with_its_denominator() -> None:
+def test_a_share_of_a_copys_peak_is_printed_with_its_denominator() -> None:
     seats = [{"rank": 0, "local_rank": 0, "gpu": 0}]
     machine = Machine(facts={"pci": {"gpus": [gpu(0)], "nics": [], "drives": []}, "ranks": seats})
     one = case("memory_copy", 256 * MIB, 1, backend="nccl", device="cuda")
     world = World(by_op={"memory_copy": (Piece(0.0, 1 / 2.1e12),)}, sample_noise=0.0, jitter_seconds=0.0)
     (row,) = show_rows(judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS))
-    assert row["peak_share"] == pytest.approx(2.1 / 2.4, rel=1e-3)
-    assert "4.8 TB/s of reads and writes together, nominal" in row["denominator"]
+    assert row.peak_share == pytest.approx(2.1 / 2.4, rel=1e-3)
+    assert "4.8 TB/s of reads and writes together, nominal" in str(row.denominator)
 
 
 def test_odd_hardware_is_remarked_with_its_hosts() -> None:

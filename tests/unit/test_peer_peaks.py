@@ -101,7 +101,7 @@ def test_where_nothing_is_known_of_a_gpu_there_is_no_percentage() -> None:
     assert shares.reason.startswith("0 → 1: the run did not record which GPU rank 0 drove")
 
 
-def test_messages_have_no_roof_of_a_pair() -> None:
+def test_messages_have_no_peak_of_a_pair() -> None:
     assert judged("pair_matrix", 1e9, [gpu(0), gpu(1)]).pair_shares == (None,)
 
 
@@ -118,7 +118,7 @@ def test_the_report_has_matrix_and_share(known: bool, said: str) -> None:  # noq
 
 def test_tables_show_the_median_and_the_slowest_pair() -> None:
     rows = show_rows(judged("peer_copy", 1e9, [gpu(0), gpu(1)]))
-    assert [row["row"] for row in rows] == ["median pair", "slowest pair"]
+    assert [row.row for row in rows] == ["median pair", "slowest pair"]
     run = synthetic_run([case("peer_copy", MIB, 2, backend="nccl", device="cuda", pairs="alone")], samples=5)
     shown = lines(list(run.measurements[:1]), 1)
     assert len(shown) == 2

@@ -13,7 +13,7 @@ from busbw.runs.placement import (
     distance_in_words,
     oversubscribed_hosts,
     rank_placements,
-    taken_twice,
+    shared_resources,
 )
 from busbw.runs.records import JSON
 
@@ -97,21 +97,21 @@ def test_a_binding_that_was_recorded_of_some_ranks_only_is_not_told() -> None:
 def test_a_host_that_is_there_twice_is_named_with_its_ranks() -> None:
     ranks = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
     environments = {"a": host_of(*ranks)}
-    (said,) = taken_twice(rank_placements(("a",) * 4, environments), environments)
+    (said,) = shared_resources(rank_placements(("a",) * 4, environments), environments)
     assert said.startswith("host a appears twice: ranks 0,2 have local rank 0, ranks 1,3 have local rank 1;")
 
 
 def test_machines_of_one_name_are_told_from_a_host_that_is_named_twice() -> None:
     ranks = [{"rank": rank, "local_rank": 0} for rank in range(2)]
     environments = {"a": host_of(*ranks, machines=2)}
-    (said,) = taken_twice(rank_placements(("a", "a"), environments), environments)
+    (said,) = shared_resources(rank_placements(("a", "a"), environments), environments)
     assert said.startswith("2 machines are called a")
 
 
 def test_ranks_that_share_a_gpu_are_named() -> None:
     ranks = [{"rank": rank, "local_rank": rank, "gpu": 0} for rank in range(2)]
     environments = {"a": host_of(*ranks)}
-    assert taken_twice(rank_placements(("a", "a"), environments), environments) == (
+    assert shared_resources(rank_placements(("a", "a"), environments), environments) == (
         "ranks share a GPU on a: ranks 0-1 have GPU 0",
     )
 
@@ -119,18 +119,18 @@ def test_ranks_that_share_a_gpu_are_named() -> None:
 def test_without_numbers_gpus_are_told_apart_by_their_place_on_pci() -> None:
     ranks = [{"rank": rank, "local_rank": rank, "gpu": None, "gpu_address": "0000:c1:00.0"} for rank in range(2)]
     environments = {"a": host_of(*ranks)}
-    assert taken_twice(rank_placements(("a", "a"), environments), environments) == (
+    assert shared_resources(rank_placements(("a", "a"), environments), environments) == (
         "ranks share a GPU on a: ranks 0-1 have GPU 0000:c1:00.0",
     )
     ranks[1]["gpu_address"] = "0000:c6:00.0"
-    assert taken_twice(rank_placements(("a", "a"), environments), environments) == ()
+    assert shared_resources(rank_placements(("a", "a"), environments), environments) == ()
 
 
 def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> None:
     ranks = [{"rank": rank, "local_rank": rank % 2, "gpu": rank % 2} for rank in range(4)]
     environments = {"a": host_of(*ranks[:2]), "b": host_of(*ranks[2:])}
     hosts = ("a", "a", "b", "b")
-    assert taken_twice(rank_placements(hosts, environments), environments) == ()
+    assert shared_resources(rank_placements(hosts, environments), environments) == ()
     assert cautions("srun", hosts, environments) == ()
 
 

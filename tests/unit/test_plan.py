@@ -374,7 +374,6 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
         ("dtypes", ("float33",), "float32"),
         ("sizes", "1M", "1MiB"),
         ("imbalance", 1.5, "0"),
-        ("root", -1, "0 to"),
         ("precision", 0.0, "precision"),
         ("max_seconds", float("nan"), "max_seconds"),
         ("timeout_seconds", float("inf"), "timeout_seconds"),

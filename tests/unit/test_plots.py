@@ -5,8 +5,10 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 
 from busbw_analysis.report.plots.axes import canvas
 from busbw_analysis.report.plots.curves import Line, Panel, Point, Series, draw, drawable, paint, swatch
@@ -87,7 +89,41 @@ def test_the_names_of_peaks_never_lie_on_one_another(step: float, wide: bool) ->
         renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
         boxes = [text.get_window_extent(renderer) for text in axes.texts]
         assert not [1 for one, other in combinations(boxes, 2) if one.overlaps(other)]
-        assert len(boxes) == 5 if step == 40 else (1 if wide else 3) <= len(boxes) <= 5
+        assert len(boxes) == 5 if step == 40 and not wide else 2 <= len(boxes) <= 5
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [
+        ((1, 1e4), ["peak 1", "peak 10000"]),
+        ((1, 1.1), ["peak 1", "peak 1.1"]),
+        ((1, 1.1, 1.2), ["peak 1", "peak 1.1, 1.2"]),
+        ((1, 1.1, 1.2, 1.3), ["peak 1", "peak 1.1 … 1.3"]),
+        ((1, 1), ["peak 1"]),
+    ],
+)
+def test_peaks_close_together_share_a_name(steps: tuple[float, ...], names: list[str], wide: bool) -> None:  # noqa: FBT001
+    peaks = tuple(Line("peak", ((8.0, 1e9 * step), (2.0**24, 1e9 * step)), None, f"peak {step:g}") for step in steps)
+    with canvas() as (_, axes):
+        paint(axes, replace(panel(), quantity="rate", lines=peaks, wide=wide))
+        assert [text.get_text() for text in axes.texts] == names
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_points_have_the_bars_of_their_intervals(wide: bool) -> None:  # noqa: FBT001
+    with canvas() as (_, axes):
+        paint(axes, replace(panel(2), wide=wide))
+        drawn = [bars for bars in axes.collections if isinstance(bars, LineCollection)]
+        ends = [np.asarray(segment)[:, 1].tolist() for bars in drawn for segment in bars.get_segments()]
+        assert ends == [pytest.approx([2.9e4 + size, 4e4 + size]) for _ in range(2) for size in SIZES]
+
+
+def test_points_without_a_fit_are_joined() -> None:
+    points = (Point(8, 1e4), Point(1024, 2e4))
+    with canvas() as (_, axes):
+        paint(axes, Panel("time", "t", (Series(0, points), Series(1, points, joined=True)), ()))
+        assert [line.get_linestyle() != "None" for line in axes.lines] == [False, True]
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0001, 3.0, 1e3, 1e9])
@@ -106,10 +142,12 @@ def test_rates_and_sizes_are_labelled_in_their_own_units() -> None:
     assert "KiB<" in svg
 
 
-def test_two_sizes_are_not_a_picture() -> None:
+def test_one_size_is_not_a_picture() -> None:
     assert not drawable([])
-    assert not drawable([Series(0, (Point(0, 5.0), Point(8, 5.0), Point(16, 5.0)))])
-    assert drawable([Series(0, (Point(8, 5.0), Point(32, 6.0))), Series(1, (Point(16, 5.0),))])
+    assert not drawable([Series(0, (Point(0, 5.0), Point(8, 5.0)))])
+    assert drawable([Series(0, (Point(0, 5.0), Point(8, 5.0), Point(16, 5.0)))])
+    assert drawable([Series(0, (Point(8, 5.0),)), Series(1, (Point(16, 5.0),))])
+    assert not drawable([Series(0, (Point(8, 5.0), Point(16, 5.0)))], sizes=3)
 
 
 def test_swatches_differ_in_shape_too() -> None:

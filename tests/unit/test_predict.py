@@ -658,6 +658,25 @@ def test_one_size_carries_no_curve_and_no_model() -> None:
         answer(known, 8, MIB)
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_refusal_gives_each_reason_once(ranks: int) -> None:
+    few = [synthetic_run([case("all_reduce", size, count) for size in (8, KIB, MIB)], seed=count) for count in (2, 4)]
+    known = measured_curves(read_groups(few), "all_reduce")
+    with refused(AnalysisError, "nothing-follows") as caught:
+        answer(known, ranks, 2 * MIB)
+    reasons = str(caught.value).split("; ")
+    assert len(set(reasons)) == len(reasons) > 2
+
+
+def test_pairs_of_a_matrix_have_no_curve_and_an_op_without_a_setting_says_so() -> None:
+    pairs = read_groups([synthetic_run([case("pair_matrix", size, 3) for size in SIZES])])
+    with refused(AnalysisError, "no-curve") as caught:
+        measured_curves(pairs, "pair_matrix")
+    assert "ping_pong" in str(caught.value)
+    with refused(UsageError, "no-such-setting"):
+        measured_curves(read_groups([run(4)]), "all_reduce", imbalance=0.5)
+
+
 def test_what_a_library_runs_is_not_guessed() -> None:
     own = cases(4, backend="mpi")
     known = measured_curves(read_groups([synthetic_run(own, OBEYING)]), "all_reduce")

@@ -103,7 +103,7 @@ def group_samples(draw: st.DrawFn) -> GroupSamples:
         wire_bytes=draw(finite),
         slowest_ns=tuple(duration + 1 for duration in fastest),
         fastest_ns=fastest,
-        late_rank=vector(st.sampled_from(ranks)),
+        fastest_rank=vector(st.sampled_from(ranks)),
         last_rank=maybe(st.sampled_from(ranks)),
         arrival_skew_ns=maybe(durations),
         exit_span_ns=None,
@@ -111,7 +111,7 @@ def group_samples(draw: st.DrawFn) -> GroupSamples:
         disturbed=tuple(range(draw(st.integers(0, count)))),
         missed=tuple(range(draw(st.integers(0, count)))),
         timed_by=draw(st.sampled_from(get_args(TimedBy))),
-        beside_ns=maybe(durations),
+        other_clock_ns=maybe(durations),
         overlap=draw(st.none() | st.just(overlap)),
         per_rank=tuple(
             RankSamples(
@@ -173,7 +173,7 @@ rows: st.SearchStrategy[Row] = st.one_of(
         calls=st.integers(1, 1 << 20),
         first_call_ns=durations,
         warmup_calls=st.integers(0, 50),
-        stop_reason=st.sampled_from(["converged", "cap_time", "cap_samples"]),
+        stop_reason=st.sampled_from(["converged", "time_limit", "sample_limit"]),
         check=st.builds(
             Check,
             state=st.sampled_from(["verified", "wrong", "not checked"]),
@@ -307,7 +307,7 @@ def group(**changes: Any) -> GroupSamples:  # noqa: ANN401 - any field of a grou
         "wire_bytes": 1024.0,
         "slowest_ns": (20, 21),
         "fastest_ns": (10, 11),
-        "late_rank": (0, 1),
+        "fastest_rank": (0, 1),
         "arrival_skew_ns": None,
         "exit_span_ns": None,
         "per_rank": (),
@@ -327,14 +327,14 @@ def parts(**changes: Any) -> OverlapSamples:  # noqa: ANN401 - any field of an o
         ({"arrival_skew_ns": (1,)}, "differ in length"),
         ({"last_rank": (1,)}, "differ in length"),
         ({"exit_skew_ns": (1, 2, 3)}, "differ in length"),
-        ({"beside_ns": ()}, "differ in length"),
+        ({"other_clock_ns": ()}, "differ in length"),
         ({"overlap": parts()}, "differ in length"),
         ({"overlap": parts(wait_ns=(1, 2))}, "differ in length"),
         ({"fastest_ns": (10, 0)}, "fastest_ns has a sample of 0 ns, but durations must be positive.*busbw selftest"),
         ({"slowest_ns": (-7, 20)}, "slowest_ns has a sample of -7 ns, but durations must be positive"),
         ({"bus_factor": float("nan")}, "bus_factor is nan"),
         ({"wire_bytes": float("inf")}, "wire_bytes is inf"),
-        ({"moved_factor": float("nan")}, "moved_factor is nan"),
+        ({"traffic_factor": float("nan")}, "traffic_factor is nan"),
     ],
 )
 def test_samples_that_cannot_be_are_refused(changes: dict[str, Any], words_of_error: str) -> None:

@@ -21,7 +21,7 @@ def hold(group: GroupSamples) -> None:
     assert group.slowest_ns == tuple(durations.max(axis=0).tolist())
     assert group.fastest_ns == tuple(durations.min(axis=0).tolist())
     # Of equals, the first by rank was fastest, and the last by rank came last.
-    assert group.late_rank == tuple(ranks[durations.argmin(axis=0)].tolist())
+    assert group.fastest_rank == tuple(ranks[durations.argmin(axis=0)].tolist())
     assert group.last_rank == tuple(ranks[::-1][entries[::-1].argmax(axis=0)].tolist())
     assert group.arrival_skew_ns == tuple((entries.max(axis=0) - entries.min(axis=0)).tolist())
     assert group.exit_span_ns == tuple((exits.max(axis=0) - entries.max(axis=0)).tolist())

@@ -4,11 +4,12 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -23,12 +24,17 @@ from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.load import pool, pool_alike
+from busbw_analysis.data.load import pool, pool_by_setup
+from busbw_analysis.data.summary import FLAGS, Flag
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.sections.run import glossary_terms
+from busbw_analysis.report.tables.show import show_blocks, show_rows
 from busbw_analysis.report.to_json import LAYOUT
+from busbw_analysis.report.to_terminal import render
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
 SIZES = tuple(2**exponent for exponent in range(6, 25, 2))
@@ -257,10 +263,38 @@ def test_findings_come_first_and_in_words() -> None:
     assert "- **Caution:** 4 ranks, 2 cores." in written.text
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_as_expected_is_green_only_without_a_caution(*, late: bool) -> None:
+    world = World(by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(12e-6, 1.5e-9),)}, sample_noise=0.01)
+    cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
+    judgement = judged(synthetic_run(cases, world, launches=6))
+    finding = Finding("caution", "straggler", "Rank 1 is a straggler. It is late in 30 % of samples.")
+    written = compose.compose(replace(judgement, findings=(finding,) if late else ()))
+    assert written.answers[""].status == "as expected"
+    assert f'<dl class="headline {"caution" if late else "good"}">' in written.html
+
+
 def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
     written = composed()
     assert re.search(r"100 % of peak is [\d.]+ GB/s: memory copy of node0, [\d.]+ GB/s", written.html)
     assert re.search(r"100 % of peak is [\d.]+ GB/s: memory copy of node0, [\d.]+ GB/s", written.text)
+
+
+def test_show_explains_each_flag_that_it_prints_in_one_line() -> None:
+    assert set(FLAGS) == set(get_args(Flag))
+    assert max(len(f"# {flag}: {meaning}") for flag, meaning in FLAGS.items()) <= 80
+    late, few = World(late_rank=1, late_seconds=20e-6), Machine(usable_cores=2)
+    rows = show_rows(judged(synthetic_run(sweep(), late, launches=2, machine=few)))
+    raised = {flag for row in rows for flag in row.summary.flags}
+    assert len(raised) > 1
+    printed = render(show_blocks(rows)).splitlines()
+    assert [flag for flag, meaning in FLAGS.items() if f"# {flag}: {meaning}" in printed] == [
+        flag for flag in FLAGS if flag in raised
+    ]
+    usage = (Path(__file__).parents[2] / "docs/usage.md").read_text(encoding="utf-8")
+    assert all(f"| `{flag}` |" in usage for flag in FLAGS)
+    meaning = dict(glossary_terms())["Flags"]
+    assert all(f"{flag}: {text}" in meaning for flag, text in FLAGS.items())
 
 
 def test_slow_small_messages_are_counted_in_the_answer() -> None:
@@ -268,7 +302,7 @@ def test_slow_small_messages_are_counted_in_the_answer() -> None:
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
     answer = compose.compose(judged(synthetic_run(cases, world, launches=6))).answers[""]
     assert answer.status == "slower"
-    assert re.search(r"Small messages: [\d.]+× slower than the model", answer.answer)
+    assert re.search(r"Small: slower: [\d.]+× the model's time", answer.answer)
 
 
 def test_what_was_held_against_nothing_is_not_called_expected() -> None:
@@ -344,8 +378,67 @@ def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
 def test_several_runs_are_told_apart() -> None:
     written = compose.compose(judged(usual(1), usual(2)))
     assert "2 runs, 4 gloo ranks on synthetic" in written.html
-    assert [run["id"] for run in json.loads(written.json)["runs"]] == ["synthetic-1", "synthetic-2"]
+    document = json.loads(written.json)
+    names = ["synthetic-1", "synthetic-2"]
+    assert [run["id"] for run in document["runs"]] == names
     assert "| synthetic-2 | 3 |" in written.text
+    assert document["answer"]["pooled"] == names
+    assert json.loads(composed().json)["answer"]["pooled"] == []
+    pooled = f"pooled from 2 runs: {', '.join(names)}"
+    assert pooled in written.html.partition('class="subtitle">')[2].partition("</p>")[0]
+    trust = dict(written.answers[""].lines)["Trust"].lower()
+    assert pooled in trust
+    assert "busbw compare" in trust
+
+
+def test_trust_has_the_same_points_in_every_output() -> None:
+    written = compose.compose(judged(usual(launches=6)))
+    answer = written.answers[""]
+    shown = f"{dots(answer.confidence)} {answer.trust}"
+    assert json.loads(written.json)["answer"]["confidence"] == answer.confidence
+    assert dict(answer.lines)["Trust"] == shown
+    assert f"**Trust:** {shown}" in written.text
+    assert f'title="confidence: {answer.confidence} of {MOST_CONFIDENCE}">{dots(answer.confidence)}<' in written.html
+
+
+def with_cache(cache: str, ops: Sequence[str], seed: int) -> StoredRun:
+    """Collectives with this state of the cache, and the baseline of their verdicts."""
+    cases = [case(op, size, cache=cache) for op in ops for size in SIZES[:4]]
+    return synthetic_run([*cases, *(case("ping_pong", size) for size in SIZES)], WORLD, launches=3, seed=seed)
+
+
+@pytest.mark.parametrize("ops", [("all_reduce",), ("all_reduce", "all_gather", "broadcast", "reduce_scatter")])
+def test_a_setting_in_which_pooled_runs_differ_has_curves_and_labels(ops: Sequence[str]) -> None:
+    judgement = judged(with_cache("warm", ops, 1), with_cache("flushed", ops, 2))
+    page = compose.page_of(judgement)
+    assert page.figure is not None
+    assert "busbw compare" not in page.answers[0][1].trust, "their cases differ"
+    labels = [entry.label for entry in page.figure.legend if entry.series]
+    assert sorted(labels) == sorted(["ping_pong", *(f"{op} · {cache}" for op in ops for cache in ("warm", "flushed"))])
+    (operations,) = [section for section in page.sections if section.anchor == "operations"]
+    (part,) = [part for part in operations.parts if part.heading == "all_reduce"]
+    (verdicts,) = [block for block in part.blocks if isinstance(block, Table)]
+    place = [column.name for column in verdicts.columns].index("Curve")
+    assert {row[place].text for row in verdicts.rows} == {"warm", "flushed"}
+
+
+def test_the_overview_has_every_peak_by_name_and_the_ranges() -> None:
+    world = replace(WORLD, by_op={"tcp_stream": (Piece(1e-6, 1e-9),), "tcp_ping_pong": (Piece(1e-6, 0.5e-9),)})
+    cases = [*sweep(), *(case(op, size, 4) for op in ("ping_pong", "tcp_stream", "tcp_ping_pong") for size in SIZES)]
+    judgement = judged(synthetic_run(cases, world, launches=3))
+    figure = compose.page_of(judgement).figure
+    assert figure is not None
+    peaks = {
+        curve.peak.busbw
+        for curve in judgement.curves
+        if isinstance(curve.peak, Peak) and curve.series.key.op in ("all_reduce", "ping_pong")
+    }
+    assert len(peaks) == 2
+    notes = re.findall(r">(plain TCP peak [^<]+)</text>", figure.pictures[0])
+    assert sorted(notes) == sorted(f"plain TCP peak {format_rate(rate)}" for rate in peaks if rate)
+    named = [entry.label for entry in figure.legend if not entry.series]
+    assert sorted(one.rpartition(" for ")[2] for one in named) == ["all_reduce", "ping_pong"]
+    assert "opacity: 0.45" in figure.pictures[0]
 
 
 def test_each_split_of_the_ranks_has_its_figure() -> None:
@@ -358,7 +451,7 @@ def test_each_split_of_the_ranks_has_its_figure() -> None:
 
 def test_unlike_runs_stand_beside_each_other_and_like_ones_are_pooled() -> None:
     own, other = usual(1), other_backend(usual(3))
-    datasets = pool_alike((own, other, usual(2)))
+    datasets = pool_by_setup((own, other, usual(2)))
     assert [[stored.run.id for stored in one.runs] for one in datasets] == [
         ["synthetic-1", "synthetic-2"],
         ["synthetic-3"],

@@ -80,7 +80,7 @@ def test_gpus_stand_with_the_cards_next_to_them_once_for_hosts_that_are_alike() 
     gpus = [gpu(0, ["mlx5_0", "ib0"], "PCI switch"), gpu(1, [], None)]
     shown = tables(Machine(hosts=HOSTS, facts={"pci": {"gpus": gpus, "nics": [], "unknown": []}}))
     assert cells(shown["GPUs and the network cards next to them"]) == [
-        ("0", "Fast 9000", "0000:00:00.0", "0", "mlx5_0, ib0", "PCI switch", "n1, n2"),
+        ("0", "Fast 9000", "0000:00:00.0", "0", "mlx5_0 and ib0", "PCI switch", "n1, n2"),
         ("1", "Fast 9000", "0000:01:00.0", "–", "–", "–", "n1, n2"),
     ]
 
@@ -110,14 +110,14 @@ def findings(machine: Machine) -> dict[str, list[str]]:
 
 def test_a_host_that_is_named_twice_is_a_caution() -> None:
     twice: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
-    (text,) = findings(Machine(hosts=("n1",), facts={"ranks": twice}))["taken-twice"]
+    (text,) = findings(Machine(hosts=("n1",), facts={"ranks": twice}))["shared-resources"]
     assert text.startswith("Host n1 appears twice: ranks 0,2 have local rank 0, ranks 1,3 have local rank 1;")
-    assert "taken-twice" not in findings(Machine(hosts=HOSTS))
+    assert "shared-resources" not in findings(Machine(hosts=HOSTS))
 
 
 def test_hosts_with_one_kernel_are_one_machine() -> None:
     (text,) = findings(Machine(hosts=HOSTS, facts={"boot_id": "a"}))["one-machine"]
-    assert text.startswith("n1, n2 are the same machine")
+    assert text.startswith("n1 and n2 are the same machine")
     assert "one-machine" not in findings(Machine(hosts=HOSTS))
     assert "one-machine" not in findings(Machine(hosts=("n1",), facts={"boot_id": "a"}))
 

@@ -26,7 +26,7 @@ from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.run_session import open_run
 from busbw.runs import store
-from busbw.runs.lock import RunLock
+from busbw.runs.lock import locked
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import (
     JSON,
@@ -41,7 +41,7 @@ from busbw.runs.records import (
     Run,
     Skipped,
 )
-from busbw.runs.resume import Lack, Remaining, carry_on, lack_of, lacking, plan_of, refuse_another_world
+from busbw.runs.resume import Lack, Remaining, lack_of, lacking, plan_of, record_resumption, refuse_other_environment
 from busbw.runs.store import StoredRun
 
 BLOCKS = 2
@@ -197,7 +197,7 @@ def test_a_plan_that_is_none_is_said() -> None:
 def test_every_difference_of_another_world_is_listed() -> None:
     run = msgspec.structs.replace(whole_run().run, busbw="0.0.1", launcher="torchrun")
     with pytest.raises(LaunchError) as refused:
-        refuse_another_world(run, 1, launcher="local", ranks=2, host="elsewhere")
+        refuse_other_environment(run, 1, launcher="local", ranks=2, host="elsewhere")
     for words in (
         f"schema: 1 then, {SCHEMA} now",
         f"busbw: 0.0.1 then, {__version__} now",
@@ -206,7 +206,7 @@ def test_every_difference_of_another_world_is_listed() -> None:
         "hosts: node0 then, elsewhere now",
     ):
         assert words in str(refused.value)
-    refuse_another_world(whole_run().run, SCHEMA, launcher="local", ranks=4, host="node0")
+    refuse_other_environment(whole_run().run, SCHEMA, launcher="local", ranks=4, host="node0")
 
 
 def folder_of(run: Run, tmp_path: Path) -> Path:
@@ -231,7 +231,7 @@ def facts_with(run: Run, **changes: JSON) -> dict[str, dict[str, JSON]]:
 def test_a_host_that_has_changed_is_refused(changes: dict[str, JSON], said: str, tmp_path: Path) -> None:
     run = whole_run().run
     with pytest.raises(LaunchError, match=said):
-        carry_on(folder_of(run, tmp_path), PLAN, run.cases, run.hosts, facts_with(run, **changes), launch=3)
+        record_resumption(folder_of(run, tmp_path), PLAN, run.cases, run.hosts, facts_with(run, **changes), launch=3)
 
 
 @pytest.mark.parametrize(
@@ -256,23 +256,23 @@ def test_a_fact_that_an_older_run_lacks_proves_no_difference(
     run = synthetic_run([case("all_reduce", 8, 2)], machine=Machine(hosts=("node0",), facts=then)).run
     folder = folder_of(run, tmp_path)
     if said is None:
-        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, **now), launch=3)
+        record_resumption(folder, PLAN, run.cases, run.hosts, facts_with(run, **now), launch=3)
         return
     with pytest.raises(LaunchError, match=said):
-        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, **now), launch=3)
+        record_resumption(folder, PLAN, run.cases, run.hosts, facts_with(run, **now), launch=3)
 
 
 def test_other_hosts_and_other_cases_are_refused(tmp_path: Path) -> None:
     run = whole_run().run
     with pytest.raises(LaunchError, match=r"hosts: .*cases: 3 then, 2 now"):
-        carry_on(folder_of(run, tmp_path), PLAN, run.cases[:2], ("a", "b"), {}, launch=3)
+        record_resumption(folder_of(run, tmp_path), PLAN, run.cases[:2], ("a", "b"), {}, launch=3)
 
 
 def test_more_launches_are_noted(tmp_path: Path) -> None:
     run = whole_run().run
     folder = folder_of(run, tmp_path)
     plan = msgspec.structs.replace(plan_of(run, None), launches=7)
-    carry_on(folder, plan, run.cases, run.hosts, run.environments, launch=3)
+    record_resumption(folder, plan, run.cases, run.hosts, run.environments, launch=3)
     noted = store.read_run(folder)
     assert noted.plan["launches"] == 7
     assert msgspec.structs.replace(noted, plan=run.plan) == run
@@ -285,7 +285,7 @@ def test_the_jobs_that_a_run_was_resumed_in_are_noted_and_are_no_difference(tmp_
     def go_on(launch: int, job: str, **more: JSON) -> None:
         variables = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": str(launch), "SLURM_RESTART_COUNT": "1"}
         facts = facts_with(run, variables=variables, **more)
-        carry_on(folder, PLAN, run.cases, run.hosts, facts, launch=launch)
+        record_resumption(folder, PLAN, run.cases, run.hosts, facts, launch=launch)
 
     go_on(3, "2", boot_id="x")
     go_on(3, "2", boot_id="x")
@@ -323,10 +323,10 @@ def test_ranks_that_are_bound_otherwise_are_another_world(
     run = synthetic_run([case("all_reduce", 8, 2)], machine=Machine(hosts=("node0",), facts={"ranks": then})).run
     folder = folder_of(run, tmp_path)
     if said is None:
-        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, ranks=now), launch=3)
+        record_resumption(folder, PLAN, run.cases, run.hosts, facts_with(run, ranks=now), launch=3)
         return
     with pytest.raises(LaunchError, match=said):
-        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, ranks=now), launch=3)
+        record_resumption(folder, PLAN, run.cases, run.hosts, facts_with(run, ranks=now), launch=3)
 
 
 def test_only_what_is_missing_is_measured_in_the_order_of_the_launch() -> None:
@@ -338,27 +338,31 @@ def test_only_what_is_missing_is_measured_in_the_order_of_the_launch() -> None:
 # --- one writer ------------------------------------------------------------------------------------------------
 
 
+def lock_and_unlock(folder: Path) -> None:
+    with locked(folder):
+        pass
+
+
 def test_a_run_has_one_writer_at_a_time(tmp_path: Path) -> None:
     folder = store.create(tmp_path, "fake")
-    with RunLock(folder) as lock:
-        assert lock.sure
+    with locked(folder) as sure:
+        assert sure
         with pytest.raises(StoreError, match=f"{folder.name} is still being measured, or is being resumed"):
-            RunLock(folder)
-    RunLock(folder).close()
+            lock_and_unlock(folder)
+    lock_and_unlock(folder)
 
 
 def test_a_claim_lasts_as_long_as_a_process_of_its_holder(tmp_path: Path) -> None:
     folder = store.create(tmp_path, "fake")
-    lock = RunLock(folder)
     going_on = multiprocessing.get_context("fork").Event()
     child = multiprocessing.get_context("fork").Process(target=going_on.wait, args=(60,), daemon=True)
-    child.start()
-    lock.close()
+    with locked(folder):
+        child.start()
     with pytest.raises(StoreError, match="still being measured"):
-        RunLock(folder)
+        lock_and_unlock(folder)
     child.kill()
     child.join()
-    RunLock(folder).close()
+    lock_and_unlock(folder)
 
 
 def test_a_file_system_without_locks_is_said_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,16 +370,16 @@ def test_a_file_system_without_locks_is_said_and_not_fatal(tmp_path: Path, monke
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with RunLock(store.create(tmp_path, "fake")) as lock:
-        assert not lock.sure
+    with locked(store.create(tmp_path, "fake")) as sure:
+        assert not sure
 
 
 def test_a_folder_that_cannot_be_claimed_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_folder: Path) -> RunLock:
+    def broken(_folder: Path) -> None:
         message = "no"
         raise StoreError(message)
 
-    monkeypatch.setattr("busbw.launch.run_session.RunLock", broken)
+    monkeypatch.setattr("busbw.launch.run_session.locked", broken)
     with pytest.raises(StoreError), open_run(PLAN, Settings(tmp_path)):
         pass
     assert not list(tmp_path.glob("*/*"))
@@ -554,7 +558,7 @@ def test_a_timeout_is_for_what_is_measured_now(broken_off: Path, monkeypatch: py
 def test_a_timeout_for_what_is_measured_now_is_not_noted(tmp_path: Path) -> None:
     run = whole_run().run
     folder = folder_of(run, tmp_path)
-    carry_on(folder, plan_of(run, 7, 300.0), run.cases, run.hosts, run.environments, launch=3)
+    record_resumption(folder, plan_of(run, 7, 300.0), run.cases, run.hosts, run.environments, launch=3)
     assert store.read_run(folder).plan == {**run.plan, "launches": 7}
 
 

@@ -1,4 +1,4 @@
-"""Rooflines: known machines give known roofs, ridges and shares, and the report says them in words."""
+"""Rooflines: known machines give known peaks, ridges and shares, and the report says them in words."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from busbw.system.catalog import catalogue
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.roofline import ComputeRoof, Kernel, MemoryRoof, Roofline, intensity_of
+from busbw_analysis.diagnosis.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, intensity_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure
 from busbw_analysis.report.plots.roofline import draw
@@ -96,10 +96,10 @@ def test_intensities_are_those_of_the_textbook(op: str, count: int, dtype: str, 
     assert intensity_of(op, count, dtype) == pytest.approx(wanted, rel=1e-12)
 
 
-# --- roofs -----------------------------------------------------------------------------------------------------
+# --- peaks -----------------------------------------------------------------------------------------------------
 
 
-def test_the_roofs_of_a_known_machine_are_found() -> None:
+def test_the_peaks_of_a_known_machine_are_found() -> None:
     roofline = only(judged(one_core()))
     assert (roofline.holder, roofline.workers) == ("node0", 1)
     (memory,), (compute,), (balance,) = roofline.memory, roofline.compute, roofline.balances
@@ -114,7 +114,7 @@ def test_the_roofs_of_a_known_machine_are_found() -> None:
     assert any("nominal memory of node0: its modules were not recorded" in reason for reason in roofline.unknown)
 
 
-def test_every_kernel_stands_below_the_roof_that_is_nearer() -> None:
+def test_every_kernel_stands_below_the_peak_that_is_nearer() -> None:
     roofline = only(judged(one_core()))
     triad = kernel(roofline, "stream_triad")
     assert triad.flop_per_second == pytest.approx(BETA / 6, rel=1e-3)
@@ -160,10 +160,10 @@ def test_hosts_alike_have_one_roofline_between_them() -> None:
     assert roofline.compute[0].flop_per_second == pytest.approx(2 * PI, rel=1e-3)
 
 
-def test_data_types_have_roofs_of_their_own() -> None:
+def test_data_types_have_peaks_of_their_own() -> None:
     single, double = (case("matmul", 1024 * 1024 * size, 1, dtype=f"float{8 * size}") for size in (4, 8))
     roofline = only(judged({single: 2 * 1024**3 / PI, double: 4 * 1024**3 / PI}))
-    assert {roof.dtype: roof.flop_per_second for roof in roofline.compute} == {
+    assert {peak.dtype: peak.flop_per_second for peak in roofline.compute} == {
         "float32": pytest.approx(PI, rel=1e-3),
         "float64": pytest.approx(PI / 2, rel=1e-3),
     }
@@ -203,13 +203,13 @@ def test_the_roofline_and_the_hierarchy_show_the_same_caches() -> None:
         runs.append(mine)
     whole = judge(pool(tuple(run_of(one, seed=seed) for seed, one in enumerate(runs))), rows=catalogue())
     caches = [(level.name, level.measured) for level in whole.levels if level.kind == "cache"]
-    roofs = [(roof.name, roof.bytes_per_second) for roof in only(whole).memory if roof.name != "memory"]
-    assert caches == roofs
+    peaks = [(peak.name, peak.bytes_per_second) for peak in only(whole).memory if peak.name != "memory"]
+    assert caches == peaks
     assert [round(rate / 1e9) for _, rate in caches if rate is not None] == [100, 50]
     assert "stream_triad on 1 thread" in only(whole).memory[0].what
 
 
-def test_small_copies_are_no_roof_of_memory() -> None:
+def test_small_copies_are_no_peak_of_memory() -> None:
     times = {case("memory_copy", 64 << 10, 1): 1e-6, case("matmul", 4 * MIB, 1): 0.02}
     assert only(judged(times)).memory == ()
 
@@ -230,7 +230,7 @@ H200: dict[str, JSON] = {
 }
 
 
-def test_a_kernel_that_ends_at_smaller_arrays_is_no_roof_of_memory() -> None:
+def test_a_kernel_that_ends_at_smaller_arrays_is_no_peak_of_memory() -> None:
     times = {
         case("stream_copy", MIB, 1): 2 * MIB / 100e9,
         case("stream_triad", 64 * MIB, 1): 3 * 64 * MIB / BETA,
@@ -239,14 +239,14 @@ def test_a_kernel_that_ends_at_smaller_arrays_is_no_roof_of_memory() -> None:
     assert only(judged(times)).memory[0].bytes_per_second == pytest.approx(BETA, rel=1e-3)
 
 
-def test_a_roof_by_the_copy_of_the_library_says_what_plain_loops_can_reach_of_it() -> None:
+def test_a_peak_by_the_copy_of_the_library_says_what_plain_loops_can_reach_of_it() -> None:
     copied = {case("memory_copy", 64 * MIB, 1): 2 * 64 * MIB / 30e9}
     said = "three quarters (add, triad) of it"
     assert said in compose.compose(judged({**one_core(), **copied})).text
     assert said not in compose.compose(judged(one_core())).text
 
 
-def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
+def test_a_gpu_has_nominal_peaks_with_their_sources() -> None:
     changes: dict[str, JSON] = {"backend": "nccl", "device": "cuda", "dtype": "bfloat16"}
     times = {
         case("stream_triad", 1 << 30, 1, **changes): 3 * (1 << 30) / 4.2e12,
@@ -254,8 +254,8 @@ def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
     }
     roofline = only(judged(times, Machine(facts=H200)))
     assert roofline.holder == "the GPU of node0"
-    assert [(roof.name, roof.measured) for roof in roofline.memory] == [("memory", True), ("HBM", False)]
-    assert [(roof.dtype, roof.measured) for roof in roofline.compute] == [("bfloat16", True), ("bfloat16", False)]
+    assert [(peak.name, peak.measured) for peak in roofline.memory] == [("memory", True), ("HBM", False)]
+    assert [(peak.dtype, peak.measured) for peak in roofline.compute] == [("bfloat16", True), ("bfloat16", False)]
     assert roofline.memory[1].bytes_per_second == 4.8e12
     assert roofline.compute[1].flop_per_second == 989e12
     assert "source: https://" in roofline.compute[1].what
@@ -284,12 +284,12 @@ def test_the_first_words_name_the_rate_of_arithmetic_and_its_peak() -> None:
     assert "Arithmetic in float32 reaches 100 GFLOP/s (the best matmul of this run, 1024 × 1024)." in unknown
 
 
-def test_a_gpu_that_the_catalogue_does_not_know_has_measured_roofs_only_and_it_is_said() -> None:
+def test_a_gpu_that_the_catalogue_does_not_know_has_measured_peaks_only_and_it_is_said() -> None:
     gpus = [{"index": 0, "name": "Unheard of", "id": "10de:0001", "address": "0000:04:00.0", "link": None}]
     facts: dict[str, JSON] = {**H200, "pci": {"gpus": gpus}}
     times = {case("matmul", 8 * MIB, 1, backend="nccl", device="cuda", dtype="bfloat16"): 1e-3}
     roofline = only(judged(times, Machine(facts=facts)))
-    assert [roof.measured for roof in roofline.compute] == [True]
+    assert [peak.measured for peak in roofline.compute] == [True]
     assert any("no row for 'Unheard of'" in reason for reason in roofline.unknown)
 
 
@@ -334,7 +334,7 @@ def test_where_nothing_is_known_of_the_network_nothing_is_said(ranks: int) -> No
 # --- in the report ---------------------------------------------------------------------------------------------
 
 
-def test_the_report_shows_roofs_points_and_balance_in_all_three_files() -> None:
+def test_the_report_shows_peaks_points_and_balance_in_all_three_files() -> None:
     written = compose.compose(judged(one_core()))
     for text in (written.html, written.text):
         assert "Kernels below the roofline" in text
@@ -372,8 +372,8 @@ def test_a_curve_of_a_kernel_that_computes_is_not_judged_as_if_it_sent_something
 
 
 def picture(measured: tuple[bool, ...] = (True, False)) -> Roofline:
-    slopes = tuple(MemoryRoof("DRAM", BETA * (1 + number), one, "") for number, one in enumerate(measured))
-    ceilings = tuple(ComputeRoof("float32", PI * (1 + number), one, "") for number, one in enumerate(measured))
+    slopes = tuple(MemoryPeak("DRAM", BETA * (1 + number), one, "") for number, one in enumerate(measured))
+    ceilings = tuple(ComputePeak("float32", PI * (1 + number), one, "") for number, one in enumerate(measured))
     return Roofline("vm", "cpu", 1, slopes, ceilings, (), (dot("matmul", 100.0, 9e10), dot("stream_add", 0.1, 1e9)), ())
 
 
@@ -394,11 +394,11 @@ def test_the_same_picture_is_drawn_byte_for_byte_the_same_and_with_its_words() -
     assert "200 GFLOP/s nominal" in svg
 
 
-def test_measured_roofs_are_solid_and_nominal_ones_broken() -> None:
+def test_measured_peaks_are_solid_and_nominal_ones_broken() -> None:
     assert "stroke-dasharray" not in drawn(picture((True,)))
     assert "stroke-dasharray" in drawn(picture((True, False)))
 
 
-def test_a_picture_without_any_roof_of_memory_is_drawn() -> None:
-    ceilings = (ComputeRoof("float32", PI, measured=True, what=""),)
+def test_a_picture_without_any_peak_of_memory_is_drawn() -> None:
+    ceilings = (ComputePeak("float32", PI, measured=True, what=""),)
     assert "100 GFLOP/s" in drawn(Roofline("vm", "cpu", 1, (), ceilings, (), (dot("matmul", 100.0, PI),), ()))

@@ -12,7 +12,7 @@ from busbw.errors import DamagedRun
 from busbw.ops.storage import Access
 from busbw.runs import outline, store, upgrades
 from busbw.runs.cases import expand
-from busbw.runs.records import SCHEMA, SETTINGS, BackendTraits, Case, settings_in_words
+from busbw.runs.records import SCHEMA, SETTINGS, BackendTraits, Case, Failed, settings_in_words
 from busbw.runs.resume import lack_of, plan_of
 
 
@@ -51,7 +51,7 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
         "disturbed": (),
         "missed": (),
         "timed_by": "host",
-        "beside_ns": None,
+        "other_clock_ns": None,
         "overlap": None,
     }
     end = {"rows": None, "checksum": None}
@@ -67,6 +67,15 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
         assert name == "clocks" or added[name] == [value], name
 
 
+_RENAMED = {
+    "held": "pre_enqueue",
+    "late_rank": "fastest_rank",
+    "moved_factor": "traffic_factor",
+    "beside_ns": "other_clock_ns",
+}
+_STOP_REASONS = {"cap_time": "time_limit", "cap_samples": "sample_limit"}
+"""Names of before schema 9 → the names of now."""
+
 _PAIRS: dict[str | None, dict[str, str]] = {None: {}, "together": {"pairs": "together"}}
 """What a golden run of before schema 5 can have as the text of a case → the fields that this is now."""
 
@@ -76,7 +85,7 @@ def _hold(old: Any, new: Any, added: dict[str, Any]) -> None:  # noqa: ANN401 - 
     if isinstance(old, dict):
         if "variant" in old:
             old = {name: value for name, value in old.items() if name != "variant"} | _PAIRS[old["variant"]]
-        old = {"pre_enqueue" if name == "held" else name: value for name, value in old.items()}
+        old = {_RENAMED.get(name, name): value for name, value in old.items()}
         assert old.keys() <= new.keys()
         for key, value in new.items():
             if key in old:
@@ -88,7 +97,7 @@ def _hold(old: Any, new: Any, added: dict[str, Any]) -> None:  # noqa: ANN401 - 
         for one, other in zip(old, new, strict=True):
             _hold(one, other, added)
     else:
-        assert old == new
+        assert _STOP_REASONS.get(old, old) == new
 
 
 def test_the_run_file_of_schema_1_keeps_all_but_the_number_of_its_schema() -> None:
@@ -222,6 +231,20 @@ def test_every_variant_of_an_older_schema_reads_as_fields(
     assert outline.outline(tmp_path) == outline.outline_of(stored)
 
 
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+@pytest.mark.parametrize(
+    ("error", "cause"), [("wrong data before timing: 3 elements differ", "wrong_data"), ("rank 1 died", "unknown")]
+)
+def test_wrong_data_of_older_runs_have_their_cause(schema: int, error: str, cause: str) -> None:
+    """Their error has begun so since schema 1; from schema 4 on the cause is stored, and not guessed."""
+    golden = store.read(OLD.with_name(f"schema-{schema}"))
+    old = msgspec.json.decode((OLD.with_name(f"schema-{schema}") / store.SAMPLES_FILE).read_bytes().splitlines()[1])
+    row = {"kind": "failed", "case": old["case"], "launch": 0, "block": 0, "error": error}
+    found = msgspec.json.decode(upgrades.row_as_now(msgspec.json.encode(row), schema), type=Failed)
+    assert found.case in golden.run.cases
+    assert found.cause == (cause if schema < 4 else "unknown")
+
+
 @pytest.mark.parametrize(
     "variant", ["threads:four", "quickly", "depth:4", "skew:inf", "block:1MiB depth:4 fast", 5, "threads:0"]
 )
@@ -317,3 +340,49 @@ def test_facts_of_schema_7_have_the_names_of_schema_8() -> None:
     assert facts["memory_modules"]["unknown"] == old["memory_modules"]["untold"]
     assert facts["memory_modules"]["source"] == old["memory_modules"]["told_by"]
     assert not {"untold", "told_by"} & {*facts["pci"], *facts["memory_modules"]}
+
+
+def test_rows_of_schema_8_have_the_names_of_schema_9() -> None:
+    folder = OLD.with_name("schema-8")
+    raw = [msgspec.json.decode(line) for line in (folder / store.SAMPLES_FILE).read_bytes().splitlines()]
+    stored = store.read(folder)
+    blocks = [row for row in raw if row["kind"] == "measurement"]
+    assert len(blocks) == len(stored.measurements)
+    for old, row in zip(blocks, stored.measurements, strict=True):
+        assert row.stop_reason == _STOP_REASONS.get(old["stop_reason"], old["stop_reason"])
+        for was, group in zip(old["groups"], row.groups, strict=True):
+            assert group.fastest_rank == tuple(was["late_rank"])
+            assert group.traffic_factor == was["moved_factor"]
+            assert group.other_clock_ns is was["beside_ns"] is None
+    plan = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())["plan"]
+    assert stored.run.plan["timing"]["max_warmup_calls"] == plan["timing"]["warmup_calls_cap"]
+    assert "warmup_calls_cap" not in stored.run.plan["timing"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'{"late_rank":[1],"beside_ns":[2]}', b'{"fastest_rank":[1],"other_clock_ns":[2]}'),
+        (b'{"late_rank" : [1]}', b'{"fastest_rank" : [1]}'),
+        (b'{"stop_reason": "cap_time"}', b'{"stop_reason": "time_limit"}'),
+        (b'{"error":"\\"late_rank\\": 1, \\"stop_reason\\":\\"cap_time\\""}',) * 2,
+        (b'{"reason":"late_rank","error":"cap_time"}',) * 2,
+    ],
+)
+def test_only_names_of_fields_and_stop_reasons_are_renamed_in_a_row(old: bytes, new: bytes) -> None:
+    assert upgrades.row_as_now(old, 8) == new
+
+
+def test_what_an_mpi_library_did_not_report_reads_as_now() -> None:
+    facts = {"host": {"mpi": {"transport": {"netmod": "not told by the library", "pml": "ucx"}}}}
+    (found,) = upgrades.run_as_now({"environments": facts}, 8)["environments"].values()
+    assert found["mpi"]["transport"] == {"netmod": "not reported by the library", "pml": "ucx"}
+
+
+def test_the_run_of_schema_9_has_what_schema_9_is_for() -> None:
+    stored = store.read(OLD.with_name("schema-9"))
+    assert stored.run.plan["timing"]["max_warmup_calls"] == 20
+    assert {row.stop_reason for row in stored.measurements} == {"time_limit"}
+    factors = {row.case.op: {group.traffic_factor for group in row.groups} for row in stored.measurements}
+    assert factors["reduce_scatter"] == {2.0}
+    assert factors["all_reduce"] == factors["pair_matrix"] == {1.0}

@@ -70,7 +70,7 @@ def taken(
     wrong = SyntheticEnd(failed={WRONG[0]: "wrong data before timing: 3 elements differ"}) if spoilt else SyntheticEnd()
     runs = {
         "same": synthetic_run(SAME, same, launches=2 * launches, samples=60, seed=1),
-        "late": synthetic_run(SAME, late, launches=2, samples=200, seed=2),
+        "straggler": synthetic_run(SAME, late, launches=2, samples=200, seed=2),
         "wrong": synthetic_run(WRONG, launches=1, seed=3, end=wrong),
     }
     for name, run in runs.items():
@@ -84,9 +84,9 @@ def taken(
         "backend": backend,
         "ranks": RANKS,
         "usable_cores": 2,
-        "late_rank": 1,
-        "late_ns": 2_000_000,
-        "late_share": 0.3,
+        "straggler_rank": 1,
+        "straggler_delay_ns": 2_000_000,
+        "straggler_share": 0.3,
     }
     (folder / "truth.json").write_text(json.dumps(truth), encoding="utf-8")
     return folder
@@ -99,7 +99,7 @@ def states(judged: SelfTest) -> dict[str, str]:
 def test_a_good_instrument_on_a_good_machine_passes_and_tells_its_resolution(tmp_path: Path) -> None:
     judged = judge_selftest(taken(tmp_path / "one"))
     assert set(states(judged).values()) <= {"ok", "caution"}
-    assert states(judged)["late rank"] == states(judged)["wrong data"] == states(judged)["clock error"] == "ok"
+    assert states(judged)["straggler"] == states(judged)["wrong data"] == states(judged)["clock error"] == "ok"
     assert judged.launches == 10
     assert all(0 < width < 0.1 for width in judged.resolution.values())
     assert "The instrument works here. With 10 launches per side" in judged.answer()
@@ -113,7 +113,7 @@ def test_launches_that_scatter_wildly_cannot_be_trusted(tmp_path: Path) -> None:
 
 def test_a_delay_that_nobody_finds_fails(tmp_path: Path) -> None:
     judged = judge_selftest(taken(tmp_path / "one", late=QUIET))
-    (check,) = (one for one in judged.checks if one.name == "late rank")
+    (check,) = (one for one in judged.checks if one.name == "straggler")
     assert (check.state, check.found) == ("fail", "flagged: none")
 
 
@@ -125,14 +125,14 @@ def test_a_rank_that_is_accused_beside_the_late_one_fails(tmp_path: Path, monkey
         )
 
     monkeypatch.setattr(selftest, "lateness_of", everybody)
-    assert states(judge_selftest(taken(tmp_path / "one")))["late rank"] == "fail"
+    assert states(judge_selftest(taken(tmp_path / "one")))["straggler"] == "fail"
 
 
 def test_the_wrong_rank_or_the_wrong_size_is_no_finding(tmp_path: Path) -> None:
     other = World(late_rank=0, late_seconds=0.002, late_share=0.3, jitter_seconds=0.5e-6)
     longer = World(late_rank=1, late_seconds=0.0035, late_share=0.3, jitter_seconds=0.5e-6)
-    assert states(judge_selftest(taken(tmp_path / "other", late=other)))["late rank"] == "fail"
-    assert states(judge_selftest(taken(tmp_path / "longer", late=longer)))["late rank"] == "fail"
+    assert states(judge_selftest(taken(tmp_path / "other", late=other)))["straggler"] == "fail"
+    assert states(judge_selftest(taken(tmp_path / "longer", late=longer)))["straggler"] == "fail"
 
 
 def test_wrong_data_that_pass_fail_the_instrument(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
@@ -14,9 +15,11 @@ import pytest
 import torch.distributed as dist
 
 from busbw.backends import side_channel
+from busbw.backends.base import World
+from busbw.backends.pytorch.backend import GlooBackend
 from busbw.backends.side_channel import collect_reports, serve_store, wait_warily
 from busbw.backends.signing import key_of, signed, verified
-from busbw.errors import BackendError
+from busbw.errors import BackendError, BusbwError
 
 
 def test_a_message_is_of_one_launch_of_one_job_and_about_one_thing() -> None:
@@ -218,3 +221,26 @@ def test_a_store_listens_where_the_launcher_named_it(
     assert listens_at(kept.port) == where
     kept.set("it", "works")
     assert kept.get("it") == b"works"
+
+
+def test_a_shutdown_that_hangs_is_not_said_to_be_a_missing_connection(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[Exception] = []
+    given_up = threading.Event()
+
+    def lost(error: Exception) -> None:
+        reported.append(error)
+        given_up.set()
+
+    backend = GlooBackend(World(0, 1, 0, "local", 5, store=("127.0.0.1", store.port)))
+    backend._world = replace(backend._world, timeout_seconds=0.05, lost=lost)
+    destroy = dist.destroy_process_group
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: given_up.wait(60))
+    try:
+        backend.close()
+    finally:
+        destroy()
+    (error,) = reported
+    assert isinstance(error, BusbwError)
+    assert error.code == BackendError.code

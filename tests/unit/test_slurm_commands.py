@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw import __version__
+from busbw.backends.mpi.probe import SRUN_MPI
 from busbw.cli.main import main
 from busbw.errors import LaunchError
 from busbw.launch.launchers import LAUNCHERS
@@ -111,9 +112,12 @@ def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_subm
     [
         (
             ("storage", *WORLD),
-            "--path: storage_write, storage_read, checkpoint_save need a folder for their files",
+            "--path: the folder for the files of storage_write, storage_read, checkpoint_save is missing",
         ),
-        (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save need a folder"),
+        (
+            ("storage", *WORLD, "--path", ""),
+            "--path: the folder for the files of storage_write, storage_read, checkpoint_save",
+        ),
         (("quick", *WORLD, "--path", "/x"), "--path: has no effect on all_reduce"),
         (("--resume", "latest", "--path", "/x"), "give it without PLAN, --backend and --path"),
     ],
@@ -493,5 +497,5 @@ def test_nothing_to_list_is_said() -> None:
 
 
 def test_every_launcher_that_starts_from_mpiexec_has_a_flag_for_srun() -> None:
-    assert set(job_plan.MPI_OF) == set(FLAVOURS)
+    assert set(SRUN_MPI) == set(FLAVOURS)
     assert "srun" in LAUNCHERS

@@ -131,12 +131,28 @@ def test_every_end_of_a_resumed_run_is_held_against_the_rows_before_it(tmp_path:
         store.read(folder)
 
 
+_BEFORE_9: Final = {"fastest_rank": "late_rank", "traffic_factor": "moved_factor"}
+
+
+def _name_in(group: JSON, name: str) -> str:
+    """The name of a field in the schema of ``group``."""
+    return name if name in group else _BEFORE_9.get(name, name)
+
+
 def _group(**changes: JSON) -> Callable[[JSON], None]:
-    return lambda row: row["groups"][0].update(changes)
+    def change(row: JSON) -> None:
+        group = row["groups"][0]
+        group.update({_name_in(group, name): value for name, value in changes.items()})
+
+    return change
 
 
 def _first(name: str, value: int) -> Callable[[JSON], None]:
-    return lambda row: row["groups"][0][name].__setitem__(0, value)
+    def change(row: JSON) -> None:
+        group = row["groups"][0]
+        group[_name_in(group, name)][0] = value
+
+    return change
 
 
 def _rank(**changes: JSON) -> Callable[[JSON], None]:
@@ -155,12 +171,12 @@ FLAWS: dict[str, tuple[Callable[[JSON], None], str]] = {
     "negative factor": (_group(bus_factor=-1.0), "bus_factor is -1.0, but .* has 1.0"),
     "large factor": (_group(bus_factor=1e9), "bus_factor is 1000000000.0"),
     "no factor": (_group(bus_factor=None), "bus_factor is None"),
-    "moved": (_group(moved_factor=0.0), "moved_factor 0"),
+    "moved": (_group(traffic_factor=0.0), "traffic_factor 0"),
     "wire": (_group(wire_bytes=-1.0), "wire_bytes is -1"),
     "slower than the slowest": (_first("fastest_ns", 10**12), "fastest_ns is above slowest_ns"),
     "faster than the ranks": (_first("slowest_ns", 10**12), "slowest_ns is not the maximum"),
     "beyond 64 bits": (_first("slowest_ns", 2**63), r"at `\$.groups\[0\].slowest_ns\[0\]`"),
-    "late rank": (_first("late_rank", 7), "late_rank names a rank"),
+    "fastest rank": (_first("fastest_rank", 7), "fastest_rank names a rank"),
     "disturbed": (_group(disturbed=[99]), "disturbed is not an ascending list"),
     "rank": (_rank(rank=5), "per_rank does not list"),
     "few quantiles": (_rank(quantiles_ns=[5, 6]), "quantiles_ns of rank 0 are not 7"),

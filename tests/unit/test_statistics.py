@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import lfilter
 from scipy.stats import quantile_test
 
-from busbw.statistics import MedianInterval, autocorrelation_time, median_interval, spread
+from busbw.statistics import MedianInterval, autocorrelation_time, autocorrelation_times, median_interval, spread
 
 COUNTS = [*range(1, 121), 284, 999, 1000, 1001, 1500, 2000, 4000, 19_999, 20_000]
 
@@ -124,6 +124,13 @@ def test_correlated_values_are_covered_only_with_their_tau() -> None:
         corrected += honest.low <= 0 <= honest.high
     assert plain / trials < 0.6
     assert corrected / trials > 0.9
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=23, max_size=23), min_size=1, max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_autocorrelation_of_many_is_that_of_each_to_the_last_bit(rows: list[list[int]]) -> None:
+    samples = np.asarray(rows, dtype=np.float64)
+    assert autocorrelation_times(samples).tolist() == [autocorrelation_time(row) for row in samples]
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [5.0] * 100, list(range(100))[::-1]])

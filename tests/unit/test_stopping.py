@@ -41,13 +41,13 @@ def test_samples_that_are_faster_than_the_warm_up_promised_still_fill_the_minimu
 
 def test_noise_is_sampled_up_to_the_cap_of_samples() -> None:
     made = measured(FakeWorld(2, Script(durations=noisy(1))), case("all_reduce", 64, 2), quick(precision=0.001))
-    assert (made.stop_reason, samples_of(made)) == ("cap_samples", QUICK.max_samples)
+    assert (made.stop_reason, samples_of(made)) == ("sample_limit", QUICK.max_samples)
 
 
 def test_noise_is_sampled_up_to_the_cap_of_time() -> None:
     pace = quick(precision=0.001, max_seconds=0.01)
     made = measured(FakeWorld(2, Script(durations=noisy(1))), case("all_reduce", 64, 2), pace)
-    assert made.stop_reason == "cap_time"
+    assert made.stop_reason == "time_limit"
     assert QUICK.least_samples <= samples_of(made) < QUICK.max_samples
 
 
@@ -55,7 +55,7 @@ def test_a_slow_case_still_gets_the_least_number_of_samples() -> None:
     slow = Script(durations=lambda _rank, _index, _case: 10_000_000_000)
     pace = quick(min_samples=30, least_samples=20)
     made = measured(FakeWorld(2, slow), case("all_reduce", 64, 2), pace)
-    assert (made.stop_reason, samples_of(made)) == ("cap_time", 20)
+    assert (made.stop_reason, samples_of(made)) == ("time_limit", 20)
 
 
 def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
@@ -83,7 +83,7 @@ def test_parts_of_a_long_step_are_taken_three_times_and_of_a_short_one_five(each
     st.integers(0, 10**12),
 )
 def test_warm_up_fills_its_time_within_its_limits(seconds: float, least: int, more: int, estimate: int) -> None:
-    pace = quick(warmup_seconds=seconds, warmup_calls=least, warmup_calls_cap=least + more)
+    pace = quick(warmup_seconds=seconds, warmup_calls=least, max_warmup_calls=least + more)
     calls = stopping.warmup_calls(pace, estimate)
     assert least <= calls <= least + more
     if least < calls < least + more:
@@ -137,9 +137,9 @@ def test_reasons_to_stop(budget: stopping.Budget, samples: list[int], elapsed: i
         assert exact
         assert len(samples) >= budget.min_samples
         assert vector.sum() >= budget.min_ns
-    elif reason == "cap_samples":
+    elif reason == "sample_limit":
         assert len(samples) >= budget.max_samples
-    elif reason == "cap_time":
+    elif reason == "time_limit":
         assert elapsed >= budget.max_ns
         assert len(samples) >= budget.least_samples
     else:
@@ -289,7 +289,7 @@ def test_batches_bound_the_control_traffic_of_what_never_converges(most: int) ->
     assert measured(steady, case("all_reduce", 64, 2)).stop_reason == "converged"
     world = FakeWorld(2, Script(durations=noisy(2, 1.5)))
     made = measured(world, case("all_reduce", 64, 2), quick(max_samples=most, precision=0.0001, max_seconds=100.0))
-    assert made.stop_reason == "cap_samples"
+    assert made.stop_reason == "sample_limit"
     assert len(made.groups[0].slowest_ns) == most
     more = world.backends[0].reductions - steady.backends[0].reductions
     assert 0 < more <= 2 * (stopping.MOST_BATCHES - 1), "what was seen, and for how long, once a batch"
@@ -299,4 +299,4 @@ def test_batches_bound_the_control_traffic_of_what_never_converges(most: int) ->
 def test_time_is_up_after_the_last_batch_at_the_latest(seconds: float) -> None:
     world = FakeWorld(2, Script(durations=noisy(3, 1.5)))
     made = measured(world, case("all_reduce", 64, 2), quick(max_samples=10**6, precision=0.0001, max_seconds=seconds))
-    assert made.stop_reason == "cap_time"
+    assert made.stop_reason == "time_limit"

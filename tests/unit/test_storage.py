@@ -96,10 +96,10 @@ def test_blocks_and_depths_that_cannot_be_are_refused_with_their_line(keys: str,
 def test_without_a_path_nothing_is_measured(tmp_path: Path, given: list[str]) -> None:
     result = CliRunner().invoke(main, ["run", "--suite", "storage", "--results-dir", str(tmp_path), *given])
     assert result.exit_code == 2
-    words = "--path: storage_write, storage_read, checkpoint_save need a folder for their files"
+    words = "--path: the folder for the files of storage_write, storage_read, checkpoint_save is missing"
     assert words in result.output
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="key 'path': storage_read need a folder"):
+    with pytest.raises(UsageError, match="key 'path': the folder for the files of storage_read"):
         Plan(sweep=(Sweep(ops=("storage_read",)),)).require_path()
     Plan(sweep=(Sweep(ops=("all_reduce",)),)).require_path()
 

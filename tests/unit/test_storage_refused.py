@@ -60,7 +60,8 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     sweeps = (Sweep(ops=("all_reduce",)), Sweep(ops=("storage_write",), sizes=size))
     wanted = Plan(path=str(tmp_path / path), ranks=2, sweep=sweeps)
     info = RankInfo("torchrun", 0, 2, 0, 2)
-    attached = Attachment(info, cast("Rendezvous", None), ShutdownHandler(info, LAUNCHERS["torchrun"].signals))
+    torchrun = LAUNCHERS["torchrun"]
+    attached = Attachment(torchrun, info, cast("Rendezvous", None), ShutdownHandler(info, torchrun.signals))
     settings = Settings(tmp_path / "results", quiet=True, attached=attached)
     row = backend_named("gloo")
     starts: dict[str, Callable[[Plan, BackendRow, Settings], Result]] = {

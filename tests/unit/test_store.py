@@ -32,6 +32,7 @@ from busbw.runs.records import (
     Run,
     Skipped,
 )
+from busbw.runs.upgrades import Step
 
 CASE = Case(
     op="all_reduce",
@@ -81,7 +82,7 @@ def measurement(samples: int = 3, block: int = 0) -> Measurement:
                 wire_bytes=2.0 * CASE.size_bytes,
                 slowest_ns=(1200,) * samples,
                 fastest_ns=(1100,) * samples,
-                late_rank=(1,) * samples,
+                fastest_rank=(1,) * samples,
                 arrival_skew_ns=None,
                 exit_span_ns=None,
                 per_rank=tuple(
@@ -352,12 +353,10 @@ def test_older_schemas_are_lifted_one_step_at_a_time(folder: Path, monkeypatch: 
     def lift_cases(old: dict[str, Any]) -> dict[str, Any]:
         return {**old, "cases": [lift_case(case) for case in old["cases"]]}
 
-    def same(old: dict[str, Any]) -> dict[str, Any]:
-        return old
-
     for module in (store, upgrades):
         monkeypatch.setattr(module, "SCHEMA", SCHEMA + 2)
-    monkeypatch.setattr(upgrades, "UPGRADES", {SCHEMA: (lift_run, same), SCHEMA + 1: (lift_cases, lift_case)})
+    steps = {SCHEMA: Step(run=lift_run), SCHEMA + 1: Step(run=lift_cases, case=lift_case)}
+    monkeypatch.setattr(upgrades, "UPGRADES", steps)
     stored = store.read(folder)
     assert stored.run.machine == "host"
     assert stored.rows == (SKIPPED,)
@@ -533,7 +532,7 @@ def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, selector: str) -> N
 
 
 def test_latest_of_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one of the 0 runs"):
+    with pytest.raises(UsageError, match="there are no runs in"):
         store.find(tmp_path / "missing", "latest")
 
 

@@ -14,7 +14,7 @@ from testing.synthetic import case
 from busbw.backends.base import Operation
 from busbw.backends.faults import WrappingBackend
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.sync import WindowSync, synchronizer_for
+from busbw.measure.sync import SYNCHRONIZERS, WindowSync
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -83,7 +83,7 @@ def test_everyone_leaves_a_dissemination_after_the_last_came(size: int) -> None:
         return (rank * 7919) % 10_007
 
     def work(backend: FakeBackend) -> tuple[int, int]:
-        start = synchronizer_for("dissemination", backend, one_clock(backend))
+        start = SYNCHRONIZERS["dissemination"](backend, one_clock(backend))
         start.begin(1, 0)
         backend.clock.advance(came(backend.rank))
         start()

@@ -23,9 +23,7 @@ pytestmark = [pytest.mark.skipif(kernels.missing() is not None, reason=str(kerne
 
 
 def made() -> Compiled:
-    compiled = kernels.kernels()
-    assert isinstance(compiled, Compiled)
-    return compiled
+    return kernels.kernels()
 
 
 def written_by(threads: int, array: npt.NDArray[np.float64]) -> Words:

@@ -35,8 +35,8 @@ SPANS = st.lists(
 
 def test_waiting_is_where_a_call_is_under_way_and_nothing_is_computed() -> None:
     early, late = rank_times((EARLY, LATE), SENT)
-    assert early == RankTime(0, 40, 15, ((10, 20), (25, 40)), 15)
-    assert late == RankTime(1, 40, 30, ((30, 40),), 0)
+    assert early == RankTime(0, EARLY.spans, 40, 15, ((10, 20), (25, 40)), 15)
+    assert late == RankTime(1, LATE.spans, 40, 30, ((30, 40),), 0)
     assert early.waiting_ns == 25
 
 
@@ -49,7 +49,7 @@ def test_what_is_hidden_of_a_call_is_what_the_rank_computes_beside_it() -> None:
 
 def test_nobody_is_last_where_ranks_call_in_several_groups() -> None:
     apart = (msgspec.structs.replace(SENT[0], group=1),)
-    assert [one.late_ns for one in rank_times((EARLY, LATE), apart)] == [None, None]
+    assert [one.waiting_for_last_ns for one in rank_times((EARLY, LATE), apart)] == [None, None]
 
 
 @given(SPANS, st.integers(1, 20))
@@ -70,7 +70,8 @@ def test_computation_and_waiting_are_apart(spans: list[tuple[str, int, int]]) ->
 
 def test_a_timeline_is_drawn_and_exported() -> None:
     judgement = judge(load([GOLDEN]))
-    judgement = replace(judgement, steps=(replace(judgement.steps[1], sent=SENT, timeline=(EARLY, LATE)),))
+    recorded, calls = rank_times((EARLY, LATE), SENT), call_times((EARLY, LATE))
+    judgement = replace(judgement, steps=(replace(judgement.steps[1], timeline=recorded, calls=calls),))
     section = timelines(judgement)
     assert section is not None
     assert section.anchor == "timelines"

@@ -217,7 +217,7 @@ def test_computation_takes_longer_while_it_hides_a_call() -> None:
     assert (longer.bubble, longer.exposed, longer.hidden) == (as_long.bubble, as_long.exposed, as_long.hidden)
 
 
-def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
+def test_pairs_are_not_summarised_for_what_no_pair_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pairs:
         state, case = "measured", case("pair_matrix", 8)
 
@@ -225,8 +225,8 @@ def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
         def groups(self) -> None:
             pytest.fail("a million pairs would be made one by one")
 
-    run: Any = Measured(Questions(read_groups([read(STORED / "schema-2")])))
-    run.questions = SimpleNamespace(summaries=[[Pairs()]])
+    run = Measured(Questions(read_groups([read(STORED / "schema-2")])))
+    monkeypatch.setattr("busbw_analysis.training.prices.summarise", lambda _dataset: [Pairs()])
     assert (run.flop_per_second("float32"), run.overlap(), run.overlaps) == (None, None, [])
 
 
@@ -574,7 +574,9 @@ def test_what_a_run_does_not_tell_the_network_does() -> None:
 def test_messages_of_more_ranks_at_once_are_the_price_of_one() -> None:
     cases = [case(op, 1 << power, 4) for op in ("send_recv", "all_reduce") for power in range(10, 25, 2)]
     questions = Questions(read_groups([synthetic_run(cases, World())]))
-    measured = {row.size_bytes: row.seconds.value for row in questions.predict("send_recv", 4, 1, [1 << 20]).forecasts}
+    measured = {
+        row.size_bytes: row.seconds.value for row in questions.predict("send_recv", 4, [1 << 20], hosts=1).forecasts
+    }
     price = Measured(questions, shared=False).price("send_recv", 1 << 20, Group(2, 1, 1))
     assert price.seconds == pytest.approx(measured[1 << 20])
 

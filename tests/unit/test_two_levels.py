@@ -381,7 +381,7 @@ def test_over_one_card_a_flat_algorithm_that_is_no_ring_neither_spoils_the_fit_n
     # One rank on each host has the card for itself.
     assert predicted(fitted, 8, 1, algorithm=other) == pytest.approx(machines.seconds("all_reduce", other, 8, 1, MIB))
     (law,) = from_joint(fitted, "all_reduce", "ring")
-    assert "the bytes that all ranks of a host send to other hosts, over C" in law.origin
+    assert "the bytes that all ranks of a host send to other hosts, over C" in law.parameters.origin
 
 
 def test_over_one_card_the_librarys_own_tree_is_not_taken_for_two_levels() -> None:

@@ -253,3 +253,23 @@ def test_times_are_read(text: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused_in_words(text: str) -> None:
     with pytest.raises(UsageError, match=r"^time .*: expected a number with one of ns, us, µs, ms, s, such as 2us"):
         units.parse_time(text)
+
+
+def test_numbers_have_their_nouns() -> None:
+    assert [units.counted(count, "case") for count in (0, 1, 2)] == ["0 cases", "1 case", "2 cases"]
+    assert units.counted(2, "launch", "launches") == "2 launches"
+
+
+@pytest.mark.parametrize(
+    ("texts", "most", "expected"),
+    [
+        ("", None, ""),
+        ("a", None, "a"),
+        ("ab", None, "a and b"),
+        ("abc", None, "a, b and c"),
+        ("abc", 2, "a, b and c"),
+        ("abcd", 2, "a, b and 2 more"),
+    ],
+)
+def test_what_is_listed_is_counted_beyond_a_number(texts: str, most: int | None, expected: str) -> None:
+    assert units.listed(texts, most) == expected

@@ -33,7 +33,7 @@ def refused(tmp_path: Path, *arguments: str) -> Result:
         ("--op", "barrier", "--pairs", "both"),
         ("--op", "barrier", "--in-place", "under"),
         ("--op", "barrier", "--groups", "half", "--dry-run"),
-        ("--op", "barrier", "--root", "-1"),
+        ("--op", "broadcast", "--root", "-1"),
         ("--op", "barrier", "--port", "70000"),
         ("--op", "barrier", "--timeout", "inf"),
         ("--op", "barrier", "--seed", "9" * 30),
@@ -46,7 +46,7 @@ def refused(tmp_path: Path, *arguments: str) -> Result:
 def test_what_is_unknown_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     message = refused(tmp_path, *arguments).stderr
     assert "Traceback" not in message
-    wrong = [value for value in arguments[1::2] if value not in {"barrier", "all_to_all_v"}]
+    wrong = [value for value in arguments[1::2] if value not in {"barrier", "broadcast", "all_to_all_v"}]
     # A number far beyond every limit is not repeated.
     assert all(value in message for value in wrong if len(value) < 30)
 

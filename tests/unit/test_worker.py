@@ -1,9 +1,11 @@
-"""What a rank does with the word of a backend that it is lost, and with an error of its device."""
+"""What a rank does when its backend is lost or its device fails, and what is told of it."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from testing.devices import DeviceScript
@@ -12,10 +14,11 @@ from testing.fakes import FakeWorld, Script
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.backends.faults import WrappingBackend
-from busbw.errors import BackendError, LaunchError
-from busbw.launch import worker
+from busbw.errors import BackendError, LaunchError, RankFailure
+from busbw.launch import local, worker
 from busbw.launch.observers import Listener
 from busbw.launch.worker import Job, run
+from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan, Sweep
 
 
@@ -60,3 +63,13 @@ def test_an_error_of_the_device_in_the_warm_up_is_one_of_the_backend_which_the_o
     monkeypatch.setattr(backend.stream, step, fails)
     with pytest.raises(BackendError, match="in words: CUDA error: uncorrectable ECC"):
         worker._warm_up(Overheated(backend), backend.clock, 1.0)
+
+
+def test_a_rank_that_reports_too_late_is_still_named_as_lost() -> None:
+    failures = (RankFailure("it failed on every rank"), RankFailure("rank 0 did not answer", (0,), "closed"))
+    exited: Any = SimpleNamespace(exitcode=1)
+    ranks = [local._Rank(number, exited, exited, failure=failure) for number, failure in enumerate(failures)]
+    error = local._error_of(local.Watch(ranks))
+    assert isinstance(error, RankFailure)
+    assert (error.lost, error.said) == ((0,), "closed")
+    assert cause_of(error) == "timeout"

@@ -14,7 +14,7 @@ from busbw.system.catalog import catalogue
 from busbw.workloads import model_rows
 from busbw_analysis.cli import options
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.load import pool, pool_alike
+from busbw_analysis.data.load import pool, pool_by_setup
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
@@ -50,14 +50,14 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
 
 def _cases(judgement: Judgement) -> dict[str, JSON]:
     answer = to_json.answer_fields(answer_of(judgement))
-    return {"answer": answer, "best": judgement.best, "cases": show_rows(judgement)}
+    return {"answer": answer, "best": judgement.best, "cases": [row.document for row in show_rows(judgement)]}
 
 
 def _table(judgement: Judgement) -> list[Block]:
     return [*show_blocks(show_rows(judgement), *about(judgement))]
 
 
-def tell(folder: Path) -> None:
+def print_run(folder: Path) -> None:
     """Print the table of the run in ``folder`` to stdout and its answer to stderr.
 
     ``busbw run`` loads this function by name and calls it last. Raises BusbwError if the run cannot be read or judged.
@@ -174,8 +174,8 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     if as_json:
         options.print_json(compare_tables.document(comparison, gate))
     else:
-        for notice in (*comparison.notices, *compare_tables.incomplete_lines(comparison)):
-            echo(f"caution: {notice}", err=True)
+        for finding in compare_tables.findings(comparison):
+            echo(f"{finding.severity}: {finding.text}", err=True)
         for line in compare_tables.left_out_lines(comparison):
             echo(line, err=True)
         echo(f"{render_lines(compare_tables.answer_lines(comparison), '# ')}\n")
@@ -276,7 +276,7 @@ def report(
     rows = catalogue(peaks_file)
     stored = options.read_runs(results_dir, (*runs, *references))
     own, earlier = stored[: len(runs)], stored[len(runs) :]
-    datasets = (pool(own, force=True),) if force else pool_alike(own)
+    datasets = (pool(own, force=True),) if force else pool_by_setup(own)
     wanted = [model_rows.named(model_rows.models(), name) for name in models]
     if len(datasets) > 1 and (references or wanted):
         name = "--reference" if references else "--model"

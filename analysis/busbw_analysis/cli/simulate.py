@@ -193,7 +193,7 @@ def _placement(specification: str, ranks: int | None, per_host: int | None, orde
 def _refusal(op: str, name: str, place: Placement) -> str | None:
     algorithm = ALGORITHMS[op][name]
     if algorithm.levels and place.hosts == 1:
-        return f"it needs {algorithm.takes}; all {place.ranks} ranks are on one host (--ranks-per-host)"
+        return f"it needs {algorithm.needs}; all {place.ranks} ranks are on one host (--ranks-per-host)"
     return algorithm.refuse(place.ranks)
 
 

@@ -367,7 +367,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     if mtbf is not None and write_rate is None and (run is None or model is None):
         raise UsageError("--mtbf needs --model, and --write-rate or --from", code="storage")
     if sample is not None:
-        reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample), achieved, gpus)
+        reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample, "sample"), achieved, gpus)
     else:
         read_of = named_one(model)
         reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)

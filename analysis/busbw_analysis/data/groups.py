@@ -7,53 +7,18 @@ computed over launch medians, because the launch is the experimental unit. All t
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from busbw.runs.records import Case, Imported
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.intervals import Resampled, median_over_launches, resampled
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL, Floats, Interval, Resampled, interval_of, resampled
 from busbw_analysis.data.load import Block, rank_list
 from busbw_analysis.data.overlap import Overlap, overlap_of
-from busbw_analysis.data.pair_numbers import (
-    CLOCK_ERROR_SHARE,
-    SLOW_LEAST_NS,
-    SLOW_TIMES_MEDIAN,
-)
+from busbw_analysis.data.pair_numbers import CLOCK_ERROR_SHARE, SLOW_LEAST_NS, SLOW_TIMES_MEDIAN
 from busbw_analysis.data.rank_views import RankView, views_of
 from busbw_analysis.data.shape import Modes, common_modes, drifts, find_modes, outliers
-
-Floats = npt.NDArray[np.float64]
-IntervalKind = Literal[
-    "95 % over launches", "range of launch medians", "95 % within this launch", "range of the tables of a log", "none"
-]
-LAUNCHES_FOR_AN_INTERVAL = 6
-"""With fewer launches, no order-statistic interval of a median covers 95 % (5 values cover 93.75 %)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """The uncertainty of a time, in ns per call. ``kind`` says what the ends are; both are None for ``none``."""
-
-    low_ns: float | None
-    high_ns: float | None
-    kind: IntervalKind
-
-
-def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
-    """The interval of the median of one number per launch, in the unit of the numbers.
-
-    With too few launches it is their range; for a single launch there is none.
-    """
-    if len(by_launch) < 2:
-        return Interval(None, None, "none")
-    over = median_over_launches(by_launch)
-    if over.low is not None:
-        return Interval(over.low, over.high, "95 % over launches")
-    return Interval(float(min(by_launch)), float(max(by_launch)), "range of launch medians")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +31,7 @@ class GroupSummary:
     algbw, busbw, bus_factor: None for an op without them, such as busbw if nothing crosses a wire
     wire_bytes: bytes that all ranks together must send per call with the best algorithm
     launch_medians_ns, launch_means_ns, launch_keys: one entry per launch, in order; a key is run and launch
-    moved_factor: how many times ``wire_bytes`` the backend is known to move
+    traffic_factor: how many times ``wire_bytes`` the backend is known to move
     fastest_ns: ``time_ns`` of the fastest rank; for a synchronising op, the cost without arrival skew
     p5_ns, p95_ns: medians over launches of these quantiles
     spread: (p95 − p5) / 2 over the median of a launch; median over launches
@@ -99,7 +64,7 @@ class GroupSummary:
     launch_medians_ns: tuple[float, ...]
     launch_means_ns: tuple[float, ...]
     launch_keys: tuple[tuple[int, int], ...]
-    moved_factor: float = 1.0
+    traffic_factor: float = 1.0
     fastest_ns: float | None = None
     p5_ns: float | None = None
     p95_ns: float | None = None
@@ -204,7 +169,7 @@ def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block])
         busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
         bus_factor=samples.bus_factor,
         wire_bytes=samples.wire_bytes,
-        moved_factor=samples.moved_factor,
+        traffic_factor=samples.traffic_factor,
         launch_medians_ns=medians,
         launch_means_ns=means,
         launch_keys=tuple(by_launch),

@@ -449,7 +449,8 @@ def _check(row: Aggregate, table: Table, *, refused: bool) -> Check:
     if row.check == "wrong" or refused:
         count = row.wrong_elements or (table.out_of_bounds if refused else 0) or 0
         which = " in this table, without naming the rows" if refused else ""
-        reason = f"the tool counted {count} wrong values{which} (line {row.line})"
+        wrong = f"counted {count} wrong values" if count else "reports wrong values"
+        reason = f"the tool {wrong}{which} (line {row.line})"
         return Check(state="wrong", wrong_elements=count, reason=reason)
     if row.check == "verified" or (row.check is None and table.out_of_bounds == 0 and "error" in row.others):
         return Check(state="verified")

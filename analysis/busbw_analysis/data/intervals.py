@@ -11,30 +11,46 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, norm, t
 
-from busbw.statistics import MedianInterval
-
 Floats = npt.NDArray[np.float64]
+IntervalKind = Literal[
+    "95 % over launches", "range of launch medians", "95 % within this launch", "range of the tables of a log", "none"
+]
+LAUNCHES_FOR_AN_INTERVAL = 6
+"""With fewer launches, no order-statistic interval of a median covers 95 % (5 values cover 93.75 %)."""
 
 _CONFIDENCE = 0.95
 _RESAMPLES = 5000
 
 
-def median_over_launches(values: npt.ArrayLike) -> MedianInterval:
-    """The median of one number per launch, with an interval that covers the true median 95 % of the time.
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The uncertainty of a time, in ns per call. ``kind`` says what the ends are; both are None for ``none``."""
+
+    low_ns: float | None
+    high_ns: float | None
+    kind: IntervalKind
+
+
+def interval_of(by_launch: Sequence[float] | Floats) -> Interval:
+    """The interval of the median of one number per launch, in the unit of the numbers; it covers the true median 95 %
+    of the time.
 
     Order statistics alone offer only the coverages of the binomial distribution (96.9 % with 6 launches, 97.9 % with
-    10). So each end is interpolated between the last pair that covers at least 95 % and the first that does not.
-    With fewer than 6 launches no pair covers enough, and there is no interval.
+    10). So each end is interpolated between the last pair that covers at least 95 % and the first that does not. With
+    fewer than 6 launches no pair covers enough, and the ends are the range; for a single launch there are none.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
-    median = float(np.median(ordered))
-    low, high = interval_over_launches(ordered)
-    return MedianInterval(median, None if low is None else float(low), None if high is None else float(high))
+    if len(by_launch) < 2:
+        return Interval(None, None, "none")
+    low, high = interval_over_launches(np.sort(np.asarray(by_launch, dtype=np.float64)))
+    if low is not None and high is not None:
+        return Interval(float(low), float(high), "95 % over launches")
+    return Interval(float(min(by_launch)), float(max(by_launch)), "range of launch medians")
 
 
 def interval_over_launches(ordered: Floats) -> tuple[Floats, Floats] | tuple[None, None]:

@@ -14,6 +14,7 @@ from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.escape import plain_text, with_texts
 from busbw.ops import PAIRED
 from busbw.runs import store
+from busbw.runs.causes import WRONG_DATA
 from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
 from busbw.runs.placement import (
     RankPlacement,
@@ -24,8 +25,8 @@ from busbw.runs.placement import (
     variables_of,
 )
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, Measurement, Run
-from busbw.units import format_size
+from busbw.runs.records import JSON, BackendTraits, Case, FailureCause, GroupSamples, Imported, Measurement, Run
+from busbw.units import counted, format_size
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.pair_columns import PairBlock, packed
 
@@ -35,7 +36,7 @@ CaseState = Literal["measured", "failed", "skipped", "not reached"]
 _SHOWN_VALUE = 120
 """Maximum characters of a value in an error message."""
 
-_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "warmup_calls_cap")
+_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "max_warmup_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class CaseRow:
     index: position in ``Dataset.cases``
     reasons: why it failed, was skipped or was not reached
     lost: launches of a measured case that failed for a transient reason and were not measured again
+    cause: code of the first reason of a failed case; wrong data come first
     """
 
     index: int
@@ -70,6 +72,7 @@ class CaseRow:
     state: CaseState
     reasons: tuple[str, ...]
     lost: tuple[str, ...] = ()
+    cause: FailureCause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,16 @@ class Dataset:
         yield from ((run, block, len(block.columns)) for run, _, block in self.pair_blocks)
 
     @property
+    def from_logs(self) -> bool:
+        """Whether all runs are logs of other tools."""
+        return all(stored.run.imported is not None for stored in self.runs)
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """The ids of the runs whose launches are pooled; empty for a single run."""
+        return tuple(stored.run.id for stored in self.runs) if len(self.runs) > 1 else ()
+
+    @property
     def largest(self) -> Run:
         """The first run with the most ranks. Only runs pooled by force can differ in placement."""
         return max((stored.run for stored in self.runs), key=lambda run: len(run.hosts))
@@ -121,7 +134,7 @@ class Dataset:
         if any(_unknown(stored.run, "hosts") for stored in self.runs):
             return "unknown hosts"
         hosts = len({host for stored in self.runs for host in stored.run.hosts})
-        return f"{hosts} host{'' if hosts == 1 else 's'}"
+        return counted(hosts, "host")
 
     @property
     def placements(self) -> tuple[RankPlacement, ...]:
@@ -187,9 +200,12 @@ def _memory(run: Run) -> JSON:
 
 
 def _variables(run: Run) -> JSON:
+    """Each environment variable that changes results → its values over the hosts."""
+    if run.imported is not None:
+        return None
     variables = (item for environment in run.environments.values() for item in variables_of(environment).items())
-    found = _listed(f"{name}={value}" for name, value in variables if name.startswith(SAME_VARIABLES))
-    return None if run.imported is not None else found or ""
+    found = by_key((name, value) for name, value in variables if name.startswith(SAME_VARIABLES))
+    return {name: _listed(values) for name, values in found.items()}
 
 
 def _placement(run: Run) -> JSON:
@@ -274,7 +290,7 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
         raise AnalysisError(message)
     for stored in runs[1:]:
         notices += _refuse(differences(runs[0], stored), force=force)
-    outcomes = by_key((case, (state, reason)) for stored in runs for case, state, reason in _outcomes(stored))
+    outcomes = by_key((outcome.case, outcome) for stored in runs for outcome in _outcomes(stored))
     cases = tuple(_case_row(index, case, found) for index, (case, found) in enumerate(outcomes.items()))
     indices = {row.case: row.index for row in cases}
     rows = [
@@ -304,15 +320,15 @@ def _plain(stored: store.StoredRun) -> store.StoredRun:
     return replace(stored, run=run, rows=rows, warnings=warnings)
 
 
-def pool_alike(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
+def pool_by_setup(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
     """Group ``stored_runs`` that agree in all of ``CHECKED`` and pool each group; groups keep the given order.
 
     Raises the errors of ``pool``.
     """
     sides: list[list[store.StoredRun]] = []
     for stored in stored_runs:
-        alike = (side for side in sides if all(found.unknown_in for found in differences(side[0], stored)))
-        if (side := next(alike, None)) is None:
+        matching = (side for side in sides if all(found.unknown_in for found in differences(side[0], stored)))
+        if (side := next(matching, None)) is None:
             sides.append(side := [])
         side.append(stored)
     return tuple(pool(side) for side in sides) or (pool(()),)
@@ -353,10 +369,22 @@ def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Differ
             without = first.run.id if value is None else second.run.id
             text = f"run {without} did not record {key!r}, so it could not be compared with the other runs"
             found.append(Difference(key, text, without))
+        elif isinstance(value, Mapping) and isinstance(other, Mapping):
+            unlike = [name for name in sorted({*value, *other}) if value.get(name) != other.get(name)]
+            texts = (
+                f"variable {name} is {_set_to(value.get(name))} in run {first.run.id} and {_set_to(other.get(name))} "
+                f"in run {second.run.id}"
+                for name in unlike
+            )
+            found += [Difference(key, text) for text in texts]
         else:
             text = f"{key!r} is {_short(value)} in run {first.run.id} and {_short(other)} in run {second.run.id}"
             found.append(Difference(key, text))
     return (*found, *_other_loops(first, second))
+
+
+def _set_to(value: JSON) -> str:
+    return "not set" if value is None else _short(value)
 
 
 def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
@@ -374,8 +402,9 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
 
 
 def _refuse(found: Sequence[Difference], *, force: bool) -> list[str]:
-    text = next((difference.text for difference in found if difference.unknown_in is None), None)
-    if text is not None and not force:
+    unlike = [difference for difference in found if difference.unknown_in is None]
+    if unlike and not force:
+        text = "; ".join(one.text for one in unlike if one.key == unlike[0].key)  # every variable
         message = f"these runs may not be pooled: {text}; analyse them one by one, or pool them anyway with --force"
         raise UnlikeRuns(message)
     return [each.text if each.unknown_in is not None else f"pooled although {each.text}" for each in found]
@@ -386,37 +415,48 @@ def _short(value: JSON) -> str:
     return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
 
 
-def _outcomes(stored: store.StoredRun) -> Iterator[tuple[Case, str, str]]:
-    """Everything that a run records about the state of its cases, with reasons.
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one record says about the state of a case. ``lost``: a launch ended for a transient reason."""
 
-    The states are planned, measured, skipped, failed, and lost: a launch ended for a transient reason.
-    """
-    yield from ((case, "planned", "") for case in stored.run.cases)
-    yield from ((case, "measured", "") for case, _ in stored.checks)
-    yield from ((row.case, "skipped", row.reason) for row in stored.skipped)
+    case: Case
+    state: Literal["planned", "measured", "skipped", "failed", "lost"]
+    reason: str = ""
+    cause: FailureCause | None = None
+
+
+def _outcomes(stored: store.StoredRun) -> Iterator[_Outcome]:
+    """Everything that a run records about the state of its cases."""
+    yield from (_Outcome(case, "planned") for case in stored.run.cases)
+    yield from (_Outcome(case, "measured") for case, _ in stored.checks)
+    yield from (_Outcome(row.case, "skipped", row.reason) for row in stored.skipped)
     progress = progress_of(stored)
     for row in stored.failed:
         if not row.transient:
-            yield row.case, "failed", row.error
+            yield _Outcome(row.case, "failed", row.error, row.cause)
         elif (row.case, row.block) in progress.lacking(progress.planned_as(row.launch)):
-            yield row.case, "lost", f"launch {row.launch + 1} of run {stored.run.id}: {row.error}"
+            reason = f"launch {row.launch + 1} of run {stored.run.id}: {row.error}"
+            yield _Outcome(row.case, "lost", reason, row.cause)
         else:
-            yield row.case, "planned", ""
+            yield _Outcome(row.case, "planned")
     for case, check in stored.checks:
         if check.state == "wrong":
-            yield case, "failed", f"wrong data: {check.reason or f'{check.wrong_elements} elements differ'}"
+            reason = f"{WRONG_DATA}: {check.reason or f'{check.wrong_elements} elements differ'}"
+            yield _Outcome(case, "failed", reason, "wrong_data")
 
 
-def _case_row(index: int, case: Case, outcomes: Iterable[tuple[str, str]]) -> CaseRow:
-    reasons = {state: tuple(dict.fromkeys(texts)) for state, texts in by_key(outcomes).items()}
+def _case_row(index: int, case: Case, outcomes: Iterable[_Outcome]) -> CaseRow:
+    ordered = sorted(outcomes, key=lambda one: one.cause != "wrong_data")
+    found = grouped(ordered, lambda one: one.state)
+    reasons = {state: tuple(dict.fromkeys(one.reason for one in members)) for state, members in found.items()}
     # A failure outweighs successful launches: an op that once returned wrong data has no result.
     # A rank that died does not invalidate the launches before.
     if "failed" in reasons:
-        return CaseRow(index, case, "failed", reasons["failed"])
+        return CaseRow(index, case, "failed", reasons["failed"], cause=found["failed"][0].cause)
     if "measured" in reasons:
         return CaseRow(index, case, "measured", reasons.get("skipped", ()), reasons.get("lost", ()))
     if "lost" in reasons:
-        return CaseRow(index, case, "failed", reasons["lost"])
+        return CaseRow(index, case, "failed", reasons["lost"], cause=found["lost"][0].cause)
     if "skipped" in reasons:
         return CaseRow(index, case, "skipped", reasons["skipped"])
     return CaseRow(index, case, "not reached", ("the run ended before this case was measured",))

@@ -10,18 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from busbw.runs.records import OverlapSamples
-from busbw_analysis.data.intervals import median_over_launches
+from busbw_analysis.data.intervals import Floats, interval_of
 from busbw_analysis.data.load import Block
-
-Floats = npt.NDArray[np.float64]
 
 BALANCED: Final = (0.5, 2.0)
 """Range of computation alone over call alone in which the two count as about equal."""
-
-_PURE, _POST, _COMPUTE, _WAIT, _EXPOSED, _ALONE, _SLOWDOWN = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,35 +69,23 @@ def overlap_of(launches: Mapping[tuple[int, int], Sequence[Block]]) -> Overlap |
         if len(known) != len(parts):
             return None
         middles.append(np.median(np.concatenate(known), axis=0))
-    pure, post, _, wait, exposed, alone, _ = np.median(middles, axis=0).tolist()
-    hidden = [max(0.0, 1.0 - float(middle[_EXPOSED] / middle[_PURE])) for middle in middles]
-    slowed = [float(middle[_SLOWDOWN]) for middle in middles]
-    share, low, high = _over_launches(hidden)
-    slowdown, slowdown_low, slowdown_high = _over_launches(slowed)
+    pure, post, _, wait, exposed, alone, slowed = np.asarray(middles).T
+    hidden = np.maximum(0.0, 1.0 - exposed / pure)
+    share, slowdown = interval_of(hidden), interval_of(slowed)
     return Overlap(
-        share=share,
-        low=low,
-        high=high,
-        pure_ns=pure,
-        post_ns=post,
-        wait_ns=wait,
-        exposed_ns=exposed,
-        compute_alone_ns=alone,
-        slowdown=slowdown,
-        slowdown_low=slowdown_low,
-        slowdown_high=slowdown_high,
-        balance=max(
-            (float(middle[_ALONE] / middle[_PURE]) for middle in middles), key=lambda ratio: max(ratio, 1 / ratio)
-        ),
+        share=float(np.median(hidden)),
+        low=share.low_ns,
+        high=share.high_ns,
+        pure_ns=float(np.median(pure)),
+        post_ns=float(np.median(post)),
+        wait_ns=float(np.median(wait)),
+        exposed_ns=float(np.median(exposed)),
+        compute_alone_ns=float(np.median(alone)),
+        slowdown=float(np.median(slowed)),
+        slowdown_low=slowdown.low_ns,
+        slowdown_high=slowdown.high_ns,
+        balance=max((alone / pure).tolist(), key=lambda ratio: max(ratio, 1 / ratio)),
     )
-
-
-def _over_launches(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The median over launches, with its interval if there are enough, else their range; None for a single launch."""
-    over = median_over_launches(values)
-    if len(values) == 1 or over.low is not None:
-        return over.median, over.low, over.high
-    return over.median, min(values), max(values)
 
 
 def _rows(part: OverlapSamples) -> Floats:
@@ -111,4 +94,4 @@ def _rows(part: OverlapSamples) -> Floats:
     table = np.asarray(columns, dtype=np.float64).T
     # busbw never records 0; a clock without any tick must not break a report.
     alone = np.full(len(table), max(part.compute_alone_ns, 1), dtype=np.float64)
-    return np.column_stack([table, alone, table[:, _COMPUTE] / alone])
+    return np.column_stack([table, alone, table[:, 2] / alone])

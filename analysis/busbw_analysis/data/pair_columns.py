@@ -13,14 +13,12 @@ import numpy as np
 
 from busbw.errors import DamagedRun
 from busbw.ops import PAIRED
-from busbw.runs.records import QUANTILES, GroupSamples, Measurement, RankSamples
+from busbw.runs.records import GroupSamples, Measurement, RankSamples
 from busbw.runs.store import Groups
 from busbw_analysis.data.pair_parts import Integers, PairPart, part_of, parts_of, small
 
 _AT_A_TIME = 4096
 """Number of pairs that exist as records at the same time."""
-_UNKNOWN = -1
-_NO_QUANTILES = (_UNKNOWN,) * len(QUANTILES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +26,6 @@ class PairColumns(PairPart):
     """The pairs of one block, in the order of the record. Sample i of pair p is at ``starts[p]`` + i.
 
     starts: index of the first sample of every pair; one more entry than pairs
-    quantiles: -1 if a rank's quantiles were not recorded
     disturbed: number of samples, over all pairs, in which a core was lost, and in which a window was missed
 
     Data that no analysis of a matrix needs are left out: exit skew, the other clock, samples and entries per rank.
@@ -46,24 +43,22 @@ class PairColumns(PairPart):
         def known(column: Integers) -> tuple[int, ...] | None:
             return tuple(column[samples].tolist()) if len(column) else None
 
-        bus_factor, wire_bytes, moved_factor = self.factors[pair].tolist()
+        bus_factor, wire_bytes, traffic_factor = self.factors[pair].tolist()
         ranks = self.ranks[pair]
         members = zip(ranks.tolist(), self.quantiles[pair].tolist(), strict=True)
         return GroupSamples(
             ranks=tuple(ranks.tolist()),
             bus_factor=None if math.isnan(bus_factor) else bus_factor,
             wire_bytes=wire_bytes,
-            moved_factor=moved_factor,
+            traffic_factor=traffic_factor,
             slowest_ns=tuple(self.slowest[samples].tolist()),
             fastest_ns=tuple(self.fastest[samples].tolist()),
-            late_rank=tuple(ranks[self.late[samples]].tolist()),
-            last_rank=tuple(ranks[self.last[samples]].tolist()) if len(self.last) else None,
+            fastest_rank=tuple(ranks[self.fastest_rank[samples]].tolist()),
+            last_rank=tuple(ranks[self.last_rank[samples]].tolist()) if len(self.last_rank) else None,
             arrival_skew_ns=known(self.skew),
             exit_span_ns=known(self.span),
             per_rank=tuple(
-                RankSamples(rank=rank, quantiles_ns=tuple(quantiles), samples_ns=None)
-                for rank, quantiles in members
-                if quantiles[0] != _UNKNOWN
+                RankSamples(rank=rank, quantiles_ns=tuple(quantiles), samples_ns=None) for rank, quantiles in members
             ),
         )
 
@@ -95,7 +90,7 @@ def _columns(parts: list[PairPart]) -> PairColumns:
     chunks = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
     parts.clear()
     columns = {name: np.concatenate(chunks.pop(name)) for name in list(chunks)}
-    for name in ("last", "skew", "span"):
+    for name in ("last_rank", "skew", "span"):
         # All pairs of a block share a clock or none do; if any pair lacks the number, the column is dropped.
         if len(columns[name]) != len(columns["slowest"]):
             columns[name] = np.empty(0, dtype=np.int32)
@@ -112,9 +107,6 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
         vectors = (getattr(group, name) or () for group in groups)
         return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
 
-    by_rank = [{entry.rank: entry.quantiles_ns for entry in group.per_rank} for group in groups]
-    quantiles = [
-        [known.get(rank, _NO_QUANTILES) for rank in group.ranks] for known, group in zip(by_rank, groups, strict=True)
-    ]
+    quantiles = [[rank.quantiles_ns for rank in group.per_rank] for group in groups]
     length = np.asarray([len(group.slowest_ns) for group in groups])
     return part_of(groups, length, column, small(np.asarray(quantiles)))

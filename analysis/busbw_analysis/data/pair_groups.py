@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.records import Case
-from busbw_analysis.data.groups import Floats, GroupSummary, summarise_group
+from busbw_analysis.data.groups import GroupSummary, summarise_group
+from busbw_analysis.data.intervals import Floats
 from busbw_analysis.data.load import Block, Dataset
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.pair_numbers import PairTimes, numbers_of

@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.records import Case
-from busbw.statistics import spreads
-from busbw_analysis.data.intervals import interval_over_launches
+from busbw.statistics import autocorrelation_times, medians_of, spreads
+from busbw_analysis.data.intervals import Floats, interval_over_launches
 from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers, median_intervals, medians_of
+from busbw_analysis.data.shape import all_drifts, all_modes, all_outliers, median_intervals
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.signedinteger]
 Truths = npt.NDArray[np.bool_]
 
@@ -27,7 +26,6 @@ SLOW_LEAST_NS: Final = 1e6
 
 _AT_A_TIME = 1 << 20
 """Number of samples that are floating-point numbers at the same time; about ten copies of them exist."""
-_FEWEST_TO_CORRELATE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,32 +62,6 @@ class PairTimes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairNumbers(PairTimes):
-    """Further numbers of every pair, named as in ``GroupSummary``; ``launch_means_ns`` has the shape of the medians."""
-
-    launch_means_ns: Floats
-    spread: Floats
-    skew_share: Floats
-    samples: Integers
-    tau: Floats
-    outlier_share: Floats
-    slow_time_share: Floats
-    drift: Truths
-    clock_error_ns: Floats
-    moved_factor: Floats
-    _pair_of_entry: Integers
-    _block_of_entry: Integers
-    _place_of_entry: Integers
-
-    def entries(self, pair: int) -> list[tuple[int, int]]:
-        """The blocks that contain a pair, with its position in each, in the order of the blocks."""
-        first, end = np.searchsorted(self._pair_of_entry, [pair, pair + 1])
-        return list(
-            zip(self._block_of_entry[first:end].tolist(), self._place_of_entry[first:end].tolist(), strict=True)
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
     """One entry for every pair in every block, sorted by pair, then launch, then block.
 
@@ -104,6 +76,29 @@ class _Entries:
     block: Integers
     place: Integers
     length: Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairNumbers(PairTimes):
+    """Further numbers of every pair, named as in ``GroupSummary``; ``launch_means_ns`` has the shape of the medians."""
+
+    launch_means_ns: Floats
+    spread: Floats
+    skew_share: Floats
+    samples: Integers
+    tau: Floats
+    outlier_share: Floats
+    slow_time_share: Floats
+    drift: Truths
+    clock_error_ns: Floats
+    traffic_factor: Floats
+    _entries: _Entries
+
+    def entries(self, pair: int) -> list[tuple[int, int]]:
+        """The blocks that contain a pair, with its position in each, in the order of the blocks."""
+        first, end = np.searchsorted(self._entries.pair, [pair, pair + 1])
+        blocks, places = (column[first:end].tolist() for column in (self._entries.block, self._entries.place))
+        return list(zip(blocks, places, strict=True))
 
 
 def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbers:
@@ -145,10 +140,8 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
         slow_over_fast=_mode_ratio(by_pair["fast_mode"], by_pair["slow_mode"], launches),
         drift=2 * np.bincount(entries.pair, weights=drift, minlength=pairs) > count,
         clock_error_ns=error,
-        moved_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[first_at],
-        _pair_of_entry=entries.pair,
-        _block_of_entry=entries.block,
-        _place_of_entry=entries.place,
+        traffic_factor=np.concatenate([block.columns.factors[:, 2] for _, block in blocks])[first_at],
+        _entries=entries,
     )
 
 
@@ -220,28 +213,6 @@ def _of_entries(blocks: Sequence[tuple[int, PairBlock]], entries: _Entries) -> t
         tau[batch] = autocorrelation_times(samples)
         drift[batch] = all_drifts(samples, tau[batch])
     return tau, drift
-
-
-def autocorrelation_times(samples: Floats) -> Floats:
-    """``statistics.autocorrelation_time`` of every row, bit for bit: integer effective sample sizes depend on it."""
-    rows, count = samples.shape
-    times = np.ones(rows)
-    if count < _FEWEST_TO_CORRELATE:
-        return times
-    indicator = (samples > medians_of(samples)[:, np.newaxis]).astype(np.float64)
-    indicator -= indicator.mean(axis=1, keepdims=True)
-    power = np.matmul(indicator[:, np.newaxis], indicator[:, :, np.newaxis])[:, 0]
-    moves = np.flatnonzero(power[:, 0] != 0)
-    spectrum = np.fft.rfft(indicator[moves], 2 * count, axis=1)
-    correlation = np.fft.irfft(spectrum * np.conj(spectrum), axis=1)[:, :count] / power[moves]
-    even = count // 2 * 2
-    pairs = correlation[:, :even:2] + correlation[:, 1:even:2]
-    ends = pairs <= 0
-    stops = np.where(ends.any(axis=1), ends.argmax(axis=1), pairs.shape[1])
-    for stop in np.unique(stops).tolist():
-        mine = stops == stop
-        times[moves[mine]] = np.maximum(1.0, 2 * pairs[mine, :stop].sum(axis=1) - 1)
-    return times
 
 
 def _members(entries: _Entries, column: Integers, wanted: Integers) -> Iterator[tuple[Integers, Integers]]:

@@ -31,8 +31,8 @@ class PairPart:
     ranks: pairs × 2
     length: number of samples of each pair
     slowest, fastest, skew, span: all samples, ns; empty if not recorded
-    late, last: one entry per sample: which of the two ranks, 0 or 1; empty if not recorded
-    factors: pairs × (bus factor, wire bytes, moved factor); NaN for None
+    fastest_rank, last_rank: one entry per sample: which of the two ranks, 0 or 1; empty if not recorded
+    factors: pairs × (bus factor, wire bytes, traffic factor); NaN for None
     quantiles: pairs × 2 × quantiles, ns
     disturbed: pairs × (number of disturbed samples, number of missed windows)
     """
@@ -41,8 +41,8 @@ class PairPart:
     length: Integers
     slowest: Integers
     fastest: Integers
-    late: Integers
-    last: Integers
+    fastest_rank: Integers
+    last_rank: Integers
     skew: Integers
     span: Integers
     factors: npt.NDArray[np.float64]
@@ -84,10 +84,10 @@ class _PairText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ranks: tuple[int, int]
     bus_factor: float | None
     wire_bytes: float
-    moved_factor: float = 1.0
+    traffic_factor: float = 1.0
     slowest_ns: msgspec.Raw
     fastest_ns: msgspec.Raw
-    late_rank: msgspec.Raw
+    fastest_rank: msgspec.Raw
     last_rank: msgspec.Raw = msgspec.Raw(b"null")
     arrival_skew_ns: msgspec.Raw
     exit_span_ns: msgspec.Raw
@@ -95,7 +95,7 @@ class _PairText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     disturbed: tuple[int, ...] = ()
     missed: tuple[int, ...] = ()
     timed_by: TimedBy = "host"
-    beside_ns: msgspec.Raw = msgspec.Raw(b"null")
+    other_clock_ns: msgspec.Raw = msgspec.Raw(b"null")
     overlap: None = None
     per_rank: tuple[_RankText, _RankText]
 
@@ -110,7 +110,7 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
 
     def column(name: str) -> Integers:
         texts = list(map(attrgetter(name), pairs))
-        if name not in {"slowest_ns", "fastest_ns", "late_rank"} and b"".join(texts) == b"null" * len(texts):
+        if name not in {"slowest_ns", "fastest_ns", "fastest_rank"} and b"".join(texts) == b"null" * len(texts):
             return np.empty(0, dtype=np.int32)
         values, lengths = _numbers(texts)
         if not np.array_equal(lengths, length):
@@ -122,7 +122,7 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
     if (
         any(pair.ranks != (pair.per_rank[0].rank, pair.per_rank[1].rank) for pair in pairs)
         or (counts != len(QUANTILES)).any()
-        or not all(_within_reach(column(name)) for name in ("exit_skew_ns", "beside_ns"))
+        or not all(_within_reach(column(name)) for name in ("exit_skew_ns", "other_clock_ns"))
         or not all(
             numbers_samples(numbers, samples)
             for pair, samples in zip(pairs, length.tolist(), strict=True)
@@ -143,14 +143,14 @@ def part_of(
 ) -> PairPart:
     """``pairs`` as columns; ``column`` makes the columns of samples. Raises ValueError as ``_which`` does."""
     ranks = small(np.asarray([pair.ranks for pair in pairs], dtype=np.int64))
-    factors = [(pair.bus_factor, pair.wire_bytes, pair.moved_factor) for pair in pairs]
+    factors = [(pair.bus_factor, pair.wire_bytes, pair.traffic_factor) for pair in pairs]
     return PairPart(
         ranks=ranks,
         length=length,
         slowest=column("slowest_ns"),
         fastest=column("fastest_ns"),
-        late=_which(ranks, length, column("late_rank")),
-        last=_which(ranks, length, column("last_rank")),
+        fastest_rank=_which(ranks, length, column("fastest_rank")),
+        last_rank=_which(ranks, length, column("last_rank")),
         skew=column("arrival_skew_ns"),
         span=column("exit_span_ns"),
         factors=np.asarray(factors, dtype=np.float64),  # None becomes NaN

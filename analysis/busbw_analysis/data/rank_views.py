@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 
 from busbw.runs.records import QUANTILES
+from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Block
 
 
@@ -31,27 +32,26 @@ class RankView:
 def views_of(ranks: Sequence[int], launches: Mapping[tuple[int, int], Sequence[Block]]) -> tuple[RankView, ...]:
     """One view per rank in ``ranks``, from the blocks of every launch."""
     samples = [block.samples for blocks in launches.values() for block in blocks]
-    late = np.concatenate([group.last_rank or group.late_rank for group in samples])
+    last = np.concatenate([group.last_rank or group.fastest_rank for group in samples])
     middle = QUANTILES.index(0.5)
-    medians: dict[int, list[float]] = {rank: [] for rank in ranks}
-    shares: dict[int, list[float]] = {rank: [] for rank in ranks}
+    medians: list[tuple[int, float]] = []
+    shares: list[tuple[int, float]] = []
     for blocks in launches.values():
-        own: dict[int, list[float]] = {rank: [] for rank in ranks}
+        own: list[tuple[int, float]] = []
         for block in blocks:
             slowest = float(np.median(block.samples.slowest_ns))
             for entry in block.samples.per_rank:
-                own[entry.rank].append(entry.quantiles_ns[middle] / block.measurement.calls)
-                shares[entry.rank].append(entry.quantiles_ns[middle] / slowest)
-        for rank, values in own.items():
-            if values:
-                medians[rank].append(median(values))
+                own.append((entry.rank, entry.quantiles_ns[middle] / block.measurement.calls))
+                shares.append((entry.rank, entry.quantiles_ns[middle] / slowest))
+        medians += [(rank, median(values)) for rank, values in by_key(own).items()]
+    of_rank, of_slowest, nothing = by_key(medians), by_key(shares), [float("nan")]
     return tuple(
         RankView(
             rank,
-            median(medians[rank]) if medians[rank] else float("nan"),
-            median(shares[rank]) if shares[rank] else float("nan"),
-            int((late == rank).sum()),
-            len(late),
+            median(of_rank.get(rank, nothing)),
+            median(of_slowest.get(rank, nothing)),
+            int((last == rank).sum()),
+            len(last),
         )
         for rank in ranks
     )

@@ -7,6 +7,7 @@ from datetime import datetime
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Ended, LaunchStarted
 from busbw.runs.store import StoredRun
+from busbw.units import counted
 from busbw_analysis.data.load import Dataset
 
 SOON_SECONDS = 600.0
@@ -24,7 +25,12 @@ def ended_in_words(stored: StoredRun) -> str:
         text = f"Run {stored.run.id} {_ended(end)}{f': {end.reason}' if end.reason else ''}"
     if progress.complete >= progress.planned:
         return f"{text}."
-    return f"{text}. {progress.in_words()}; busbw run --resume {stored.run.id} measures the rest."
+    return f"{text}. {progress.in_words()}; {resume_command(stored)} measures the rest."
+
+
+def resume_command(stored: StoredRun) -> str:
+    """The command that completes the run. In a Slurm job only another job has the same launcher."""
+    return f"busbw {'submit' if stored.run.launcher == 'srun' else 'run'} --resume {stored.run.id}"
 
 
 def _ended(end: Ended) -> str:
@@ -69,5 +75,5 @@ def _in_words(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str
     blocks = sum(row.launch == begun.launch for row in stored.measurements)
     what = "is new" if begun.resumes is None else f"measured the remaining blocks of launch {begun.resumes + 1}"
     before = "" if end is None else f", after the run {_ended(end)} at {end.ended}"
-    count = "1 block" if blocks == 1 else f"{blocks} blocks"
+    count = counted(blocks, "block")
     return f"launch {begun.launch + 1} (started {begun.started}, {count}) {what}{before}"

@@ -6,9 +6,13 @@ from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
 from busbw.runs.records import case_in_words
-from busbw_analysis.data.groups import GroupSummary, Interval
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import Interval
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.summary import CaseSummary, summarise
+
+LIBRARY = "library"
+"""The name of the backend's own algorithm."""
 
 _MORE = frozenset({"overlap", "barriers"})
 """Modes whose samples include more than the call."""
@@ -49,11 +53,16 @@ class SeriesKey:
     tool_op: str | None = None
 
     @property
-    def label(self) -> str:
-        """A name for tables and legends, with only the settings that are not the default."""
+    def parts(self) -> tuple[str, ...]:
+        """The op, the settings that are not the default, and the ranks."""
         where = f"{len(self.ranks)} ranks" if self.group == "all" else f"ranks {rank_list(self.ranks)} of {self.group}"
         hosts = [] if self.hosts == 1 else [f"{self.hosts} hosts"]
-        return " · ".join([*case_in_words(self, {"group", "device"}), where, *hosts])
+        return (*case_in_words(self, {"group", "device"}), where, *hosts)
+
+    @property
+    def label(self) -> str:
+        """A name for tables and legends."""
+        return " · ".join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +93,17 @@ class Series:
 
     key: SeriesKey
     bus_factor: float | None
-    moved_factor: float
+    traffic_factor: float
     points: tuple[Point, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of ranks and of hosts."""
+        return len(self.key.ranks), self.key.hosts
+
+    def at(self, size_bytes: int) -> Point | None:
+        """The point of this size; None if it was not measured."""
+        return next((point for point in self.points if point.size_bytes == size_bytes), None)
 
     @property
     def launches(self) -> int:
@@ -122,7 +140,7 @@ def series_of(dataset: Dataset) -> tuple[Series, ...]:
         Series(
             key=key,
             bus_factor=members[0][1].bus_factor,
-            moved_factor=members[0][1].moved_factor,
+            traffic_factor=members[0][1].traffic_factor,
             points=tuple(sorted((point for point, _ in members), key=lambda point: point.size_bytes)),
         )
         for key, members in found.items()

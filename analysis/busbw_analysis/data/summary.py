@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from busbw.ops import LOCAL, PAIRED
-from busbw.runs.records import Case, Check, Imported, LoopKind, Measurement
+from busbw.runs.causes import WRONG_DATA
+from busbw.runs.records import Case, Check, FailureCause, Imported, LoopKind, Measurement
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary, summarise_group, summarise_imported
@@ -32,6 +33,22 @@ Flag = Literal[
     "not converged",
 ]
 
+FLAGS: Final[dict[Flag, str]] = {
+    "bimodal": "two groups of samples; the median may jump, so compare uses the mean",
+    "outlier mode": "samples above 1 ms and 5 × the median take over 10 % of the time",
+    "skew>10%": "ranks enter the call more than 10 % of its time apart",
+    "drift": "the first and the last third of a block differ; rerun when idle",
+    "autocorrelated": "neighbouring samples are alike; 5 or more of them count as one",
+    "outliers": "over 5 % of samples are outliers; trust the median, not the mean",
+    "oversubscribed": "more ranks than cores, so ranks also wait for a core",
+    "disturbed": "other load on the machine, or missed starts; rerun when it is quiet",
+    "unbalanced": "computation not 0.5 to 2 × the call's time; hidden is uncertain",
+    "clock error": "clocks may differ by over 5 % of the time; arrival order unknown",
+    "excess traffic": "moves more bytes than necessary, so it cannot reach the peak",
+    "not converged": "a limit came before a narrow interval; try --max-seconds 2",
+}
+"""What each flag means, and what to do where that helps: one line of a terminal each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Total:
@@ -47,7 +64,7 @@ class Total:
 class CaseSummary:
     """One case of the plan: its state and, if measured, one summary per group of ranks.
 
-    index, case, state, reasons: from ``CaseRow``
+    index, case, state, reasons, lost, cause: from ``CaseRow``
     check: ``verified``, ``wrong (what)``, ``not checked (reason)`` or, for another failure, ``failed (reason)``
     stop_reasons: why its blocks ended
     groups: empty unless ``state`` is measured; a failed case has no result, even if some launches succeeded
@@ -55,7 +72,6 @@ class CaseSummary:
     flags: reasons for caution
     disturbance: system interference
     loops: which loops made the calls
-    lost: launches of a measured case that failed for a transient reason; ``--resume`` measures them
     """
 
     index: int
@@ -70,6 +86,7 @@ class CaseSummary:
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
     lost: tuple[str, ...] = ()
+    cause: FailureCause | None = None
 
     @property
     def only(self) -> GroupSummary | None:
@@ -122,7 +139,7 @@ def _summary(
         case=row.case,
         state=row.state,
         reasons=row.reasons,
-        check=_failure(row.reasons) if row.state == "failed" else _check(checks),
+        check=_failure(row) if row.state == "failed" else _check(checks),
         stop_reasons=tuple(sorted({record.stop_reason for record in measured})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
@@ -130,14 +147,14 @@ def _summary(
         disturbance=disturbance,
         loops=tuple(sorted({record.loop for record in measured})),
         lost=row.lost,
+        cause=row.cause,
     )
 
 
-def _failure(reasons: Sequence[str]) -> str:
-    wrong = next((reason for reason in reasons if reason.startswith("wrong data")), None)
-    if wrong is not None:
-        return f"wrong ({wrong.removeprefix('wrong data').lstrip(': ') or 'no number given'})"
-    return f"failed ({'; '.join(reasons)})"
+def _failure(row: CaseRow) -> str:
+    if row.cause == "wrong_data":
+        return f"wrong ({row.reasons[0].removeprefix(WRONG_DATA).lstrip(': ') or 'no number given'})"
+    return f"failed ({'; '.join(row.reasons)})"
 
 
 def _check(checks: Sequence[Check]) -> str:
@@ -177,7 +194,7 @@ def _flags(case: Case, measured: Sequence[Measurement], groups: Groups, disturba
         ("disturbed", disturbance.high),
         ("unbalanced", any(overlap.unbalanced for overlap in overlaps)),
         ("clock error", (of("clock_error_ns") > CLOCK_ERROR_SHARE * of("time_ns")).any()),
-        ("excess traffic", (of("moved_factor") > 1).any()),
+        ("excess traffic", (of("traffic_factor") > 1).any()),
         ("not converged", any(record.stop_reason != "converged" for record in measured)),
     )
     return tuple(flag for flag, raised in wanted if raised)

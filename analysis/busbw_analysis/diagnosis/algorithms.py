@@ -12,9 +12,8 @@ misplace the crossover of two formulas by up to a quarter for sizes four times a
 Costs use α and β (γ, R) from messages of the same run, or else the parameters of a joint fit.
 """
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Final
@@ -22,19 +21,14 @@ from typing import Final
 import numpy as np
 from scipy.optimize import brentq
 
-from busbw.errors import AnalysisError
-from busbw.units import format_time
-from busbw_analysis.data.series import Point, Series, SeriesKey
+from busbw_analysis.data.series import LIBRARY, Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve, ends_of
-from busbw_analysis.fitting.design import Parameter
-from busbw_analysis.fitting.identify import A_CALL, written
 from busbw_analysis.fitting.joint import JointFit, OneRegime
 from busbw_analysis.models.bounds import gamma_of
 from busbw_analysis.models.choices import Calls, Library
-from busbw_analysis.models.costs import CostModel, Parameters
-from busbw_analysis.models.select import candidates
-from busbw_analysis.predict.selection import LIBRARY, algorithm_of, shape_of
+from busbw_analysis.models.costs import Parameters
+from busbw_analysis.predict import Costed, by_joint_fit, by_messages
 
 Timed = Mapping[int, tuple[Point, Point]]
 """The points of two algorithms at each size above 0, ascending."""
@@ -149,43 +143,29 @@ def sized(series: Series) -> dict[int, Point]:
     return {point.size_bytes: point for point in series.points if point.size_bytes}
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Costs of the algorithms of one op on one number of ranks and hosts.
-
-    models: by name, or why a cost is unknown.
-    parameters: parameters of the models.
-    shape: ranks and hosts.
-    origin: where the parameters come from, as text.
-    """
-
-    models: Mapping[str, CostModel | Unavailable]
-    parameters: Parameters | JointFit
-    shape: tuple[int, int]
-    origin: str
-
-    def difference(self, one: CostModel, other: CostModel, size_bytes: float) -> float:
-        """Difference of the logarithms of both times: below 0 if ``one`` takes less; NaN if a cost is unknown."""
-        try:
-            first, second = (self.parameters.seconds(model, *self.shape, size_bytes) for model in (one, other))
-        except AnalysisError:
-            # The cost of the algorithm that the library uses there is unknown.
-            return math.nan
-        return math.log(first / second)
-
-
-def _expected(costs: Costs, names: tuple[str, str], sizes: Sequence[int]) -> Expected | Unavailable:
-    one, other = (costs.models[name] for name in names)
+def _expected(
+    one: Costed | Unavailable,
+    other: Costed | Unavailable,
+    shape: tuple[int, int],
+    names: tuple[str, str],
+    sizes: Sequence[int],
+) -> Expected | Unavailable:
+    """The prediction for two algorithms with the same parameters."""
     if isinstance(one, Unavailable):
         return one
     if isinstance(other, Unavailable):
         return other
-    difference = functools.partial(costs.difference, one, other)
+
+    def difference(size_bytes: float) -> float:
+        """Of the logarithms of both times: below 0 if ``one`` takes less; NaN if a cost is unknown."""
+        first, second = (costed.seconds_if_known(*shape, size_bytes) for costed in (one, other))
+        return math.nan if first is None or second is None else math.log(first / second)
+
     at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
     if not at_sizes:
         return Unavailable("no-common-size", f"no measured size has a known cost of both {names[0]} and {names[1]}")
-    if isinstance(costs.parameters, Parameters) and LIBRARY not in names:
-        at = costs.parameters.crossover_bytes(one, other, *costs.shape)
+    if isinstance(one.parameters, Parameters) and LIBRARY not in names:
+        at = one.parameters.crossover_bytes(one.cost, other.cost, *shape)
         places = [] if at is None else [(at, difference(at / 2))]
     else:
         places = list(_sign_changes(difference, sizes[0] / _BEYOND, sizes[-1] * _BEYOND))
@@ -195,7 +175,7 @@ def _expected(costs: Costs, names: tuple[str, str], sizes: Sequence[int]) -> Exp
             size: None if abs(value) <= _ALIKE else names[0] if value < 0 else names[1]
             for size, value in at_sizes.items()
         },
-        origin=costs.origin,
+        origin=one.parameters.origin + (", these curves among them" if isinstance(one.parameters, JointFit) else ""),
     )
 
 
@@ -216,75 +196,26 @@ def costs_of(
     everything: Sequence[Series],
     library: Library | Unavailable | None,
     joint: Sequence[OneRegime],
-) -> Iterator[Costs | Unavailable]:
-    """Costs by the parameters of messages, if the models of these curves have them, and then by a joint fit."""
+) -> Iterator[Mapping[str, Costed | Unavailable]]:
+    """The costs of the algorithms of one op by messages, and then by a joint fit to data that include their curves."""
     first = next(iter(members.values()))
-    key, shape, parameters = first.series.key, shape_of(first.series), first.parameters
-    if isinstance(parameters, Parameters):
+    key, parameters = first.series.key, first.parameters
+    if isinstance(parameters, Unavailable):
+        yield dict.fromkeys(members, parameters)
+    else:
         calls = None if library is None else Calls(library, key.dtype, key.mode)
         gamma, words = gamma_of(key, everything)
-        yield Costs(
-            {name: _by_messages(curve, shape, calls) for name, curve in members.items()},
-            replace(parameters, gamma_seconds_per_byte=gamma or 0.0),
-            shape,
-            parameters.origin if gamma is None else f"{parameters.origin}; {words}",
-        )
-    else:
-        yield parameters
+        if gamma is not None:
+            origin = f"{parameters.origin}; {words}"
+            parameters = replace(parameters, gamma_seconds_per_byte=gamma, origin=origin)
+        yield {
+            name: curve.model if isinstance(curve.model, Unavailable) else by_messages(curve.series, parameters, calls)
+            for name, curve in members.items()
+        }
     series = {name: curve.series for name, curve in members.items()}
-    fitted = next((one.joint for one in joint if one.joint is not None and _has(one.joint, series.values())), None)
-    if fitted is not None:
-        yield Costs({name: _by_joint(one, fitted) for name, one in series.items()}, fitted, shape, _origin(fitted))
-
-
-def _by_messages(curve: Curve, shape: tuple[int, int], calls: Calls | None) -> CostModel | Unavailable:
-    if isinstance(curve.model, Unavailable):
-        return curve.model
-    key = curve.series.key
-    model = candidates(key.op, key.cost_models, key.algorithm, calls)[0]
-    return _ONE_LEVEL if model.inner_sent(*shape, 1) > 0 else model
-
-
-_ONE_LEVEL: Final = Unavailable(
-    "one-level",
-    "messages between hosts give no α and β within a host, which a two-level algorithm needs; busbw fit finds both "
-    "from runs with several numbers of hosts and of ranks per host",
-)
-
-
-def _has(joint: JointFit, curves: Iterable[Series]) -> bool:
-    """Whether all points of ``curves`` are among the data of ``joint``, with the same times."""
-    seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
-    return all(
-        (series.key.op, series.key.algorithm, *shape_of(series), size, point.time_ns / 1e9) in seen
-        for series in curves
-        for size, point in sized(series).items()
-    )
-
-
-def _by_joint(series: Series, joint: JointFit) -> CostModel | Unavailable:
-    model = joint.curves[series.key.op, series.key.algorithm]
-    try:
-        joint.seconds(model, *shape_of(series), series.points[-1].size_bytes)
-    except AnalysisError as error:
-        return Unavailable(error.code, str(error))
-    return model
-
-
-def _origin(joint: JointFit) -> str:
-    """The known parameters: single ones, or sums that the data cannot separate."""
-    known = [written(name, estimate.value) for name, estimate in joint.parameters.items() if estimate.value > 0]
-    sums = [
-        f"{mixed.sum} = {_in_units(mixed.parameters[0], mixed.estimate.value)}"
-        for mixed in joint.not_separated
-        if mixed.estimate is not None and mixed.estimate.value > 0
-    ]
-    fitted = f"{', '.join([*known, *sums])}, from a joint fit" if known or sums else "a joint fit"
-    return f"{fitted} to data that include these curves"
-
-
-def _in_units(parameter: Parameter, value: float) -> str:
-    return format_time(1e9 * value) if parameter in A_CALL else f"{1e9 * value:.3g} ns/B"
+    fits = (one.joint for one in joint if one.joint is not None)
+    if (fitted := next((one for one in fits if all(map(one.includes, series.values()))), None)) is not None:
+        yield {name: by_joint_fit(one, fitted) for name, one in series.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,12 +315,12 @@ def algorithm_comparisons(
     """
     found: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
-        key, name = curve.series.key, algorithm_of(curve.series.key)
+        key, name = curve.series.key, curve.series.key.algorithm or LIBRARY
         if sized(curve.series):
             found.setdefault(replace(key, algorithm=None), {})[name] = curve
     everything = [curve.series for curve in curves]
     comparisons = [
-        AlgorithmComparison(key, series, tuple(_pairs(series, tuple(costs_of(members, everything, library, joint)))))
+        AlgorithmComparison(key, series, tuple(_pairs(series, list(costs_of(members, everything, library, joint)))))
         for key, members in found.items()
         if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
     ]
@@ -401,14 +332,15 @@ def lacks_formulas(comparisons: Sequence[AlgorithmComparison]) -> bool:
     return any(isinstance(pair.expected, Unavailable) for comparison in comparisons for pair in comparison.pairs)
 
 
-def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -> Iterator[Pair]:
+def _pairs(curves: Mapping[str, Series], costs: Sequence[Mapping[str, Costed | Unavailable]]) -> Iterator[Pair]:
+    shape = next(iter(curves.values())).shape
     for names in combinations(curves, 2):
         one, other = (sized(curves[name]) for name in names)
         timed = {size: (one[size], other[size]) for size in one if size in other}
         sizes = tuple(timed)
         if sizes:
             # The first costs that have both; otherwise the reason of the last ones.
-            predictions = [one if isinstance(one, Unavailable) else _expected(one, names, sizes) for one in costs]
+            predictions = [_expected(by[names[0]], by[names[1]], shape, names, sizes) for by in costs]
             yield Pair(
                 names=names,
                 sizes_bytes=sizes,

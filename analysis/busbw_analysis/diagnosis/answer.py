@@ -9,15 +9,19 @@ from typing import Final, Literal
 
 import numpy as np
 
+from busbw.ops import LOCAL
 from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of, slow_model
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
-from busbw_analysis.diagnosis.trust import trust_in
+from busbw_analysis.diagnosis.trust import dots, trust_in
+from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
+from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
 """Status of a whole run. ``explained``: slower than expected, and the causes say why. ``slower``: slower, and no cause
@@ -27,21 +31,19 @@ was found.
 OPEN_FINDINGS: Final = 3
 """Number of findings that are shown; the others are folded behind their number."""
 
-_BANDS: Final[dict[Band, tuple[str, str]]] = {
-    "large": ("Large", "Large messages"),
-    "middle": ("Middle", "Middle sizes"),
-    "small": ("Small", "Small messages"),
-    "no size": ("No data", "Without data"),
-}
-"""The bands of the verdicts in the order in which the answer names them: label of a line, and name in a sentence."""
+_BANDS: Final[dict[Band, str]] = {"large": "Large", "middle": "Middle", "small": "Small", "no size": "No data"}
+"""The bands of the verdicts in the order in which the answer names them, with their labels."""
 _HEADLINES: Final[dict[Status, str]] = {
     "as expected": "As expected.",
-    "explained": "Slower than expected, and the cause was found.",
+    "explained": "Slower than expected, for a known reason.",
     "slower": "Slower than expected.",
     "undecided": "Undecided.",
     "not judged": "Not judged.",
     "failed": "Results are missing or wrong.",
 }
+_NO_REFERENCE: Final = "there is neither a peak nor a model to compare with"
+_UNFINISHED: Final = frozenset({"interrupted", "no-end"})
+"""Codes of findings on runs that did not reach their end."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
 """Number of operations per band that are named with their numbers."""
@@ -63,7 +65,8 @@ class Answer:
     trust: number of launches, their scatter, and the smallest difference that they can show.
     measured: what ran, how much of it was measured and verified, and the highest busbw.
     confidence: 0 to 4; one point each if everything was measured and verified, there are at least 4 launches, the
-        machine was quiet, and launches scatter by at most ± 10 %.
+        machine was quiet, and launches scatter by at most ± 10 %. Shown as dots before ``trust``.
+    pooled: ids of the runs whose launches are pooled; empty for a single run.
     causes: the causes that ``cause`` names; ``Verdict.explained_by`` refers to them by code.
     verdicts: the verdicts of the judgement, with the cause that explains each.
     findings: the other findings, those that change a decision most first.
@@ -78,6 +81,7 @@ class Answer:
     trust: str
     measured: str
     confidence: int
+    pooled: tuple[str, ...]
     causes: tuple[Cause, ...]
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
@@ -86,17 +90,17 @@ class Answer:
     @property
     def answer(self) -> str:
         """Headline and bands as one text."""
-        return " ".join([self.headline, *(f"{_BANDS[band][1]}: {text}" for band, text in self.bands)])
+        return " ".join([self.headline, *(f"{_BANDS[band]}: {text}" for band, text in self.bands)])
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Label and text of every line that is not empty, in reading order."""
         every = (
             ("Answer", self.headline),
-            *((_BANDS[band][0], text) for band, text in self.bands),
+            *((_BANDS[band], text) for band, text in self.bands),
             ("Why", self.cause),
             ("Do", self.action),
-            ("Trust", self.trust),
+            ("Trust", f"{dots(self.confidence)} {self.trust}"),
             ("Measured", self.measured),
         )
         return tuple((label, text) for label, text in every if text)
@@ -116,20 +120,23 @@ def answer_of(judgement: Judgement) -> Answer:
     """Build the answer from ``judgement``."""
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
-    action = _sentence(*dict.fromkeys(cause.action for cause in causes))
+    unexplained, compare = _unexplained(judgement, verdicts)
+    action = _sentence(*dict.fromkeys(cause.action for cause in causes), compare)
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
     bands = tuple(_by_band(verdicts, doubted=doubted))
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
-        headline=(_healthy(judgement, status, causes) or _HEADLINES[status]) if bands else _unjudged(judgement),
+        headline=_unfinished(judgement)
+        or (_headline(judgement, status, causes) if bands else _unjudged(judgement, status)),
         bands=bands,
-        cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts, causes)),
+        cause=_sentence(*(cause.text for cause in causes), unexplained),
         action=action,
         trust=_sentence(*trust),
         measured=_measured(judgement),
         confidence=confidence,
+        pooled=judgement.dataset.pooled,
         causes=causes,
         verdicts=verdicts,
         findings=tuple(finding for finding in judgement.findings if finding.code not in known),
@@ -150,23 +157,53 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
 
-def _healthy(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
-    """The headline if nothing but the placement of ranks slows them down, and by no more than on healthy
-    machines.
+def _unfinished(judgement: Judgement) -> str:
+    """The headline of runs that measured something, are incomplete and have no other fault."""
+    bad = {finding.code for finding in judgement.findings if finding.severity == "bad"}
+    runs = [one for one in judgement.dataset.runs if one.end is None or one.end.status == "interrupted"]
+    states = {row.state for row in judgement.dataset.cases}
+    if not runs or not bad <= _UNFINISHED or "failed" in states or "measured" not in states:
+        return ""
+    many = len(judgement.dataset.runs) > 1
+    return _sentence(
+        *(
+            f"{'killed or still running' if one.end is None else 'interrupted'}"
+            f"{f' (run {one.run.id})' if many else ''}: {progress_of(one).in_words()}"
+            for one in runs
+        )
+    )
+
+
+def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
+    """Whether the run is as expected.
+
+    No fault is suspected if the placement of the ranks explains all that is slower, and healthy machines lose as much.
     """
     found = {cause.code for cause in causes}
+    if status == "as expected" and found:
+        return "As expected, with a caution."
     doubts = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
-    alone = status == "explained" and found <= _PLACEMENT_CAUSES and doubts <= {"disturbed", "self-test"}
-    return "No sign of a faulty machine." if alone and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT else ""
+    placed = status == "explained" and found <= _PLACEMENT_CAUSES | {"noise"}
+    if placed and doubts <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
+        return "No sign of a faulty machine."
+    return _HEADLINES[status]
 
 
-def _unexplained(verdicts: Sequence[Verdict], causes: Sequence[Cause]) -> str:
+def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """That no cause was found for slower results, and what to do about them."""
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     rest = sum(verdict.explained_by is None for verdict in slower)
-    if causes and rest:
-        return f"no cause was found for {rest} of {len(slower)} slower results"
-    return "no cause was found: no straggler, slow link, shared core or other load explains it" if rest else ""
+    if not rest:
+        return "", ""
+    if judgement.dataset.from_logs:
+        return (
+            "the log does not record the cause",
+            "measure with busbw run on these hosts to see stragglers and other load",
+        )
+    which = "" if rest == len(slower) else f" for {rest} of {len(slower)} slower results"
+    found = f"no straggler, slow link, shared core or other load was found{which}"
+    return found, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
 
 
 def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[tuple[Band, str]]:
@@ -188,64 +225,88 @@ def _measured_in_band(judged: Sequence[Verdict]) -> str:
 def _rate_or_time(verdict: Verdict) -> str:
     if verdict.busbw is None:
         return format_time(verdict.time_ns)
-    share = "" if verdict.peak_share is None else f" ({100 * verdict.peak_share:.3g} % of peak)"
-    return f"{format_rate(verdict.busbw)}{share}"
+    if verdict.peak is None or verdict.peak_share is None:
+        return format_rate(verdict.busbw)
+    return f"{format_rate(verdict.busbw)} ({share_of_peak(verdict.peak, verdict.peak_share)})"
 
 
-def _unjudged(judgement: Judgement) -> str:
+def _unjudged(judgement: Judgement, status: Status) -> str:
+    """Why nothing was judged, and what would change that."""
     if all(row.state != "measured" for row in judgement.dataset.cases):
         return "Nothing was measured, so there is nothing to judge."
+    if status == "failed":
+        return _HEADLINES[status]
     if pair := _slowest_pair(judgement):
         return _sentence(pair, "pairs are compared with each other, not with a peak")
     if any(level.share is not None for level in judgement.levels):
         return "Not judged: the rates are listed beside the nominal rates of the hardware."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
-    rest = f" The log lacks facts; give them with {', '.join(options)}." if options else ""
-    return f"Not judged: there is neither a peak nor a model to compare with.{rest}"
+    if options:
+        missing = f"give the facts that the log lacks with {', '.join(options)}"
+        return _sentence(f"not judged: {_NO_REFERENCE}", missing)
+    return _sentence(f"not judged: {_lacks(judgement)}")
+
+
+def _lacks(judgement: Judgement) -> str:
+    """What the first curve lacks that could be judged by a peak."""
+    peaks = [curve.peak for curve in judgement.curves if curve.series.key.op not in LOCAL]
+    lacking = [peak.reason for peak in peaks if isinstance(peak, Unavailable) and peak.code != "no-wire"]
+    if lacking:
+        return lacking[0]
+    if any(isinstance(peak, Peak) for peak in peaks):
+        return "these sizes show the latency only; measure 1 MiB and more"
+    return _NO_REFERENCE
 
 
 def _in_band(judged: Sequence[Verdict]) -> str:
+    """How many curves are slower, undecided, faster and as expected, each with its number."""
     if len(judged) == 1:
-        return judged[0].text if judged[0].status != "as expected" else f"as expected ({judged[0].text})"
+        return judged[0].text
     slower = [verdict for verdict in judged if verdict.status == "slower"]
     unsure = [verdict for verdict in judged if verdict.status == "undecided"]
     faster = [verdict for verdict in judged if verdict.status == "faster" and (verdict.model_ratio or 1.0) < BEATEN]
-    fine = len(judged) - len(slower) - len(unsure) - len(faster)
-    if fine == len(judged):
-        alike = {(verdict.op, verdict.status) for verdict in judged}  # differing only in place or out of place
-        return f"as expected ({judged[0].text})" if len(alike) == 1 else "as expected"
-    parts = []
+    fine = [verdict for verdict in judged if verdict not in (*slower, *unsure, *faster)]
+    if len(fine) == len(judged):
+        # One if the curves differ only in place or out of place.
+        kinds = {(verdict.op, verdict.status) for verdict in judged}
+        return judged[0].text if len(kinds) == 1 else f"as expected{_range(fine)}"
+    found = []
     if slower:
         worst = max(slower, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
-        parts.append(f"{len(slower)} slower, worst {_name(worst, judged)} ({worst.text})")
+        which = "worst " if len(slower) > 1 else ""
+        found.append((len(slower), f"slower, {which}{_name(worst, judged)} ({worst.reached})"))
     if unsure:
-        parts.append(f"{len(unsure)} undecided{_between(unsure)}")
+        found.append((len(unsure), f"undecided{_range(unsure)}"))
     if faster:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
-        parts.append(f"{len(faster)} faster, most {_name(most, judged)} ({most.text})")
+        which = "most " if len(faster) > 1 else ""
+        found.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
     if fine:
-        parts.append(f"{fine} as expected")
-    number, _, rest = ", ".join(parts).partition(" ")
+        found.append((len(fine), "as expected"))
     kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
-    return f"{number} of {len(judged)} {kind} {rest}"
+    of = f" of {len(judged)} {kind}"
+    return ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(found))
 
 
-def _between(unsure: Sequence[Verdict]) -> str:
-    """The range of undecided verdicts: lowest and highest median over the model's time or the peak."""
-    ratios = sorted(verdict.model_ratio for verdict in unsure if verdict.model_ratio is not None)
-    shares = sorted(100 * verdict.peak_share for verdict in unsure if verdict.peak_share is not None)
-    known, words, unit = (ratios, "{:.2g}×", "the model's time") if ratios else (shares, "{:.3g} %", "of peak")
-    ends = dict.fromkeys(words.format(end) for end in (*known[:1], *known[-1:]))
-    return f" ({' to '.join(ends)} {unit})" if ends else ""
+def _range(verdicts: Sequence[Verdict]) -> str:
+    """The medians of several verdicts, from the lowest to the highest, by what decided them."""
+    ratios = [one.model_ratio for one in verdicts if one.by == "model" and one.model_ratio is not None]
+    shares = [one.peak_share for one in verdicts if one.by == "peak" and one.peak_share is not None]
+    peaks = list(dict.fromkeys(one.peak or "" for one in verdicts if one.by == "peak"))
+    found = []
+    if ratios:
+        found.append(times_of_model(min(ratios), max(ratios)))
+    if shares:
+        found.append(share_of_peak(peaks[0] if len(peaks) == 1 else "their peaks", min(shares), max(shares)))
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _name(named: Verdict, among: Sequence[Verdict]) -> str:
-    """The op of a verdict, with the parts of its label that distinguish it from other curves of the same op."""
-    others = [verdict.label.split(" · ") for verdict in among if verdict.op == named.op and verdict is not named]
-    return " ".join(
-        part for part in named.label.split(" · ") if part == named.op or any(part not in other for other in others)
-    )
+    """The op of a verdict, with the settings that distinguish it from other curves of the same op."""
+    others = [verdict.key.parts for verdict in among if verdict.op == named.op and verdict is not named]
+    more = (part for part in named.key.parts[1:] if any(part not in other for other in others))
+    return " ".join([named.op, *more])
 
 
 def _measured(judgement: Judgement) -> str:

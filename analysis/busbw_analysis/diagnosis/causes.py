@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from busbw.ops import SYNCHRONISING
+from busbw.ops import PAIRED, SYNCHRONISING
+from busbw.runs.progress import progress_of
+from busbw.runs.store import StoredRun
+from busbw.units import counted
+from busbw_analysis.data.resumed import resume_command
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.trust import more_launches, percent, scatter_of
-from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK
+from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK, times
 from busbw_analysis.models.families import GLOO, MPI
 
 BEATEN: Final = 0.5
@@ -18,6 +22,8 @@ FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-e
 _MOST_CAUSES: Final = 2
 """Number of causes that are named; further ones stay findings."""
 _LEAST_RATIOS: Final = 3
+_FEWEST_PAIRED: Final = 3
+"""Ranks from which a pair matrix has pairs to compare."""
 _MOST_BY_COPIES: Final = 3.0
 """Largest slowdown by copies (times the model's time, or the inverse share of the peak): up to 2.3 was seen with MPICH
 on healthy machines.
@@ -43,9 +49,9 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
     verdicts = list(judgement.verdicts)
     slower = any(verdict.status == "slower" for verdict in verdicts)
     causes: list[Cause] = []
-    for rule in (*_RULES, _NOISE):
+    for rule in _RULES:
         text = rule.text(judgement) if rule.text else _first_sentence(judgement, rule.code)
-        if not text or len(causes) == _MOST_CAUSES or (rule is _NOISE and causes):
+        if not text or len(causes) == _MOST_CAUSES:
             continue
         explained = [
             place
@@ -55,7 +61,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
             and rule.explains(judgement, verdict)
         ]
         # A cause of undecided verdicts alone does not explain why others are slower.
-        answers = not slower or rule is _NOISE or any(verdicts[place].status == "slower" for place in explained)
+        answers = not slower or rule.code == "noise" or any(verdicts[place].status == "slower" for place in explained)
         if (explained and answers) or rule.always:
             action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
             causes.append(Cause(rule.code, text, action))
@@ -70,7 +76,7 @@ def slow_model(judgement: Judgement) -> str:
     if len(ratios) < _LEAST_RATIOS or median(ratios) >= BEATEN:
         return ""
     return (
-        f"half of the operations take less than {median(ratios):.2g}× the model's time: its α and β were probably "
+        f"half of the operations take at most {times(median(ratios))} the model's time: its α and β were probably "
         "measured while the machine was busy"
     )
 
@@ -101,16 +107,34 @@ def _first_sentence(judgement: Judgement, code: str) -> str:
     return next(texts, "").partition(". ")[0].rstrip(".")
 
 
-def _again(judgement: Judgement, what: str) -> str:
-    """How to measure again: runs of other tools cannot be resumed."""
-    imported = all(stored.run.imported is not None for stored in judgement.dataset.runs)
-    return "run the tool again" if imported else f"{what} with busbw run --resume"
+def _measure_rest(judgement: Judgement) -> str:
+    """How to measure what is missing: runs of other tools cannot be resumed."""
+    runs = [stored for stored in judgement.dataset.runs if stored.run.imported is None]
+    lacking = [stored for stored in runs if _lacks(stored)]
+    lacking = lacking or [one for one in runs if one.end is None or one.end.status != "complete"]
+    return f"run {' and '.join(map(resume_command, lacking))} to measure the rest" if lacking else "run the tool again"
+
+
+def _after_failures(judgement: Judgement) -> str:
+    """A case that failed through its own fault is not tried again when its run is resumed."""
+    native = any(stored.run.imported is None for stored in judgement.dataset.runs)
+    lacking = any(_lacks(stored) for stored in judgement.dataset.runs if stored.run.imported is None)
+    rest = _measure_rest(judgement) if lacking or not native else "measure them in a new run"
+    return f"read the error of each case (busbw show), then {rest}"
+
+
+def _lacks(stored: StoredRun) -> bool:
+    """Whether a resumption would measure something."""
+    progress = progress_of(stored)
+    return progress.complete < progress.planned
 
 
 def _fewer_ranks(judgement: Judgement) -> str:
-    ranks, cores = max(judgement.dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
-    where = "" if len(judgement.dataset.oversubscribed_hosts) == 1 else " per host"
-    fewer = f"rerun with --ranks {cores}{where}, or " if cores > 1 else ""
+    dataset = judgement.dataset
+    ranks, cores = max(dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
+    where = "" if len(dataset.oversubscribed_hosts) == 1 else " per host"
+    fewest = _FEWEST_PAIRED if any(row.case.op in PAIRED for row in dataset.cases) else 2
+    fewer = f"rerun with --ranks {cores}{where}, or " if cores >= fewest else ""
     return f"{fewer}use a host with {ranks} cores"
 
 
@@ -119,7 +143,7 @@ def _disturbed(judgement: Judgement, verdict: Verdict) -> bool:
     return any(
         judgement.cases[point.case].disturbance.high
         for curve in judgement.curves
-        if curve.series.key.label == verdict.label
+        if curve.series.key == verdict.key
         for point in curve.series.points
         if point.size_bytes == verdict.size_bytes
     )
@@ -148,33 +172,37 @@ def _by_copies(_judgement: Judgement, verdict: Verdict) -> bool:
 
 
 def _moved(judgement: Judgement) -> str:
-    factors = {curve.series.key.op: factor for curve in judgement.curves if (factor := curve.series.moved_factor) > 1}
+    factors = {curve.series.key.op: factor for curve in judgement.curves if (factor := curve.series.traffic_factor) > 1}
     return ", ".join(f"{op} moves {factor:g}× the necessary bytes" for op, factor in factors.items())
 
 
 def _above_peak(judgement: Judgement) -> str:
-    ops = dict.fromkeys(one.op for one in judgement.verdicts if one.text.endswith(NOT_ITS_PEAK))
+    ops = dict.fromkeys(one.op for one in judgement.verdicts if one.peak_doubted)
     return f"{', '.join(ops)}: above the nominal peak, so {NOT_ITS_PEAK}" if ops else ""
 
 
 def _scatter_words(judgement: Judgement) -> str:
     scatter = scatter_of(judgement)
-    return "" if scatter is None else f"launches of the same case differ by ± {percent(scatter)}"
+    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
+    if scatter is None or not undecided:
+        return ""
+    which = f"{counted(undecided, 'result')} undecided"
+    return f"launches of the same case differ by ± {percent(scatter)}, which leaves {which}"
 
 
 def _measure_again(judgement: Judgement) -> str:
     advice = more_launches(judgement)
-    return f"rerun: {advice}" if advice else "rerun on a quieter machine: more launches would show little more"
+    return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
-    _Rule("wrong-data", "do not use this library on this machine until the data are right"),
     _Rule(
-        "failed",
-        lambda judgement: f"read the error of each case (busbw show), then {_again(judgement, 'rerun it')}",
+        "wrong-data",
+        "run these cases again; if their data stay wrong, do not use this backend here, and report it to its authors",
     ),
-    _Rule("no-end", lambda judgement: _again(judgement, "measure the rest")),
+    _Rule("failed", _after_failures),
+    _Rule("no-end", _measure_rest),
     _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
         "straggler",
@@ -199,11 +227,11 @@ _RULES: Final = (
         always=False,
     ),
     _Rule(
-        "moved-factor",
+        "excess-traffic",
         "compare its busbw with earlier runs, not with the peak",
         lambda judgement, verdict: (
             verdict.model_ratio is None
-            and any(one.series.key.op == verdict.op and one.series.moved_factor > 1 for one in judgement.curves)
+            and any(one.series.key.op == verdict.op and one.series.traffic_factor > 1 for one in judgement.curves)
         ),
         _moved,
         always=False,
@@ -211,7 +239,7 @@ _RULES: Final = (
     _Rule(
         "above-peak",
         "give the right peak with --peaks (busbw peaks lists the known ones)",
-        lambda _, verdict: verdict.text.endswith(NOT_ITS_PEAK),
+        lambda _, verdict: verdict.peak_doubted,
         _above_peak,
         always=False,
     ),
@@ -222,13 +250,9 @@ _RULES: Final = (
         lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
         always=False,
     ),
+    _Rule("noise", _measure_again, lambda _, verdict: verdict.status == "undecided", _scatter_words, always=False),
 )
 """The possible causes, in the order in which they are named.
 
 Shared cores come before stragglers, because a rank that waits for a core is late, too.
 """
-
-_NOISE: Final = _Rule(
-    "noise", _measure_again, lambda _, verdict: verdict.status == "undecided", _scatter_words, always=False
-)
-"""Named if there is no other cause."""

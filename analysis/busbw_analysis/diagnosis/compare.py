@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
@@ -19,7 +19,7 @@ from busbw_analysis.data.load import CaseState, Dataset, differences
 from busbw_analysis.data.pair_groups import PairGroups, has_modes
 from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseSummary, summarise
-from busbw_analysis.diagnosis.findings import disturbances
+from busbw_analysis.diagnosis.findings import Finding, disturbances
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, LaunchKey, Pairs, Verdict, estimate, verdicts
 
 Statistic = Literal["median", "mean"]
@@ -57,11 +57,14 @@ class ComparedBand:
     count; if no launch has them all, each size is a band of its own.
 
     case: what the sizes share; its ``size_bytes`` is the smallest.
+    first_ns, second_ns: median over launches of that geometric mean, ns per call.
     """
 
     case: Case
     band: Band
     sizes: tuple[int, ...]
+    first_ns: float
+    second_ns: float
     estimate: Estimate
     verdict: Verdict
     cases: tuple[ComparedCase, ...]
@@ -111,7 +114,9 @@ class Incomplete:
 class Comparison:
     """B compared with A.
 
+    launches: of A and B: what every compared case has at least.
     within: the largest difference, as a share, that is called equal.
+    in_turns: whether launches of the two sides alternate; False if all of one side were taken before the other's.
     notices: what to know about the comparison.
     imported: a side has logs, which give one number per table and no launches.
     """
@@ -121,9 +126,10 @@ class Comparison:
     launches: tuple[int, int]
     within: float
     paired: bool
+    in_turns: bool
     bands: tuple[ComparedBand, ...]
     left_out: tuple[LeftOut, ...]
-    notices: tuple[str, ...]
+    notices: tuple[Finding, ...]
     incomplete: tuple[Incomplete, ...] = ()
     imported: bool = False
 
@@ -147,12 +153,18 @@ def compare(
         )
     notices = [*_unlike(first, second, force=force)]
     pairs = _pairs(first, second) if paired else None
-    notices += [] if paired else _order(first, second)
-    notices += [f"side {name}: {notice}" for name, side in (("A", first), ("B", second)) for notice in side.notices]
+    notices += [
+        Finding("caution", "store", f"side {name}: {notice}")
+        for name, side in (("A", first), ("B", second))
+        for notice in side.notices
+    ]
     one, two = ({summary.case: summary for summary in summarise(side)} for side in (first, second))
     for name, cases in (("A", one), ("B", two)):
         measured = [summary for summary in cases.values() if summary.state == "measured"]
-        notices += [f"side {name}: {finding.text.removesuffix('.')}" for finding in disturbances(measured)]
+        notices += [
+            replace(finding, text=f"side {name}: {finding.text.removesuffix('.')}")
+            for finding in disturbances(measured)
+        ]
     both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
     timed = [case for case in both if case.mode != "overlap"]
     material = [_Material.of(first, one[case], second, two[case]) for case in timed]
@@ -172,9 +184,13 @@ def compare(
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
-        launches=(len(_starts(first)), len(_starts(second))),
+        launches=(
+            _fewest_launches(first, [one.first for one in usable]),
+            _fewest_launches(second, [one.second for one in usable]),
+        ),
         within=within,
         paired=paired,
+        in_turns=_in_turns(first, second),
         bands=_bands(usable, pairs, within),
         left_out=tuple(left_out),
         notices=tuple(dict.fromkeys(notices)),
@@ -207,19 +223,20 @@ def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplet
             yield found
 
 
-def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
+def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding]:
     base = first.runs[0]
     found = [one for side in (first, second) for stored in side.runs for one in differences(base, stored)]
     for one in found:
         if one.unknown_in is not None:
-            yield f"run {one.unknown_in} did not record {one.key!r}, so this could not be checked"
+            text = f"run {one.unknown_in} did not record {one.key!r}, so this could not be checked"
+            yield Finding("caution", "not-recorded", text)
     unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
     if unlike and not force:
         raise UnlikeRuns(
             f"these runs differ: {'; '.join(unlike)}. Draw them in one figure with busbw report A B, or add --force to "
             "compare the cases that both measured"
         )
-    yield from (f"compared by force although {text}" for text in unlike)
+    yield from (Finding("caution", "forced", f"compared by force although {text}") for text in unlike)
 
 
 def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
@@ -231,6 +248,15 @@ def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
         for row in stored.launches
         if (number, row.launch) in measured
     }
+
+
+def _fewest_launches(dataset: Dataset, cases: Iterable[Launches]) -> int:
+    """The number of launches that every case has at least, as in the answer of ``busbw show``.
+
+    Not the number of launches that began: one that measures the blocks that another lacks, as in a resumed run, is one
+    launch more only of the cases that both measured. 0 for logs, which have none.
+    """
+    return min(map(len, cases), default=0) if _starts(dataset) else 0
 
 
 def _pairs(first: Dataset, second: Dataset) -> Pairs:
@@ -249,13 +275,10 @@ def _pairs(first: Dataset, second: Dataset) -> Pairs:
     return pairs
 
 
-def _order(first: Dataset, second: Dataset) -> Iterator[str]:
+def _in_turns(first: Dataset, second: Dataset) -> bool:
+    """Whether launches of the sides alternate in time; also if their times are unknown."""
     one, two = _starts(first).values(), _starts(second).values()
-    if one and two and (max(one) < min(two) or max(two) < min(one)):
-        yield (
-            "all launches of one side were taken before those of the other, so a change of the machine looks like a "
-            "difference. To rule that out, take launches in turns (A B B A …) and use --paired"
-        )
+    return not one or not two or (min(two) <= max(one) and min(one) <= max(two))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +345,13 @@ def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> t
             case=members[0].case,
             band=band,
             sizes=tuple(one.case.size_bytes for one in members),
+            first_ns=_median(one.first),
+            second_ns=_median(one.second),
             estimate=estimated,
             verdict=verdict,
             cases=tuple(cases[one.case] for one in members),
         )
-        for (band, members), (_, estimated, verdict) in zip(whole, judged, strict=True)
+        for (band, members), (one, estimated, verdict) in zip(whole, judged, strict=True)
     )
 
 

@@ -51,8 +51,7 @@ def _rows(series: Series, key: SeriesKey, known: dict[SeriesKey, Series]) -> Ite
     gathered = known.get(replace(key, op="all_gather", redop=None))
     if scattered is None or gathered is None:
         return
-    times = [{point.size_bytes: point.time_ns for point in half.points} for half in (scattered, gathered)]
     for point in series.points:
-        halves = [of_size.get(point.size_bytes) for of_size in times]
-        if halves[0] is not None and halves[1] is not None:
-            yield Composition(series.key.label, point.size_bytes, point.time_ns, halves[0], halves[1])
+        first, second = scattered.at(point.size_bytes), gathered.at(point.size_bytes)
+        if first is not None and second is not None:
+            yield Composition(series.key.label, point.size_bytes, point.time_ns, first.time_ns, second.time_ns)

@@ -10,16 +10,18 @@ from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from busbw.ops import MESSAGES, OPS
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.groups import Interval, interval_of
+from busbw_analysis.data.intervals import Floats, Interval, interval_of
 from busbw_analysis.data.pair_groups import pair_times
-from busbw_analysis.data.pair_numbers import Floats, Integers, PairTimes, Truths
+from busbw_analysis.data.pair_numbers import PairTimes
 from busbw_analysis.data.summary import CaseSummary
 
+Truths = npt.NDArray[np.bool_]
 Steps: TypeAlias = tuple[tuple[int | None, ...], ...]
 """Distance of every rank to every rank, as in ``placement.distance``."""
 
@@ -141,35 +143,22 @@ def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Pairs with their times. ``keys[i]`` numbers the set of launches that pair i was measured in."""
+    """Pairs with their times. ``medians``: pairs × all launches, NaN in the launches that did not measure a pair."""
 
-    ranks: Integers
+    ranks: npt.NDArray[np.signedinteger]
     time_ns: Floats
     medians: Floats
-    keys: Integers
 
     @classmethod
     def of(cls, parts: Sequence[PairTimes]) -> "_Pairs":
-        most = max(part.launch_medians_ns.shape[1] for part in parts)
-        medians = [
-            np.pad(one, ((0, 0), (0, most - one.shape[1])), constant_values=np.nan)
-            for one in (part.launch_medians_ns for part in parts)
-        ]
-        keys = [key for part in parts for key in part.keys]
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return cls(
-            np.concatenate([part.ranks for part in parts]),
-            np.concatenate([part.time_ns for part in parts]),
-            np.concatenate(medians),
-            np.asarray([numbers[key] for key in keys]),
-        )
-
-    def by_launch(self, wanted: Truths) -> Floats:
-        """The median over ``wanted`` pairs in every launch; empty if they were not measured in the same launches."""
-        keys, medians = self.keys[wanted], self.medians[wanted]
-        if (keys != keys[0]).any():
-            return np.empty(0)
-        return np.asarray(np.median(medians[:, ~np.isnan(medians[0])], axis=0))
+        launches = list(dict.fromkeys(key for part in parts for keys in part.launch_keys for key in keys))
+        medians = [np.full((len(part.ranks), len(launches)), np.nan) for part in parts]
+        for part, table in zip(parts, medians, strict=True):
+            for number, keys in enumerate(part.launch_keys):
+                rows = number if len(part.launch_keys) > 1 else slice(None)
+                table[rows, [launches.index(key) for key in keys]] = part.launch_medians_ns[rows, : len(keys)]
+        ranks, times = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ranks", "time_ns"))
+        return cls(ranks, times, np.concatenate(medians))
 
 
 def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: int) -> Iterator[PairClass]:
@@ -188,16 +177,15 @@ def _classes(pairs: _Pairs, by_steps: Mapping[int | None, Truths], size_bytes: i
 def _class(
     name: str, pairs: _Pairs, wanted: Truths, size_bytes: int, within: Truths | None, *, part: bool = False
 ) -> PairClass:
-    ranks, times, mine = pairs.ranks[wanted], pairs.time_ns[wanted], pairs.by_launch(wanted)
-    ratios = np.empty(0)
-    if within is not None and len(pairs.by_launch(wanted | within)):
-        ratios = mine / pairs.by_launch(within)  # launch by launch: all pairs were measured in the same ones
+    times, mine, ratios = pairs.time_ns[wanted], _by_launch(pairs.medians[wanted]), np.empty(0)
+    if within is not None and len(_by_launch(pairs.medians[wanted | within])):
+        ratios = mine / _by_launch(pairs.medians[within])  # launch by launch: all pairs were measured in the same ones
     time_ns = float(np.median(mine if len(mine) else times))
     ends = interval_of(ratios)
-    slowest = ranks[int(np.argmax(times))].tolist()
+    slowest = pairs.ranks[wanted][int(np.argmax(times))].tolist()
     return PairClass(
         name=name,
-        pairs=len(ranks),
+        pairs=len(times),
         part=part,
         time_ns=time_ns,
         interval=interval_of(mine),
@@ -207,3 +195,11 @@ def _class(
         times_low=ends.low_ns,
         times_high=ends.high_ns,
     )
+
+
+def _by_launch(medians: Floats) -> Floats:
+    """The median over pairs in every launch; empty if the pairs were not measured in the same launches."""
+    there = ~np.isnan(medians)
+    if (there != there[0]).any():
+        return np.empty(0)
+    return np.asarray(np.median(medians[:, there[0]], axis=0))

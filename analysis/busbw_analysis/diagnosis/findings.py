@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
 
-from busbw.runs.placement import taken_twice
+from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
-from busbw.units import format_size, format_time
+from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseState, Dataset
 from busbw_analysis.data.pair_groups import PairGroups, of_groups
-from busbw_analysis.data.resumed import ended_in_words, resumptions
+from busbw_analysis.data.resumed import ended_in_words, resume_command, resumptions
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
-from busbw_analysis.diagnosis.stragglers import GroupLateness, counted, in_words
+from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
 
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
 
-_ORDER: Final = (
+CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted"),
-    *("store", "not-checked", "taken-twice", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
@@ -75,10 +75,10 @@ def findings_on(
     found = [
         *_imported(dataset, measured),
         *_ends(dataset),
-        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row)),
+        *(finding for row in _UNMEASURED for finding in _by_reason(summaries, *row, resume=_resume(dataset))),
         *_by_reason(summaries, "caution", "not-checked", _lack_of_check, "The data of {cases} were {reason}: {names}."),
-        *_taken_twice(dataset),
-        *_odd(matrices),
+        *_shared_resources(dataset),
+        *_slow_pairs(matrices),
         *disturbances(measured),
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
@@ -98,9 +98,9 @@ def findings_on(
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """``findings`` by severity, then by the order of ``_ORDER``."""
+    """``findings`` by severity, then by the order of ``CODES``."""
     severities = get_args(Severity)
-    order = {code: place for place, code in enumerate(_ORDER)}
+    order = {code: place for place, code in enumerate(CODES)}
     return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
 
 
@@ -116,8 +116,8 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         have = "the samples of one launch" if sampled else "no samples"
         text = (
             f"{log.file} is a log of {tool} with one number per case ({', '.join(map(str, what)) or 'none'}) "
-            f"and {have}. {'I' if sampled else 'Spread, i'}ntervals, bimodality, drift, disturbance, stragglers and "
-            "timer overhead cannot be assessed, and single logs cannot be tested for a difference."
+            f"and {have}. It does not show {'' if sampled else 'scatter, '}drift, interference or stragglers, and two "
+            "single logs cannot be tested for a difference."
         )
         yield Finding("caution", "imported", text)
         if log.given:
@@ -150,13 +150,6 @@ def case_name(case: Case) -> str:
     return " ".join([op, *size, *details])
 
 
-def _some(names: Sequence[str]) -> str:
-    # "and 1 more" would be as long as the name itself.
-    if len(names) <= _EXAMPLES + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:_EXAMPLES])} and {len(names) - _EXAMPLES} more"
-
-
 def _ends(dataset: Dataset) -> Iterator[Finding]:
     for stored in dataset.runs:
         end = stored.end
@@ -164,22 +157,40 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored))
 
 
+def _resume(dataset: Dataset) -> str:
+    """The commands that measure what was lost."""
+    lost = [stored for stored in dataset.runs if any(row.transient for row in stored.failed)]
+    return " and ".join(map(resume_command, lost))
+
+
 def _by_reason(
-    summaries: Sequence[CaseSummary], severity: Severity, code: str, reason_of: _ReasonOf, words: str
+    summaries: Sequence[CaseSummary],
+    severity: Severity,
+    code: str,
+    reason_of: _ReasonOf,
+    words: str,
+    *,
+    resume: str = "",
 ) -> Iterator[Finding]:
     """One finding for each reason that ``reason_of`` gives for cases (None: it does not apply to a case).
 
-    ``words`` has fields for ``cases`` (their number), their ``names`` and the ``reason``.
+    ``words`` has fields for ``cases`` (their number), their ``names``, the ``reason``, and how to ``resume`` the run.
     """
     found = ((reason, summary) for summary in summaries if (reason := reason_of(summary)) is not None)
     for reason, cases in by_key(found).items():
-        names = _some([case_name(one.case) for one in cases])
-        text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason)
-        yield Finding(severity, "wrong-data" if code == "failed" and "wrong data" in reason else code, text)
+        names = listed((case_name(one.case) for one in cases), _EXAMPLES)
+        text = words.format(cases=counted(len(cases), "case"), names=names, reason=reason, resume=resume)
+        yield Finding(severity, code, text)
 
 
 def _of_state(state: CaseState) -> _ReasonOf:
     return lambda summary: "; ".join(summary.reasons) if summary.state == state else None
+
+
+def _failure(*, wrong: bool) -> _ReasonOf:
+    """Why a case failed: because of wrong data, or for another reason."""
+    failed = _of_state("failed")
+    return lambda summary: failed(summary) if (summary.cause == "wrong_data") == wrong else None
 
 
 def _loss(summary: CaseSummary) -> str | None:
@@ -192,9 +203,11 @@ def _lack_of_check(summary: CaseSummary) -> str | None:
     return None if checked or summary.state != "measured" else summary.check
 
 
-_KEPT: Final = " The other launches count; busbw run --resume measures the missing ones."
+_FAILED: Final = "{cases} failed ({names}): {reason}. Failed cases are not judged."
+_KEPT: Final = " The other launches count; {resume} measures the missing ones."
 _UNMEASURED: Final[tuple[tuple[Severity, str, _ReasonOf, str], ...]] = (
-    ("bad", "failed", _of_state("failed"), "{cases} failed ({names}): {reason}. Failed cases are not judged."),
+    ("bad", "wrong-data", _failure(wrong=True), _FAILED),
+    ("bad", "failed", _failure(wrong=False), _FAILED),
     ("caution", "launch-lost", _loss, "{cases} lost a launch to an unrelated failure ({names}): {reason}." + _KEPT),
     ("caution", "not-reached", _of_state("not reached"), "The run ended before {cases} of the plan: {names}."),
     ("note", "skipped", _of_state("skipped"), "{cases} could not run here ({names}): {reason}."),
@@ -210,15 +223,15 @@ def _oversubscribed(dataset: Dataset) -> Iterator[str]:
         )
 
 
-def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
+def _shared_resources(dataset: Dataset) -> Iterator[Finding]:
     """Hosts and GPUs that are shared by too many ranks, and host names that are the same machine."""
     run = dataset.largest
-    for text in taken_twice(dataset.placements, run.environments):
-        yield Finding("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
+    for text in shared_resources(dataset.placements, run.environments):
+        yield Finding("caution", "shared-resources", f"{text[:1].upper()}{text[1:]}.")
     kernels = by_key((dataset.environment(host).get("boot_id"), host) for host in dict.fromkeys(run.hosts))
     for kernel, hosts in kernels.items():
         if kernel is not None and len(hosts) > 1:
-            text = f"{_some(hosts)} are the same machine (one kernel): they share its cores and memory"
+            text = f"{listed(hosts, _EXAMPLES)} are the same machine (one kernel): they share its cores and memory"
             yield Finding("note", "one-machine", f"{text}. Any network between them is virtual.")
 
 
@@ -228,7 +241,7 @@ def _late(lateness: Sequence[GroupLateness], summaries: Sequence[CaseSummary]) -
             yield in_words(group, member, case_name(summaries[member.worst].case))
 
 
-def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
+def _slow_pairs(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
     """One finding per kind of outlier: the strongest one with its numbers, then the number of matrices with each."""
     found = [(matrix.op, number, outlier) for number, matrix in enumerate(matrices) for outlier in matrix.outliers]
     for (op, kind), members in by_key(((op, one.kind), (number, one)) for op, number, one in found).items():
@@ -238,7 +251,7 @@ def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
         if len(members) > 1:
             ordered = sorted(members, key=lambda member: member[1].ratio)
             by_name = by_key((outlier.name, number) for number, outlier in ordered)
-            names = _some([f"{name} in {len(set(numbers))}" for name, numbers in by_name.items()])
+            names = listed((f"{name} in {len(set(numbers))}" for name, numbers in by_name.items()), _EXAMPLES)
             text += f". This is the worst of {len(members)}. Slow {kind}s in {len(among)} matrices: {names}"
         yield Finding("caution", f"slow-{kind}", f"{text}.")
 
@@ -256,8 +269,8 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
         slower = geometric_mean(ratios)
         if slower > _LAUNCHES_APART:
             yield (
-                f"Launch {launch + 1} took {slower:.2g}× the usual time (geometric mean over "
-                f"{counted(len(ratios), 'case')}): the machine changed during the run."
+                f"Launch {launch + 1} took {slower:.2g}× the median launch's time (geometric mean over "
+                f"{counted(len(ratios), 'case')}): the machine changed between launches. Look for other load and rerun."
             )
 
 
@@ -268,8 +281,8 @@ def _drifting(measured: Sequence[CaseSummary]) -> Iterator[str]:
     cases = [case_name(summary.case) for summary in measured if "drift" in summary.flags]
     if len(cases) > _DRIFTING_SHARE * len(measured):
         yield (
-            f"{len(cases)} of {counted(len(measured), 'case')} drift: within most blocks, the first and the last third "
-            f"differ by more than their intervals allow ({_some(cases)})."
+            f"{len(cases)} of {counted(len(measured), 'case')} drift ({listed(cases, _EXAMPLES)}): within most blocks, "
+            "the first and the last third differ by more than their intervals allow. Rerun on an idle machine."
         )
 
 
@@ -283,7 +296,9 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
             text = f"{len(of)} of {counted(len(measured), 'case')} disturbed; worst: "
             text += f"{worst.disturbance.in_words()} ({case_name(worst.case)})"
-            yield Finding("caution", code, f"{text}. All samples are kept; a quiet machine would give other numbers.")
+            yield Finding(
+                "caution", code, f"{text}. All samples are kept; rerun on a quiet machine for better numbers."
+            )
 
 
 def _clocks(measured: Sequence[CaseSummary]) -> Iterator[str]:

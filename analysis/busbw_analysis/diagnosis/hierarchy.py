@@ -15,7 +15,7 @@ from busbw.ops import TO_THE_HOST
 from busbw.runs.records import settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, Name, picture
-from busbw.units import format_size
+from busbw.units import counted, format_size
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
@@ -119,7 +119,7 @@ def _memories(
             )
     best = most_of_memory(mine)
     if best is not None:
-        how = f"traffic of {who(best.curve)}, median over {best.sizes} size{'s' if best.sizes > 1 else ''} there"
+        how = f"traffic of {who(best.curve)}, median over {counted(best.sizes, 'size')} there"
         yield _measured(outermost, "memory behind the caches", (best.rate, best.low, best.high), how, best.curve)
     elif mine:
         most = max(mine, key=lambda curve: curve.points[-1].rate)

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.stats import nct, norm, t
 
 from busbw.errors import AnalysisError
-from busbw_analysis.data.groups import Floats
+from busbw_analysis.data.intervals import Floats
 
 LaunchKey: TypeAlias = tuple[str, int]
 """One launch: id of the run and number within the run."""
@@ -95,12 +95,15 @@ class Verdict:
         if 1000 launches would not do.
     fewest: fewest launches per side (paired: pairs) with which any difference could be detected; None if there are that
         many.
+    detectable: the smallest difference (a share) that these launches detect with probability ``POWER``; only with
+        ``cannot tell``. None if there are fewer than ``fewest``.
     """
 
     word: Label
     adjusted_p: float | None
     needed: Needed | None
     fewest: int | None = None
+    detectable: float | None = None
 
 
 def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> Estimate:
@@ -168,7 +171,10 @@ def _verdict(found: Estimate, p_value: float | None, within: float, tested: int,
         return Verdict("equal", p_value, None, fewest)
     if p_value is not None and p_value <= (1 - CONFIDENCE) * _ROUNDING:
         return Verdict("slower" if found.ratio > 1 else "faster", p_value, None, fewest)
-    return Verdict("cannot tell", p_value, _needed(found, within, tests), fewest)
+    detectable = None
+    if decidable and found.scatter is not None:
+        detectable = smallest_difference(found.scatter, min(found.launches), tested, paired=found.paired)
+    return Verdict("cannot tell", p_value, _needed(found, within, tests), fewest, detectable)
 
 
 def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bool = False) -> int | None:
@@ -188,12 +194,14 @@ def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bo
     return _first(enough, fewest_launches(tests, paired=paired))
 
 
-def smallest_difference(scatter: float, launches: int) -> float:
-    """The smallest difference (a share) between two sides that a single test detects with probability ``POWER``.
+def smallest_difference(scatter: float, launches: int, tests: int = 1, *, paired: bool = False) -> float:
+    """The smallest difference (a share) between two sides that a test detects with probability ``POWER``.
 
-    ``scatter`` as in ``Estimate``; ``launches`` is at least ``LAUNCHES_FOR_A_TEST``.
+    scatter: as in ``Estimate``.
+    launches: of each side (``paired``: pairs), at least ``fewest_launches``.
+    tests: the difference is detected as the first of so many in Holm's order.
     """
-    size = _Size(launches, scatter, 1, paired=False)
+    size = _Size(launches, scatter, tests, paired)
     most = 1.0
     while size.finds(most * size.error) < POWER:
         most *= 2

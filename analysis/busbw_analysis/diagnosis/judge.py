@@ -14,7 +14,9 @@ from busbw_analysis.data.sources import read_all
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
+from busbw_analysis.diagnosis.composition import Composition, compositions_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.exchanges import Exchanged, exchanged
 from busbw_analysis.diagnosis.findings import Finding, findings_on
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel, hierarchy
 from busbw_analysis.diagnosis.memory import MemoryCurve, memory_curves
@@ -23,6 +25,7 @@ from busbw_analysis.diagnosis.pairs import PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
+from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
 from busbw_analysis.diagnosis.steps import Trained, steps_of
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
@@ -60,6 +63,11 @@ class Best:
     what: str | None
     denominator: str | None
 
+    @property
+    def share(self) -> float | None:
+        """The share of the peak; None if no peak is known."""
+        return None if self.peak is None else self.busbw / self.peak
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -67,6 +75,8 @@ class Judgement:
 
     findings: ``ranked``.
     memory, files, steps: results of kernels in memory, operations on storage and training steps.
+    exchanges: groups of steps that differ only in the exchange of gradients.
+    compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
     levels: the hierarchy of the machine.
     pair_shares: for each matrix, what its pairs reached of their peaks.
     comparisons: algorithms of the same op compared.
@@ -87,6 +97,9 @@ class Judgement:
     memory: tuple[MemoryCurve, ...] = ()
     files: tuple[Stored, ...] = ()
     steps: tuple[Trained, ...] = ()
+    exchanges: tuple[tuple[Exchanged, ...], ...] = ()
+    compositions: tuple[Composition, ...] = ()
+    single_calls: tuple[SingleCall, ...] = ()
     levels: tuple[HierarchyLevel, ...] = ()
     pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
     comparisons: tuple[AlgorithmComparison, ...] = ()
@@ -138,7 +151,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     curves = tuple(_curve(dataset, one, rows) for one in series_of(dataset))
     memory, files = memory_curves(dataset, curves), stored(dataset, curves)
     rooflines = rooflines_of(dataset, memory, rows)
-    shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
+    shares, steps = tuple(shares_of(dataset, matrix, rows) for matrix in matrices), steps_of(dataset)
     return Judgement(
         dataset=dataset,
         findings=findings_on(dataset, matrices, lateness, selftest, rows),
@@ -153,7 +166,10 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         networks=network_rooflines(dataset, rooflines, rows),
         memory=memory,
         files=files,
-        steps=steps_of(dataset),
+        steps=steps,
+        exchanges=exchanged(steps),
+        compositions=compositions_of(curves),
+        single_calls=single_calls(dataset),
         pair_shares=shares,
         comparisons=algorithm_comparisons(curves, library_of_run(dataset)),
         levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
@@ -222,4 +238,4 @@ def _published(dataset: Dataset, series: Series, rows: Catalogue) -> tuple[Publi
     if series.key.device == "cpu":
         return ()
     gpu = gpu_model(dataset, series.key.ranks, rows)
-    return () if isinstance(gpu, str) else published_like(series.key, gpu.name)
+    return () if isinstance(gpu, Unavailable) else published_like(series.key, gpu.name)

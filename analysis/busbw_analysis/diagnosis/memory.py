@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from busbw.ops import MEMORY_TRAFFIC
 from busbw.runs.facts import fact
+from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.data.groups import IntervalKind
+from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import summarise
@@ -236,7 +237,7 @@ def _behind(curve: MemoryCurve, first_bytes: int) -> MostOfMemory | None:
 
 def who(curve: MemoryCurve) -> str:
     """The kernel of a curve as text, with its threads, ranks and the NUMA node of its memory."""
-    threads = "" if curve.threads is None else f" on {curve.threads} thread{'s' if curve.threads > 1 else ''}"
+    threads = "" if curve.threads is None else f" on {counted(curve.threads, 'thread')}"
     ranks = "" if curve.together == 1 else f" of {curve.together} ranks together"
     return f"{curve.key.op}{threads}{curve.where}{ranks}"
 
@@ -253,7 +254,7 @@ def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     return tuple(found)
 
 
-def beside(
+def compared_at_largest(
     curves: Iterable[MemoryCurve], op: str, other: str
 ) -> tuple[tuple[MemoryCurve, MemoryPoint, MemoryPoint], ...]:
     """``op`` and ``other`` at their largest common size, if measured in the same way, with the curve of ``op``."""

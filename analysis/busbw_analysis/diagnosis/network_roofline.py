@@ -13,6 +13,7 @@ from busbw.system.catalog import Catalogue
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import summarise
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
 
@@ -110,13 +111,13 @@ def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
     hosts = list(dict.fromkeys(host_of_rank))
     if len(hosts) == 1:
         links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(host_of_rank)), rows)
-        if links is None or isinstance(links, str):
+        if links is None or isinstance(links, Unavailable):
             return None
-        return links.peak.nominal, links.in_words("GPUs"), False
+        return links.peak.nominal, links.in_words, False
     shares: list[_Network] = []
     for host in hosts:
         network = host_network(dataset.environment(host), dataset.backend.transport, rows)
-        if isinstance(network, str):
+        if isinstance(network, Unavailable):
             return None
         sharing = host_of_rank.count(host)
         shared = f", shared by its {sharing} ranks" if sharing > 1 else ""

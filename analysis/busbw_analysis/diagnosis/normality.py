@@ -1,29 +1,24 @@
 """Whether the times of a curve agree with the model of its algorithm, and what the run recorded about deviations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
 from busbw.runs.records import JSON
-from busbw.units import format_size
+from busbw.units import counted, format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
-from busbw_analysis.data.summary import CaseSummary, Flag
+from busbw_analysis.data.summary import Flag, summarise
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve, times, times_of_model
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
 
-_KNOWN: Final[dict[Flag, str]] = {
-    "bimodal": "its samples are bimodal",
-    "outlier mode": "outliers far above the median take more than 10 % of the time",
-    "skew>10%": "its ranks arrive more than 10 % of the time apart",
-    "drift": "its times drift",
-    "outliers": "it has outliers",
-    "disturbed": "other load disturbed the machine",
-}
-"""Flags that affect the time of a call, as clauses."""
+_OF_THE_TIME: Final[frozenset[Flag]] = frozenset(
+    {"bimodal", "outlier mode", "skew>10%", "drift", "outliers", "disturbed"}
+)
+"""Flags that affect the time of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
     }
 
 
-def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> str:
+def in_words(curve: Curve, dataset: Dataset) -> str:
     """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
     deviations; "" without a model. It names observations, not causes.
     """
@@ -81,21 +76,19 @@ def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -
         some = (
             f"From {format_size(points[0].size_bytes)} to {format_size(points[-1].size_bytes)} a" if points[1:] else "A"
         )
-        low, high = times_in_words(min(ratios)), times_in_words(max(ratios))
-        span = low if low == high else f"{low} to {high}"
-        return f"{some} call takes {span} times as long as the model says, which is normal."
+        return f"{some} call takes {times_of_model(min(ratios), max(ratios))}, which is normal."
     sure = [index for index in outside if _on_one_side(_ends(modelled, index))]
     place = max(sure or outside, key=lambda index: max(ratios[index], 1 / ratios[index]))
     point, ratio, ends = points[place], ratios[place], _ends(modelled, place)
-    span = f" ({' to '.join(map(times_in_words, ends))})" if ends else ""
+    span = f" ({' to '.join(map(times, ends))})" if ends else ""
     at = f"At {format_size(point.size_bytes)} a" if point.size_bytes else "A"
-    text = f"{at} call takes {times_in_words(ratio)} times{span} as long as the model says"
+    text = f"{at} call takes {times(ratio)}{span} the model's time"
     if not sure:
-        text += f", which is undecided: a limit (a factor of {MODEL_TOLERANCE:g}) lies inside the interval"
+        text += f", which is undecided: the interval contains a limit (a factor of {MODEL_TOLERANCE:g})"
     elif ratio < 1:
         text += ": the model is too pessimistic here"
     else:
-        known = _known(curve, point, dataset, cases)
+        known = _known(curve, point, dataset)
         text += f": {', '.join(known)}" if known else ", and no record of the run explains it"
     if points[1:]:
         inside = len(points) - len(outside)
@@ -117,18 +110,12 @@ def _ends(one: Modelled, place: int) -> tuple[float, ...]:
     return interval.low_ns / predicted, interval.high_ns / predicted
 
 
-def times_in_words(ratio: float) -> str:
-    """A ratio with two digits: ``0.35``, ``1.0``, ``2.6``, ``140``."""
-    return f"{ratio:#.2g}" if ratio < 9.95 else f"{float(f'{ratio:.2g}'):,.0f}".replace(",", "\u202f")
-
-
-def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> list[str]:
-    """Observations of the run that affect the time of this point, as clauses."""
+def _known(curve: Curve, point: Point, dataset: Dataset) -> list[str]:
+    """Observations of the run that affect the time of this point: shared cores, and flags."""
     hosts = dataset.hosts_of(curve.series.key.ranks)
     known = [
-        f"{ranks} ranks share {cores} core{'s' if cores != 1 else ''}{f' of {host}' if len(hosts) > 1 else ''}"
+        f"{ranks} ranks share {counted(cores, 'core')}{f' of {host}' if len(hosts) > 1 else ''}"
         for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
         if host in hosts
     ]
-    case = cases.get(point.case)
-    return known + [words for flag, words in _KNOWN.items() if case is not None and flag in case.flags]
+    return known + [flag for flag in summarise(dataset)[point.case].flags if flag in _OF_THE_TIME]

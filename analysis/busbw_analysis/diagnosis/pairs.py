@@ -15,11 +15,11 @@ from scipy.stats import t
 from busbw.ops import PAIRED
 from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size
+from busbw_analysis.data.intervals import Floats
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.pair_groups import pair_times, ranks_in
-from busbw_analysis.data.pair_numbers import Floats, Truths
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.distances import Steps, indistinct, kinds, steps_between
+from busbw_analysis.diagnosis.distances import Steps, Truths, indistinct, kinds, steps_between
 
 Kind = Literal["host", "rank", "sender", "receiver", "pair"]
 

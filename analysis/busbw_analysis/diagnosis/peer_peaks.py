@@ -15,7 +15,7 @@ from busbw.units import format_rate
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.pairs import PairMatrix
-from busbw_analysis.peaks.paths import gpu_links, host_links
+from busbw_analysis.peaks.paths import Narrowest, gpu_links, host_links
 
 DIRECT = frozenset({"peer_copy", "peer_copy_both"})
 """Copies that bypass the host."""
@@ -48,8 +48,8 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
     for row, column in np.argwhere(np.isfinite(matrix.rate)).tolist():
         pair = (matrix.ranks[row], matrix.ranks[column])
         peak = _peak_of(dataset, matrix.op, pair, rows)
-        if isinstance(peak, str):
-            return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {peak}")
+        if isinstance(peak, Unavailable):
+            return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {peak.reason}")
         peaks.append(peak)
         nominal, _, practical = peak
         share[row, column] = matrix.rate[row, column] / nominal
@@ -60,22 +60,23 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
     return PairShares(share, practical_share, denominator)
 
 
-def _peak_of(dataset: Dataset, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | str:
+def _peak_of(dataset: Dataset, op: str, pair: tuple[int, int], rows: Catalogue) -> _PairPeak | Unavailable:
     """Direct copies: the NVLinks between the two, or else the slower of their links to the host.
 
     Copies through the host go down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ if staged, else t ≥ S
     / min(B₁, B₂), because a driver may overlap both halves.
     """
     ways = [gpu_links(dataset, pair, rows)] if op in DIRECT else [host_links(dataset, [rank], rows) for rank in pair]
-    links = [way for way in ways if not isinstance(way, str)]
-    missing = next((way for way in ways if isinstance(way, str)), None)
-    if missing is not None:
-        return missing
+    links: list[Narrowest] = []
+    for way in ways:
+        if isinstance(way, Unavailable):
+            return way
+        links.append(way)
     if op != _STAGED:
         slower = min(links, key=lambda link: link.peak.nominal)
         both = "; the two directions do not share it" if op == "peer_copy_both" else ""
-        return slower.peak.nominal, f"{slower.in_words('GPUs')}{both}", slower.peak.practical or np.nan
+        return slower.peak.nominal, f"{slower.in_words}{both}", slower.peak.practical or np.nan
     rate = 1 / sum(1 / link.peak.nominal for link in links)
     practical = 1 / sum(1 / (link.peak.practical or np.nan) for link in links)
-    way = "; ".join(link.in_words("GPUs") for link in links)
-    return rate, f"{format_rate(rate)}, all of S down, then all of S up: {way}", practical
+    words = "; ".join(link.in_words for link in links)
+    return rate, f"{format_rate(rate)}, all of S down, then all of S up: {words}", practical

@@ -23,9 +23,10 @@ import numpy as np
 
 from busbw.units import about_size
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.groups import IntervalKind, interval_of
+from busbw_analysis.data.intervals import IntervalKind, interval_of
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Search, Sweep
+from busbw_analysis.fitting.curve import launch_matrix
 from busbw_analysis.fitting.segments import Floats
 
 LEAST_SIZES = 6
@@ -173,7 +174,7 @@ def find_plateaus(
         return Unavailable("few-sizes", f"{sizes} too few to find plateaus; measure at least {LEAST_SIZES}")
     moved = np.asarray(working_sets, dtype=np.float64)
     times = moved / np.asarray(rates, dtype=np.float64)
-    launches = _launches(moved, launch_rates)
+    launches: Floats = moved / launch_matrix(launch_rates or [()] * count)
     sweeps = list(_sweeps(moved, times))
     steps, bends = (min(_spread(sweep, order) for sweep in sweeps) for order in (1, 2))
     noise = max(steps, _between_launches(launches), _LEAST_NOISE)
@@ -203,14 +204,6 @@ def find_plateaus(
         ),
         caches_bytes=caches_bytes,
     )
-
-
-def _launches(moved: Floats, launch_rates: Sequence[Sequence[float]]) -> Floats:
-    """Times, launches × sizes; no rows if sizes have different numbers of launches."""
-    counts = {len(rates) for rates in launch_rates}
-    if len(counts) != 1:
-        return np.empty((0, len(moved)))
-    return np.asarray(moved / np.asarray(launch_rates, dtype=np.float64).T)
 
 
 def _sweeps(moved: Floats, times: Floats) -> Iterator[Sweep]:

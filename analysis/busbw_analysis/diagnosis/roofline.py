@@ -20,6 +20,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
@@ -29,7 +30,7 @@ _STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRoof:
+class MemoryPeak:
     """β, in bytes/s read and written; ``what`` describes its source."""
 
     name: str
@@ -39,7 +40,7 @@ class MemoryRoof:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeRoof:
+class ComputePeak:
     """π of a data type, in FLOP/s; ``what`` describes its source."""
 
     dtype: str
@@ -103,14 +104,14 @@ class Roofline:
     holder: str
     device: str
     workers: int
-    memory: tuple[MemoryRoof, ...]
-    compute: tuple[ComputeRoof, ...]
+    memory: tuple[MemoryPeak, ...]
+    compute: tuple[ComputePeak, ...]
     balances: tuple[Balance, ...]
     kernels: tuple[Kernel, ...]
     unknown: tuple[str, ...]
 
 
-def reached_in_words(roofline: Roofline, above: ComputeRoof) -> str:
+def reached_in_words(roofline: Roofline, above: ComputePeak) -> str:
     """The highest rate of a data type, how it was reached, and its share of the nominal peak if known."""
     together = "" if roofline.workers == 1 else f", {roofline.workers} ranks together"
     text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
@@ -186,12 +187,12 @@ def _roofline(
         return None
     dtypes = tuple(dict.fromkeys(one.case.dtype or "" for one in done if one.case.op in FLOP))
     nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, dtypes)
-    compute = (*_compute_roofs(done, dtypes), *nominal_compute)
+    compute = (*_compute_peaks(done, dtypes), *nominal_compute)
     if not compute and all(one.case.op in MEMORY_TRAFFIC for one in done):
         return None  # memory alone is not a roofline: arithmetic is unknown and was not measured
     largest = _largest(done)
     mine = [curve for curve in curves if curve.key.device == device]
-    memory = (*_memory_roofs(largest, mine, workers), *nominal_memory)
+    memory = (*_memory_peaks(largest, mine, workers), *nominal_memory)
     return Roofline(
         holder=_holder(dataset, device, hosts),
         device=device,
@@ -249,7 +250,7 @@ def _largest(done: Iterable[_Done]) -> list[_Done]:
 # --- the peaks ---------------------------------------------------------------------------------------------------
 
 
-def _memory_roofs(largest: Sequence[_Done], curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryRoof]:
+def _memory_peaks(largest: Sequence[_Done], curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryPeak]:
     """Caches that a sweep by the same ranks shows as plateaus, then memory by the fastest kernel at the largest size of
     all. Kernels that end at smaller sizes may end in a cache.
     """
@@ -263,10 +264,10 @@ def _memory_roofs(largest: Sequence[_Done], curves: Iterable[MemoryCurve], worke
         what = f"plateau of {who(chosen)}, working sets of a rank, bytes read and written"
         for name, plateau in chosen.caches:
             if plateau.rate > outer:
-                yield MemoryRoof(name, plateau.rate, measured=True, what=what)
+                yield MemoryPeak(name, plateau.rate, measured=True, what=what)
     arrays = round(MEMORY_TRAFFIC[case.op] * case.size_bytes * workers)
     what = f"{case.op}{_team(case)} of {case.dtype}, {format_size(arrays)} of arrays in all, bytes read and written"
-    yield MemoryRoof("memory", outer, measured=True, what=what)
+    yield MemoryPeak("memory", outer, measured=True, what=what)
 
 
 def _team(case: Case) -> str:
@@ -278,7 +279,7 @@ def _traffic_rate(one: _Done) -> float:
     return MEMORY_TRAFFIC[one.case.op] * one.case.size_bytes * one.calls_per_second
 
 
-def _compute_roofs(done: Sequence[_Done], dtypes: Sequence[str]) -> Iterator[ComputeRoof]:
+def _compute_peaks(done: Sequence[_Done], dtypes: Sequence[str]) -> Iterator[ComputePeak]:
     """The best matrix product of every data type: nothing else comes as near to the peak of the processor."""
     for dtype in dtypes:
         products = [one for one in done if (one.case.op, one.case.dtype) == ("matmul", dtype)]
@@ -286,7 +287,7 @@ def _compute_roofs(done: Sequence[_Done], dtypes: Sequence[str]) -> Iterator[Com
             best = max(products, key=_flop_rate)
             side = math.isqrt(best.case.count)
             what = f"the best matmul of this run, {side} × {side}{_team(best.case)}"
-            yield ComputeRoof(dtype, _flop_rate(best), measured=True, what=what)
+            yield ComputePeak(dtype, _flop_rate(best), measured=True, what=what)
 
 
 def _flop_rate(one: _Done) -> float:
@@ -295,24 +296,26 @@ def _flop_rate(one: _Done) -> float:
 
 def _nominal(
     dataset: Dataset, rows: Catalogue, device: str, hosts: Sequence[str], dtypes: Sequence[str]
-) -> tuple[list[MemoryRoof], list[ComputeRoof], tuple[str, ...]]:
+) -> tuple[list[MemoryPeak], list[ComputePeak], tuple[str, ...]]:
     """The peaks by datasheet, and which are unknown and why."""
     if device == "cpu":
         peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
-        reasons = [f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if isinstance(peak, str)]
         known = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
+        reasons = [
+            f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if not isinstance(peak, HardwarePeak)
+        ]
         memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: no reliable source, so the best matmul is used as the peak"
         return memory, [], (*reasons[:1], arithmetic)
     ranks = tuple(range(len(dataset.hosts)))
     found = gpu_memory(dataset, ranks, rows)
     model = gpu_model(dataset, ranks, rows)
-    reasons = [f"nominal memory: {found}"] if isinstance(found, str) else []
-    memory = [] if isinstance(found, str) else [_nominal_memory("HBM", found.peak)]
-    if isinstance(model, str):
-        return memory, [], (*reasons, f"nominal FLOP/s: {model}")
+    reasons = [f"nominal memory: {found.reason}"] if isinstance(found, Unavailable) else []
+    memory = [] if isinstance(found, Unavailable) else [_nominal_memory("HBM", found.peak)]
+    if isinstance(model, Unavailable):
+        return memory, [], (*reasons, f"nominal FLOP/s: {model.reason}")
     compute = [
-        ComputeRoof(dtype, model.flops[dtype], measured=False, what=f"{model.name}, dense (source: {model.source})")
+        ComputePeak(dtype, model.flops[dtype], measured=False, what=f"{model.name}, dense (source: {model.source})")
         for dtype in dtypes
         if dtype in model.flops
     ]
@@ -322,14 +325,14 @@ def _nominal(
     return memory, compute, tuple(reasons)
 
 
-def _nominal_memory(name: str, peak: HardwarePeak) -> MemoryRoof:
-    return MemoryRoof(name, peak.nominal, measured=False, what=f"{peak.what} (source: {peak.source})")
+def _nominal_memory(name: str, peak: HardwarePeak) -> MemoryPeak:
+    return MemoryPeak(name, peak.nominal, measured=False, what=f"{peak.what} (source: {peak.source})")
 
 
 # --- the points --------------------------------------------------------------------------------------------------
 
 
-def _kernel(one: _Done, memory: Iterable[MemoryRoof], compute: Iterable[ComputeRoof]) -> Kernel:
+def _kernel(one: _Done, memory: Iterable[MemoryPeak], compute: Iterable[ComputePeak]) -> Kernel:
     case, dtype = one.case, one.case.dtype or ""
     flop = FLOP[case.op](case.count)
     intensity = intensity_of(case.op, case.count, dtype)
@@ -359,13 +362,13 @@ def intensity_of(op: str, count: int, dtype: str) -> float:
 
 
 def _attainable(
-    case: Case, intensity: float, memory: Iterable[MemoryRoof], compute: Iterable[ComputeRoof], *, measured: bool
+    case: Case, intensity: float, memory: Iterable[MemoryPeak], compute: Iterable[ComputePeak], *, measured: bool
 ) -> tuple[float | None, str | None]:
     """min(π, β · I) by the outermost memory, and which of the two limits. If π is unknown, memory alone limits kernels
     that only stream, and other kernels have no limit.
     """
-    outer = next(reversed([roof for roof in memory if roof.measured == measured]), None)
-    above = next((roof for roof in compute if roof.measured == measured and roof.dtype == case.dtype), None)
+    outer = next(reversed([peak for peak in memory if peak.measured == measured]), None)
+    above = next((peak for peak in compute if peak.measured == measured and peak.dtype == case.dtype), None)
     if outer is None or (above is None and case.op not in MEMORY_TRAFFIC):
         return None, None
     slope = outer.bytes_per_second * intensity

@@ -33,7 +33,7 @@ _SKEW_SHARE = (0.1, 1.0)
 _RESOLUTION = (0.05, 0.5)
 _FOREIGN_SHARE = (0.06, 0.5)
 _STEAL_SHARE = (0.005, 0.1)
-_LATE_ERROR = (0.25, 0.5)
+_DELAY_ERROR = (0.25, 0.5)
 _SAME_P = (0.05, 0.01)
 
 
@@ -96,7 +96,7 @@ def judge_selftest(folder: Path) -> SelfTest:
     try:
         truth: dict[str, JSON] = json.loads((folder / _TRUTH_FILE).read_text(encoding="utf-8"))
         runs = {name: folder / path for name, path in truth["runs"].items()}
-        same, late, wrong = (load([runs[name]]) for name in ("same", "late", "wrong"))
+        same, straggler, wrong = (load([runs[name]]) for name in ("same", "straggler", "wrong"))
     except (OSError, ValueError, KeyError) as error:
         raise AnalysisError(
             f"{folder} does not contain a complete self-test: {type(error).__name__}: {error}"
@@ -117,7 +117,7 @@ def judge_selftest(folder: Path) -> SelfTest:
             _clocks(same),
             _quiet(same),
             *_repeated(estimates),
-            _late(late, truth),
+            _straggler(straggler, truth),
             _wrong(wrong),
         ),
         resolution={name: width for name, one in estimates.items() if (width := _half_width(one)) is not None},
@@ -296,22 +296,22 @@ def _worse(one: State, other: State) -> State:
     return max((one, other), key=("ok", "caution", "fail").index)
 
 
-def _late(late: Dataset, truth: dict[str, JSON]) -> Check:
+def _straggler(straggler: Dataset, truth: dict[str, JSON]) -> Check:
     """Whether the delayed rank is flagged, no other rank is, and the delay is measured correctly."""
-    rank, true_ns, share = truth["late_rank"], truth["late_ns"], truth["late_share"]
-    limit = f"rank {rank} alone, {format_time(true_ns)} ± {_LATE_ERROR[0]:.0%} (fails above {_LATE_ERROR[1]:.0%})"
-    flagged = {one.rank: one for group in lateness_of(late) for one in group.flagged}
+    rank, true_ns, share = truth["straggler_rank"], truth["straggler_delay_ns"], truth["straggler_share"]
+    limit = f"rank {rank} alone, {format_time(true_ns)} ± {_DELAY_ERROR[0]:.0%} (fails above {_DELAY_ERROR[1]:.0%})"
+    flagged = {one.rank: one for group in lateness_of(straggler) for one in group.flagged}
     if set(flagged) != {rank}:
         found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'none'}"
-        return Check("late rank", found, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")
+        return Check("straggler", found, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")
     one = flagged[rank]
     error = abs(one.median_ns / true_ns - 1)
     found = f"rank {rank}, median {format_time(one.median_ns)} in {one.share:.0%} of the samples ({share:.0%} true)"
-    return Check("late rank", found, limit, _state(error, _LATE_ERROR), "the measured delay of the rank is wrong")
+    return Check("straggler", found, limit, _state(error, _DELAY_ERROR), "the measured delay of the rank is wrong")
 
 
 def _wrong(wrong: Dataset) -> Check:
-    caught = [row for row in wrong.cases if row.state == "failed" and any("wrong data" in one for one in row.reasons)]
+    caught = [row for row in wrong.cases if row.cause == "wrong_data"]
     found = f"{len(caught)} of {len(wrong.cases)} cases failed"
     state: State = "ok" if len(caught) == len(wrong.cases) else "fail"
     return Check("wrong data", found, "every corrupted case fails", state, "corrupted data were accepted as a result")

@@ -13,11 +13,12 @@ import msgspec
 
 from busbw.ops import FLOP, bus_factor
 from busbw.ops.training import Workload
-from busbw.runs.records import RankMemory, RankTimeline, Sent, StepParts
+from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, rank_times
 from busbw_analysis.training.held import step_of
 from busbw_analysis.training.memory import Memory, memory
 
@@ -28,6 +29,7 @@ class Trained:
 
     step_ns: the step with the same instrumentation as computation and communication alone.
     sent: by all ``steps`` of a call.
+    timeline, calls: one additional step by rank and by call; empty if none was recorded.
     gaps: as in ``records.StepParts``.
     product_rate: FLOP/s of matrix products that all ranks reached in the same run; None if not measured.
     """
@@ -49,7 +51,8 @@ class Trained:
     dropped: int
     product_rate: float | None
     check: str
-    timeline: tuple[RankTimeline, ...] = ()
+    timeline: tuple[RankTime, ...] = ()
+    calls: tuple[CallTime, ...] = ()
     memory: tuple[RankMemory, ...] = ()
     steps: int = 1
     gaps: tuple[float, ...] = ()
@@ -163,14 +166,11 @@ def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A step ranked among those of the same model, scale and wait on the same number of ranks.
-
-    place: 1 for the fastest.
-    times: its time over that of the fastest.
+    """A step compared with those of the same model, scale and wait on the same number of ranks. ``times``: its time
+    over that of the fastest.
     """
 
     step: Trained
-    place: int
     times: float
 
 
@@ -181,9 +181,7 @@ def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
         lambda one: (one.workload.model, one.workload.scale, one.workload.wait_ns, one.ranks),
     )
     ordered = [sorted(group, key=lambda one: one.time_ns) for group in alike.values() if len(group) > 1]
-    return tuple(
-        Ranked(one, place, one.time_ns / group[0].time_ns) for group in ordered for place, one in enumerate(group, 1)
-    )
+    return tuple(Ranked(one, one.time_ns / group[0].time_ns) for group in ordered for one in group)
 
 
 def _product_rate(summaries: Iterable[CaseSummary]) -> float | None:
@@ -212,7 +210,8 @@ def _trained(
         compute_ns=median(ns for one in parts for ns in one.compute_ns) / last.steps,
         communication_ns=median(ns for one in parts for ns in one.communication_ns) / last.steps,
         sent=last.sent,
-        timeline=last.timeline,
+        timeline=rank_times(last.timeline, last.sent),
+        calls=call_times(last.timeline),
         memory=last.memory,
         parameters=last.parameters,
         flop=last.flop,

@@ -12,7 +12,8 @@ from busbw.ops import STORING
 from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.groups import GroupSummary, Interval, IntervalKind
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
@@ -29,7 +30,7 @@ _NO_PEAK = Unavailable("only-overlapped", "it was only measured while overlappin
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class CrossCheckRate:
     """The result of another tool (name and version) for the same case.
 
     rate: B/s of all ranks together, median over its jobs; None if it has none, for the ``reason``.
@@ -48,7 +49,7 @@ class Stored:
     time_ns: for a save that overlaps with computation, the time until all data are on the device without computation.
     whole: the rate is over the time from the first entry to the last exit.
     blocked_ns: for such a save, the time until the trainer may continue.
-    beside: result of another tool.
+    cross_check: result of another tool.
     """
 
     op: str
@@ -66,7 +67,7 @@ class Stored:
     check: str
     flags: tuple[str, ...]
     peak: Peak | Unavailable
-    beside: Beside | None
+    cross_check: CrossCheckRate | None
 
     @property
     def nominal(self) -> float | None:
@@ -99,7 +100,7 @@ def fastest(files: Iterable[Stored], op: str) -> Stored | None:
     return max(on_drives, key=lambda one: one.rate, default=None)
 
 
-def _beside(checks: Sequence[CrossCheck], summary: CaseSummary, group: GroupSummary) -> Beside | None:
+def _cross_check(checks: Sequence[CrossCheck], summary: CaseSummary, group: GroupSummary) -> CrossCheckRate | None:
     if not checks:
         return None
     # Results have one entry per rank that ran the case, in rank order.
@@ -107,7 +108,7 @@ def _beside(checks: Sequence[CrossCheck], summary: CaseSummary, group: GroupSumm
     places = [everyone.index(rank) for rank in group.ranks]
     reported = [check.bytes_per_second for check in checks if check.error is None]
     rates = [sum(one[place] for place in places) for one in reported if len(one) > max(places)]
-    return Beside(
+    return CrossCheckRate(
         tool=f"{checks[0].tool} {checks[0].version}",
         rate=median(rates) if rates else None,
         reason=next((check.error for check in checks if check.error is not None), None),
@@ -139,5 +140,5 @@ def _stored(
         check=summary.check,
         flags=tuple(summary.flags),
         peak=peak,
-        beside=_beside(checks, summary, group),
+        cross_check=_cross_check(checks, summary, group),
     )

@@ -17,10 +17,9 @@ from scipy.stats import binom
 
 from busbw.ops import SYNCHRONISING
 from busbw.statistics import autocorrelation_time
-from busbw.units import format_time
+from busbw.units import counted, format_time
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL
-from busbw_analysis.data.intervals import resampled
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL, resampled
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.fitting.segments import Floats, Integers
@@ -103,7 +102,7 @@ def part_of(block: Block, seen: Seen) -> Part:
     places = {rank: place for place, rank in enumerate(samples.ranks)}
     entries: Floats | None = None
     if seen == "shortest time":
-        who, gap = samples.late_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
+        who, gap = samples.fastest_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
     else:
         who, gap = samples.last_rank or (), np.asarray(samples.arrival_skew_ns, dtype=np.float64)
     if seen == "every entry" and _has_entries(block):
@@ -293,15 +292,12 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     """The evidence that ``member`` of ``group`` is a straggler, in whole sentences; ``worst`` is the name of its worst
     case.
     """
-    spread = "" if member.low is None or member.high is None else f" ({member.low:.0%} to {member.high:.0%} by launch)"
     chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
-    amount = f"in {member.share:.0%} of samples{spread}, by {format_time(member.median_ns)} (median)"
+    amount = f"in {member.share:.0%} of samples, by {format_time(member.median_ns)} (median)"
     if group.seen == "shortest time":
         what = f"is probably a straggler: it has the shortest time (usually that of the last to arrive) {amount}"
-        usual = f"no other rank is ahead by more than {format_time(group.usual_ns)}"
     else:
         what = f"is a straggler: late {amount}"
-        usual = f"no other rank is more than {format_time(group.usual_ns)} behind the rest"
     host = [other for other in group.members if other.host == member.host]
     together = (
         f" All ranks of host {member.host} are stragglers."
@@ -310,17 +306,11 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     )
     who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
     return (
-        f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. In 4 of 5 "
-        f"samples, {usual}. Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of "
-        f"{counted(group.cases, 'case')} and {member.launches} of {counted(group.launches, 'launch', 'launches')}, "
-        f"most in {worst}. It was late most often in {member.ahead} of "
-        f"{counted(member.stretches, 'window')} of samples ({chance} if all ranks are equal).{together}"
+        f"{who} {what}. The other ranks wait for it during {member.cost:.0%} of the time of the calls. "
+        f"Among ranks {rank_list(group.ranks)} it stands out in {member.cases} of {counted(group.cases, 'case')} and "
+        f"{member.launches} of {counted(group.launches, 'launch', 'launches')}, most in {worst} ({chance} if all ranks "
+        f"are equal).{together}"
     )
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """A number with its noun: "1 case", "2 cases"."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:

@@ -14,18 +14,20 @@ Interval = tuple[int, int]
 class RankTime:
     """One rank in one step. Times are ns.
 
+    spans: as in ``records.RankTimeline``.
     span_ns: from the start of its first span to the end of its last.
     compute_ns: computation.
     waiting: intervals in which a call was in progress and nothing was computed.
-    late_ns: part of ``waiting`` before the last rank entered the same call; None if ranks call in several groups, or
-        make different calls.
+    waiting_for_last_ns: part of ``waiting`` before the last rank entered the same call; None if ranks call in several
+        groups, or make different calls.
     """
 
     rank: int
+    spans: tuple[tuple[str, int, int], ...]
     span_ns: int
     compute_ns: int
     waiting: tuple[Interval, ...]
-    late_ns: int | None
+    waiting_for_last_ns: int | None
 
     @property
     def waiting_ns(self) -> int:
@@ -83,10 +85,11 @@ def _rank_time(row: RankTimeline, calls: list[tuple[str, int, int]], last: list[
     ends = [end for _, _, end in row.spans]
     return RankTime(
         rank=row.rank,
+        spans=row.spans,
         span_ns=max(ends) - min(begin for _, begin, _ in row.spans) if ends else 0,
         compute_ns=_length(computed),
         waiting=tuple(waiting),
-        late_ns=_length(_without(late, computed)) if last else None,
+        waiting_for_last_ns=_length(_without(late, computed)) if last else None,
     )
 
 

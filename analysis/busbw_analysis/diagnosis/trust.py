@@ -1,4 +1,8 @@
-"""How far to trust a run: its launches, their scatter, and the differences that they can show."""
+"""How far to trust a run or a comparison: its launches, their scatter, and the differences that they can show.
+
+Confidence is 0 to ``MOST_CONFIDENCE`` points, one each if everything was measured and verified, there are enough
+launches for a test, the machine was quiet, and launches scatter little.
+"""
 
 import math
 from statistics import median
@@ -6,11 +10,13 @@ from typing import Final
 
 import numpy as np
 
+from busbw.units import counted
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.pair_groups import PairGroups
+from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import taken_in_words
-from busbw_analysis.diagnosis.stragglers import counted
 
 MOST_CONFIDENCE: Final = 4
 _SCATTERED: Final = 0.1
@@ -18,15 +24,25 @@ _SCATTERED: Final = 0.1
 _TARGETS: Final = (0.1, 0.25, 0.5)
 """Differences for which the number of launches is given: the smallest that needs at most ``_MOST_LAUNCHES``."""
 _MOST_LAUNCHES: Final = 20
+_DOUBTS: Final = frozenset({"forced", "not-recorded", "store"})
+"""Codes of notices that leave open whether the sides of a comparison are alike and whole."""
+_MOST_NAMED: Final = 3
+"""Number of pooled runs that are named."""
+
+
+def dots(confidence: int) -> str:
+    """Points of confidence as filled circles among all, as every output shows them: ``●●○○``."""
+    return "●" * confidence + "○" * (MOST_CONFIDENCE - confidence)
 
 
 def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
     """Points of confidence and the clauses that explain them, without advice that ``action`` already contains."""
     dataset, launches, scatter = judgement.dataset, fewest_made(judgement), scatter_of(judgement)
+    pooled = _pooled(dataset)
     if not launches:
-        return 0, ("nothing was measured",)
-    if all(stored.run.imported is not None for stored in dataset.runs):
-        return 0, ("one number per case from the log of another tool: the scatter between runs is unknown",)
+        return 0, ("nothing was measured", pooled)
+    if dataset.from_logs:
+        return 0, ("one number per case from the log of another tool: the scatter between runs is unknown", pooled)
     found = {one.code for one in judgement.findings}
     busy = found & {"disturbed", "throttled", "launches-differ"}
     doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
@@ -42,7 +58,45 @@ def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
         visible = smallest_difference(math.log1p(scatter), launches)
         text = f"{many}{where}: differences below {percent(visible)} cannot be detected"
     advice = more_launches(judgement)
-    return sum(points), (text, advice if advice not in action else "", _tested(judgement))
+    return sum(points), (text, advice if advice not in action else "", pooled, _tested(judgement))
+
+
+def _pooled(dataset: Dataset) -> str:
+    """The runs whose launches are pooled, if there are several."""
+    names = dataset.pooled
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    named = ", ".join(names[:_MOST_NAMED])
+    alike = len({frozenset(stored.run.cases) for stored in dataset.runs}) == 1
+    advice = "; busbw compare shows two of them beside each other" if alike else ""
+    return f"pooled from {len(names)} runs: {named}{more}{advice}"
+
+
+def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
+    """Points of confidence, as ``trust_in`` gives them, and the clauses that explain them."""
+    if comparison.imported:
+        return 0, ("numbers from logs: the scatter between runs is known only if a side has several tables",)
+    scatters = [band.estimate.scatter for band in comparison.bands if band.estimate.scatter is not None]
+    scatter = math.expm1(median(scatters)) if scatters else None
+    found = {notice.code for notice in comparison.notices}
+    turns = comparison.paired or comparison.in_turns
+    points = (
+        not comparison.incomplete and not found & _DOUBTS,
+        all(band.verdict.fewest is None for band in comparison.bands),
+        turns and not found & {"disturbed", "throttled"},
+        scatter is not None and scatter <= _SCATTERED,
+    )
+    one, two = comparison.launches
+    unit = "pairs of launches" if comparison.paired else "launches a side"
+    many = f"{one} {unit}" if one == two else f"{one} launches of A and {two} of B"
+    where = " on a busy machine" if "disturbed" in found else ""
+    differ = "" if scatter is None else f"; launches of a side differ by ± {100 * scatter:.2g} %"
+    order = (
+        "all launches of one side were taken before those of the other, so a change of the machine looks like a "
+        "difference. To rule that out, take launches in turns (A B B A …) and use --paired"
+    )
+    return sum(points), (f"{many}{where}{differ}", "" if turns else order)
 
 
 def _tested(judgement: Judgement) -> str:

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
-from busbw.units import format_rate, format_time
+from busbw.units import format_rate
 from busbw_analysis.data.bands import BANDS, Band, band_of
-from busbw_analysis.data.groups import Interval
-from busbw_analysis.data.series import Point, Series
+from busbw_analysis.data.intervals import Interval
+from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.published import Published, PublishedPoint, published_of, published_words
@@ -19,6 +19,8 @@ from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
+Reference = Literal["peak", "model", "published"]
+"""What a verdict compares with: a peak, the model's time, or a published time."""
 
 LAUNCHES_FOR_A_VERDICT = 4
 """With fewer launches no rank test can reach 5 %, so a verdict is only indicative."""
@@ -68,35 +70,57 @@ class Curve:
 class Verdict:
     """One op in one band of sizes: measured against peak and model, at the largest size of the band.
 
-    label, op: of the curve.
+    key: of the curve.
     band: the band of sizes, as in ``bands.BANDS``.
     time_ns, interval: of a call, in ns.
     busbw: B/s; None if nothing crosses a wire.
-    peak_share: busbw over the peak; ``denominator`` says what 100 % is.
+    peak_share: busbw over the peak.
+    peak: name of the part of the machine whose rate is 100 %; ``denominator`` explains it.
     model_ratio: measured time over predicted time.
-    status: compares medians with fixed limits. ``undecided``: the interval or range of the launches straddles a limit,
-        or the rate is so far above a nominal peak that this peak cannot be right.
-    text: direction and ratio, such as ``2.2× slower than the model`` or ``97 % of peak``.
-    why: the numbers behind the verdict.
+    status: compares medians with fixed limits. ``undecided``: the interval or range of the launches contains a limit,
+        or the peak is doubted.
+    by: what decided the status; None if nothing did.
+    reached: the number that decided it, such as ``2.2× the model's time`` or ``97 % of plain TCP of node0``.
+    why: what else a reader of the numbers must know; "" if nothing.
+    latency_bound: at least half of the time does not depend on the size.
     indicative: there are fewer than 4 launches, so another launch may give another verdict.
+    peak_doubted: the rate is so far above the nominal peak that this peak cannot be right.
     explained_by: code of the cause that explains the verdict (``answer.Answer.causes``); None if there is none.
     """
 
-    label: str
-    op: str
+    key: SeriesKey
     band: Band
     size_bytes: int
     time_ns: float
     interval: Interval
     busbw: float | None
     peak_share: float | None
+    peak: str | None
     denominator: str
     model_ratio: float | None
     status: Status
-    text: str
+    by: Reference | None
+    reached: str
     why: str
+    latency_bound: bool
     indicative: bool
+    peak_doubted: bool = False
     explained_by: str | None = None
+
+    @property
+    def op(self) -> str:
+        """The operation."""
+        return self.key.op
+
+    @property
+    def label(self) -> str:
+        """The name of the curve."""
+        return self.key.label
+
+    @property
+    def text(self) -> str:
+        """Status and number."""
+        return f"{self.status}: {self.reached}"
 
 
 def verdicts_on(curve: Curve) -> Iterator[Verdict]:
@@ -119,40 +143,34 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     model_ratio = None if isinstance(curve.model, Unavailable) else point.time_ns / curve.model[index].time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     ends = ends_of(point)
-    (status, text), best, worst = (
+    judged, best, worst = (
         _judged(curve, point.time_ns, peak_share, model_ratio, slowdown, latent=latent)
         for slowdown in (1.0, *(end / point.time_ns for end in ends))
     )
-    reasons = [*_peak_words(curve, point, peak_share), _model_words(curve, index)]
-    if (published := published_of(curve.published, point)) is not None:
-        reasons.append(published_words(published))
-    if latent:
-        reasons.append("latency-bound: at least half of the time does not depend on the size")
-    found = {best[0], status, worst[0]}
+    published = published_of(curve.published, point)
+    found = {best.status, judged.status, worst.status}
     if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
-        reasons.insert(
-            0,
-            f"a limit lies inside the interval ({point.interval.kind}): {format_time(ends[0])} would be {best[1]}, "
-            f"{format_time(ends[1])} {worst[1]}",
-        )
-        status, text = "undecided", f"undecided: {best[1]} to {worst[1]}"
-    elif published is not None and model_ratio is None and status != "undecided":
-        status, text = _with_published(published, status, text)
+        judged = replace(judged, status="undecided", reached=_from_to(curve, best, worst))
+    elif published is not None and model_ratio is None and judged.status != "undecided":
+        judged = _with_published(published, judged)
     return Verdict(
-        label=curve.series.key.label,
-        op=curve.series.key.op,
+        key=curve.series.key,
         band=band,
         size_bytes=point.size_bytes,
         time_ns=point.time_ns,
         interval=point.interval,
         busbw=point.busbw,
         peak_share=peak_share,
+        peak=curve.peak.name if isinstance(curve.peak, Peak) else None,
         denominator=curve.peak.denominator if isinstance(curve.peak, Peak) else f"none: {curve.peak.reason}",
         model_ratio=model_ratio,
-        status=status,
-        text=text,
-        why="; ".join(reasons),
+        status=judged.status,
+        by=judged.by,
+        reached=judged.reached,
+        why="; ".join(_why(curve, point, peak_share, published)),
+        latency_bound=latent,
         indicative=len(point.launch_medians_ns) < LAUNCHES_FOR_A_VERDICT,
+        peak_doubted=peak_share is not None and peak_share > _most_share(curve),
     )
 
 
@@ -171,55 +189,87 @@ def _most_share(curve: Curve) -> float:
     return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The status of a time. ``number``: what decided it, a share of the peak or a ratio to a time."""
+
+    status: Status
+    reached: str
+    by: Reference | None = None
+    number: float = 0.0
+
+
 def _judged(
     curve: Curve, time_ns: float, peak_share: float | None, model_ratio: float | None, slowdown: float, *, latent: bool
-) -> tuple[Status, str]:
-    """Status and text for a time, multiplied by ``slowdown``, by its share of the peak and its ratio to the model.
+) -> _Judged:
+    """The status of a time, multiplied by ``slowdown``, by its share of the peak and its ratio to the model.
 
     The model takes precedence over latency: a latency-bound call must still be as fast as the model says. If only the
     peak is known, a call is not called slow if its rate without the fitted α is near the peak, because nothing says how
     large α should be. Nor is a rate called slow if the peak is that of the widest link such hardware can have.
     """
     near, most = _near_share(curve), _most_share(curve)
-    peak_share = None if peak_share is None else peak_share / slowdown
-    reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
-    if peak_share is not None and peak_share >= near:
+    share = 0.0 if peak_share is None else peak_share / slowdown
+    reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
+    if share > most:
+        return _Judged("undecided", f"{reached}, so {NOT_ITS_PEAK}", "peak", share)
+    if share >= near:
         # A measured peak scatters, too.
-        believed: Status = "faster" if peak_share > (ABOVE_PEAK if math.isinf(most) else 1) else "as expected"
-        return (believed, reached) if peak_share <= most else ("undecided", f"{reached}: {NOT_ITS_PEAK}")
+        above = share > (ABOVE_PEAK if math.isinf(most) else 1)
+        return _Judged("faster" if above else "as expected", reached, "peak", share)
     if model_ratio is not None:
-        status, text = _by_tolerance(model_ratio * slowdown, "the model")
-        return status, text or f"{model_ratio * slowdown:.2g}× the model's time"
+        ratio = model_ratio * slowdown
+        return _Judged(_by_tolerance(ratio), times_of_model(ratio), "model", ratio)
     if latent or peak_share is None:
-        return "not judged", "latency-bound" if latent else "no peak or model"
+        return _Judged("not judged", "latency-bound" if latent else "no peak or model")
     moving_ns = time_ns * slowdown - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
-    beyond_latency = peak_share * (time_ns * slowdown) / moving_ns if moving_ns > 0 else 0.0
+    beyond_latency = share * (time_ns * slowdown) / moving_ns if moving_ns > 0 else 0.0
     if beyond_latency >= near:
-        return "not judged", f"{reached}, {100 * beyond_latency:.3g} % without latency"
-    return ("not judged" if isinstance(curve.peak, Peak) and curve.peak.widest else "slower"), reached
+        return _Judged("not judged", f"{reached}, {100 * beyond_latency:.3g} % without latency", "peak", share)
+    widest = isinstance(curve.peak, Peak) and curve.peak.widest
+    return _Judged("not judged" if widest else "slower", reached, "peak", share)
 
 
-def _by_tolerance(ratio: float, what: str) -> tuple[Status, str]:
-    """The status of a time with this ratio to the expected one, and its text ("" if as expected)."""
+def share_of_peak(peak: str, *shares: float) -> str:
+    """A share, or the range of several, with the name of its peak."""
+    return f"{' to '.join(dict.fromkeys(f'{100 * share:.3g} %' for share in shares))} of {peak}"
+
+
+def times_of_model(*ratios: float) -> str:
+    """A ratio to the model's time, or the range of several."""
+    return f"{' to '.join(dict.fromkeys(map(times, ratios)))} the model's time"
+
+
+def _from_to(curve: Curve, best: _Judged, worst: _Judged) -> str:
+    """The numbers at both ends of an interval, lowest first."""
+    if best.by == worst.by == "model":
+        return times_of_model(best.number, worst.number)
+    if best.by == worst.by == "peak" and isinstance(curve.peak, Peak):
+        return share_of_peak(curve.peak.name, worst.number, best.number)
+    return f"{best.reached} at best, {worst.reached} at worst"
+
+
+def _by_tolerance(ratio: float) -> Status:
+    """The status of a time with this ratio to the expected one."""
     if ratio > MODEL_TOLERANCE:
-        return "slower", f"{times(ratio)} slower than {what}"
-    if ratio < 1 / MODEL_TOLERANCE:
-        return "faster", f"{times(1 / ratio)} faster than {what}"
-    return "as expected", ""
+        return "slower"
+    return "faster" if ratio < 1 / MODEL_TOLERANCE else "as expected"
 
 
-def _with_published(published: PublishedPoint, status: Status, text: str) -> tuple[Status, str]:
+def _with_published(published: PublishedPoint, judged: _Judged) -> _Judged:
     """A verdict by the peak alone, or without any reference, compared with published results.
 
     A call that takes no longer than the published one is as expected, at any share of the peak. A rate near the peak is
     never slow.
     """
-    by_published, words = _by_tolerance(published.ratio, "published")
-    found = f"{words or 'as published'}: {published.rate_in_words}"
-    known = f"{text}, {found}" if "of peak" in text else found
-    if status not in {"slower", "not judged"}:
-        return status, known
-    return (by_published if by_published == "slower" or status == "not judged" else "as expected"), known
+    found = f"{times(published.ratio)} the published time ({published.rate_in_words})"
+    reached = f"{found}, {judged.reached}" if judged.by == "peak" else found
+    if judged.status not in {"slower", "not judged"}:
+        return replace(judged, reached=reached)
+    status = _by_tolerance(published.ratio)
+    if judged.status == "slower" and status != "slower":
+        status = "as expected"
+    return _Judged(status, reached, "published", published.ratio)
 
 
 def ends_of(point: Point) -> tuple[float, float]:
@@ -243,45 +293,22 @@ def latency_bound(curve: Curve, point: Point) -> bool:
     )
 
 
-def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterator[str]:
+def _why(curve: Curve, point: Point, peak_share: float | None, published: PublishedPoint | None) -> Iterator[str]:
     peak = curve.peak
-    if isinstance(peak, Unavailable):
-        yield f"no peak: {peak.reason}"
-    elif peak_share is not None:
-        practical = peak.practical_busbw
-        reached = (
-            f", {100 * point.busbw / practical:.3g} % of the {format_rate(practical)} reached in practice"
-            if practical is not None and point.busbw is not None
-            else ""
-        )
-        yield f"busbw {format_rate(point.busbw)} is {100 * peak_share:.3g} % of {format_rate(peak.busbw)}{reached}"
+    if isinstance(peak, Peak) and peak_share is not None and point.busbw is not None:
+        if (practical := peak.practical_busbw) is not None:
+            yield f"{100 * point.busbw / practical:.3g} % of the {format_rate(practical)} reached in practice"
         if peak.widest:
             yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:
             yield _above(peak)
-        if curve.series.moved_factor > 1:
-            yield (
-                f"the backend moves {curve.series.moved_factor:g}× the necessary bytes, so at most "
-                f"{1 / curve.series.moved_factor:.0%} can be reached"
-            )
+    if published is not None:
+        yield published_words(published)
 
 
 def _above(peak: Peak) -> str:
     if peak.level == "sockets of a host":
-        return "above 100 %: the peak was measured with plain sockets at another moment, when they were slower"
+        return "above 100 %: plain sockets were slower when the peak was measured"
     if peak.measured:
-        return (
-            "above 100 % (not clipped): the peak was measured by copying buffers that may exceed the caches, while "
-            "parts of this message stay in a cache"
-        )
+        return "above 100 %: parts of this message stay in a cache, but the copies behind the peak may not"
     return "above 100 %: the bytes took another path than the one with the stated rate, or its rate is wrong"
-
-
-def _model_words(curve: Curve, index: int) -> str:
-    if isinstance(curve.model, Unavailable):
-        return f"no model: {curve.model.reason}"
-    point, prediction = curve.series.points[index], curve.model[index]
-    return (
-        f"takes {format_time(point.time_ns)}; {prediction.algorithm} should take {format_time(prediction.time_ns)} "
-        f"({times(point.time_ns / prediction.time_ns)})"
-    )

@@ -8,6 +8,7 @@ columns. An unknown type is ``none``, with ``N/A`` elements.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -38,6 +39,7 @@ _TYPES: Final = {
     "float8_e4m3": "f8e4m3",
     "float8_e5m2": "f8e5m2",
 }
+_DEFAULT_STEP_BYTES: Final = 1 << 20
 _REDOPS: Final = {None: "none", "product": "prod"}
 _RATES: Final = "(us)  (GB/s)  (GB/s)         "
 _HEAD: Final = (
@@ -103,7 +105,7 @@ def _table(
     yield f"# busbw {__version__}: {' · '.join(case_in_words(table))}; times: {statistics}"
     yield f"# Collective test starting: {program}"
     yield (
-        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: 0 "
+        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} {_step(sizes)}warmup iters: 0 "
         f"iters: {calls} agg iters: 1 validation: {int(checked)} graph: {int(table.mode == 'graph')} unalign: 0"
     )
     yield from ("#", "# Using devices", *_devices(dataset, ranks), "#", *_HEAD)
@@ -113,6 +115,21 @@ def _table(
     yield f"# Out of bounds values : {refused} {'FAILED' if refused else 'OK'}"
     yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):g} "
     yield from ("#", f"# Collective test concluded: {program}", "#")
+
+
+def _step(sizes: Iterable[int]) -> str:
+    """The step between ``sizes`` as nccl-tests writes it; "" if it is not the same everywhere, which nccl-tests cannot
+    have. A single size has no step, and nccl-tests then writes its default.
+    """
+    ordered = sorted(set(sizes))
+    if len(ordered) == 1:
+        return f"step: {_DEFAULT_STEP_BYTES}(bytes) "
+    neighbours = list(pairwise(ordered))
+    factors = {after / before if before else 0.0 for before, after in neighbours}
+    steps = {after - before for before, after in neighbours}
+    if len(factors) == 1 and (factor := factors.pop()).is_integer():
+        return f"step: {factor:.0f}(factor) "
+    return f"step: {steps.pop()}(bytes) " if len(steps) == 1 else ""
 
 
 def _devices(dataset: Dataset, ranks: Iterable[int]) -> Iterator[str]:

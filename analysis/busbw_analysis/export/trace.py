@@ -13,7 +13,7 @@ from busbw.ops.training import workload_in_words
 from busbw.runs.records import JSON
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import COMPUTE, rank_times
+from busbw_analysis.diagnosis.timelines import COMPUTE
 
 
 def text(judgement: Judgement) -> bytes:
@@ -30,7 +30,7 @@ def _events(process: int, step: Trained) -> Iterator[JSON]:
         return
     name = f"{step.op}, {workload_in_words(step.workload)}"
     yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
-    for row, time in zip(step.timeline, rank_times(step.timeline, step.sent), strict=True):
+    for row in step.timeline:
         at = {"pid": process, "tid": row.rank}
         yield {"ph": "M", **at, "name": "thread_name", "args": {"name": f"rank {row.rank}"}}
         for number, (name, begin, end) in enumerate(row.spans):
@@ -40,7 +40,7 @@ def _events(process: int, step: Trained) -> Iterator[JSON]:
                 both = {**at, "cat": f"calls of rank {row.rank}", "name": name, "id": f"{process}.{row.rank}.{number}"}
                 yield {"ph": "b", **both, "ts": begin / 1e3}
                 yield {"ph": "e", **both, "ts": end / 1e3}
-        for begin, end in time.waiting:
+        for begin, end in row.waiting:
             yield _span("waiting", at, begin, end)
 
 

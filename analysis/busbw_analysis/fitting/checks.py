@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from busbw.errors import AnalysisError
-from busbw.units import format_size, format_time
+from busbw.units import counted, format_size, format_time
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.fitting.design import Observation, Observed
 from busbw_analysis.models.select import candidates
@@ -60,8 +60,8 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
         message = f"{name} has the size {format_size(sizes_bytes[0])}; a fit needs sizes above 0"
         raise AnalysisError(message, code="no-size")
     if len(sizes_bytes) < LEAST_SIZES:
-        counted = "1 size" if len(sizes_bytes) == 1 else f"{len(sizes_bytes)} sizes"
-        message = f"{name} has {counted}; a fit needs at least {LEAST_SIZES} different sizes above 0"
+        sizes = counted(len(sizes_bytes), "size")
+        message = f"{name} has {sizes}; a fit needs at least {LEAST_SIZES} different sizes above 0"
         raise AnalysisError(message, code="few-sizes")
     for size, time in zip(sizes_bytes, seconds, strict=True):
         refuse_times(name, size, [time])

@@ -55,6 +55,10 @@ class Segment:
     last_bytes: int
     at_bound: tuple[Coefficient, ...]
 
+    def seconds(self, size_bytes: float) -> float:
+        """T of one size."""
+        return self.alpha_seconds + self.beta_seconds_per_byte * size_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -150,7 +154,7 @@ def fit_points(
     refuse_curve("the curve", sizes_bytes, [time / 1e9 for time in times_ns])
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
     times = np.asarray(times_ns, dtype=np.float64) / 1e9
-    launches = launch_matrix(launch_medians_ns)
+    launches = launch_matrix(launch_medians_ns) / 1e9
     noise = _noise(launches)
     core = _fit_core(sizes, times, noise)
     residuals = np.abs(core.by_segments(sizes) / times - 1)
@@ -181,12 +185,13 @@ def fit_points(
     )
 
 
-def launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
-    """Seconds, launches × sizes; no rows if the sizes have different numbers of launches."""
-    counts = {len(medians) for medians in launch_medians_ns}
-    if len(counts) != 1:
-        return np.empty((0, len(launch_medians_ns)))
-    return np.asarray(launch_medians_ns, dtype=np.float64).T / 1e9
+def launch_matrix(by_size: Sequence[Sequence[float]]) -> Floats:
+    """The numbers of the launches at every size as launches × sizes; no rows if the sizes have different numbers of
+    launches.
+    """
+    if len({len(launches) for launches in by_size}) != 1:
+        return np.empty((0, len(by_size)))
+    return np.asarray(by_size, dtype=np.float64).T
 
 
 def _noise(launches: Floats) -> float:

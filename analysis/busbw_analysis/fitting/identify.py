@@ -112,6 +112,11 @@ def written(parameter: Parameter, value: float) -> str:
     return f"{_AS_A_RATE[parameter]} {format_rate(1 / value) if value > 0 else 'without limit'}"
 
 
+def in_units(parameter: Parameter, value: float) -> str:
+    """The value of a parameter, or of a sum that begins with it, with its unit."""
+    return format_time(1e9 * value) if parameter in A_CALL else f"{1e9 * value:.3g} ns/B"
+
+
 def columns_of(parameters: Wanted) -> list[int]:
     """The indices of ``parameters`` in PARAMETERS."""
     return [PARAMETERS.index(parameter) for parameter in parameters]

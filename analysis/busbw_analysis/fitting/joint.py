@@ -8,7 +8,7 @@ coefficients non-negative, as in ``curve``. Parameters that the data do not sepa
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from busbw.errors import AnalysisError
 from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size, format_time
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.series import Series
 from busbw_analysis.fitting import design, identify
 from busbw_analysis.fitting.checks import refuse_mixed, usable
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP, interval_note
@@ -53,20 +54,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class NotSeparated:
+class NotSeparated(identify.Mixed):
     """Parameters that the data do not separate.
 
-    ``weights``: the weights of their known sum: alpha 1 and per_call 0.5 for α + 0.5 c0.
-    ``sum``: this sum in symbols.
-    ``estimate``: its value; None if nothing is known.
+    ``estimate``: the value of their sum; None if nothing is known.
     ``needs``: what to measure.
     """
 
-    parameters: tuple[Parameter, ...]
-    weights: tuple[float, ...]
-    sum: str
     estimate: Estimate | None
-    reason: str
     needs: str
 
 
@@ -91,6 +86,7 @@ class _Solved:
 class JointFit(_Solved):
     """The result of a joint fit.
 
+    ``basis``: what it is, in words.
     ``parameters``: the parameters that the data separate; ``not_separated`` has the others.
     ``coefficients``: the fitted values in the order of PARAMETERS, in seconds or seconds per byte.
     ``draws``: the coefficients of every resample of launches; empty below 5 launches.
@@ -106,6 +102,8 @@ class JointFit(_Solved):
     decide between them; else empty.
     """
 
+    basis: ClassVar[str] = "a joint fit over numbers of ranks"
+
     regime: Regime
     backend: str
     cost_models: str
@@ -120,6 +118,30 @@ class JointFit(_Solved):
     notes: tuple[str, ...]
     observations: tuple[design.Observation, ...]
     cards: tuple[tuple[float, ...], ...]
+
+    @property
+    def origin(self) -> str:
+        """The parameters, or their sums if the data do not separate them, with their values; and the fitted data."""
+        known = [identify.written(name, estimate.value) for name, estimate in self.parameters.items()]
+        known += [
+            f"{mixed.sum} = {identify.in_units(mixed.parameters[0], mixed.estimate.value)}"
+            for mixed in self.not_separated
+            if mixed.estimate is not None
+        ]
+        words = ", ".join(known) or "no parameter that the data separate"
+        if self.coefficients[PARAMETERS.index("shared")] > 0:
+            words += " (instead of S β: the bytes that all ranks move, over R)"
+        if self.coefficients[PARAMETERS.index("card")] > 0:
+            words += " (instead of S β: the bytes that all ranks of a host send to other hosts, over C)"
+        ops = sorted({one.op for one in self.observations})
+        ranks = sorted({one.ranks for one in self.observations})
+        return f"{words}, from a joint fit to {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
+
+    def includes(self, series: Series) -> bool:
+        """Whether all points of ``series`` with a size are among the fitted data, with the same times."""
+        key, seen = series.key, {(one.op, one.algorithm, *one.where, one.seconds) for one in self.observations}
+        points = ((point.size_bytes, point.time_ns / 1e9) for point in series.points if point.size_bytes)
+        return all((key.op, key.algorithm, *series.shape, *point) in seen for point in points)
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """The time of one call with ``model``.
@@ -287,7 +309,7 @@ def _solved(observations: Observed, models: Models, wanted: Wanted) -> _Solved:
     for one in separation.mixed:
         estimate = _estimate(one.parameters[0], coefficients, draws) if one.weights else None
         needs = identify.needs(rows, times, wanted, one, remedies)
-        apart.append(NotSeparated(one.parameters, one.weights, one.sum, estimate, one.reason, needs))
+        apart.append(NotSeparated(one.parameters, one.weights, estimate, needs))
     return _Solved(
         parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
         not_separated=tuple(apart),

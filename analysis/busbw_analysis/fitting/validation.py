@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.fitting import design
 from busbw_analysis.fitting.design import Curve, Floats, Models, Observation, Observed, Wanted
@@ -50,7 +51,7 @@ def by_curve(observations: Observed, models: Models, wanted: Wanted) -> dict[Cur
         errors = _errors(fewer, tested, known, wanted) if seen else None
         if errors is None:
             why = f"and fewer ranks do not determine {largest}" if seen else "so none can be held out"
-            note = f"{curve[0]} was measured on {counts} number{'s' * (counts > 1)} of ranks, {why}"
+            note = f"{curve[0]} was measured on {counted(counts, 'number')} of ranks, {why}"
         values = () if errors is None else tuple(errors.tolist())
         found[curve] = OfCurve(tuple(tested), tuple(seen), values, note)
     return found
@@ -140,7 +141,7 @@ def validations(observations: Observed, models: Models, wanted: Wanted) -> tuple
     sizes = _held_out_sizes(observations, models, wanted)
     no_size = "no size lies between two others that determine it"
     ranks = _held_out_ranks(observations, known, wanted)
-    few = f"{counts} number{'s' * (counts > 1)} of ranks, and fewer ranks do not determine {largest}"
+    few = f"{counted(counts, 'number')} of ranks, and fewer ranks do not determine {largest}"
     launches = _left_out_launches(observations, models, wanted)
     return (
         validation("every second size", sizes, VALID_SIZES, why_not=no_size),

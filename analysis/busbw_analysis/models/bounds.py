@@ -41,23 +41,23 @@ def least_seconds(
 class Spent:
     """The parts of the time of one measured call, in ns.
 
-    ``messages_ns``: latency (α).
-    ``bytes_ns``: bandwidth (β, or R if slower) and copies (M).
-    ``sums_ns``: reduction (γ); None if unknown.
+    ``latency_ns``: latency (α).
+    ``bandwidth_ns``: bandwidth (β, or R if slower) and copies (M).
+    ``reduction_ns``: reduction (γ); None if unknown.
     ``bound_ns``: the lower bound of any algorithm; None if there is none.
     """
 
     size_bytes: int
     measured_ns: float
-    messages_ns: float
-    bytes_ns: float
-    sums_ns: float | None
+    latency_ns: float
+    bandwidth_ns: float
+    reduction_ns: float | None
     bound_ns: float | None
 
     @property
     def predicted_ns(self) -> float:
         """The sum of the parts."""
-        return self.messages_ns + self.bytes_ns + (self.sums_ns or 0.0)
+        return self.latency_ns + self.bandwidth_ns + (self.reduction_ns or 0.0)
 
     @property
     def unexplained_ns(self) -> float:
@@ -100,7 +100,7 @@ class Explanation:
 
     ``spent``: the parts of the time of each point.
     ``bound``: the formula of the lower bound; "" if there is none.
-    ``sums``: the origin of γ or why it is unknown; "" for an op without reduction.
+    ``gamma_origin``: the origin of γ or why it is unknown; "" for an op without reduction.
     ``others``: the times of the textbook algorithms.
     ``fastest``: the fastest textbook algorithms, with a new entry at each crossover S* within the measured sizes. Only
     algorithms with one message at a time are compared: the formulas of the others ignore their overhead per message.
@@ -108,7 +108,7 @@ class Explanation:
 
     spent: tuple[Spent, ...]
     bound: str
-    sums: str
+    gamma_origin: str
     others: tuple[Other, ...]
     fastest: tuple[Fastest, ...]
 
@@ -134,7 +134,7 @@ def explain(
     bound = LOWER_BOUNDS.get(key.op)
     hosts = key.hosts
     adds = any(model.added(ranks, hosts, 1 << 20) for model in models)
-    gamma, sums = gamma_of(key, everything) if adds else (None, "")
+    gamma, origin = gamma_of(key, everything) if adds else (None, "")
     ports = _ports(models, bound, key)
     spent: list[Spent] = []
     for point, model in zip(series.points, models, strict=True):
@@ -145,9 +145,9 @@ def explain(
             Spent(
                 size_bytes=size,
                 measured_ns=point.time_ns,
-                messages_ns=1e9 * messages,
-                bytes_ns=1e9 * (parameters.seconds(model, ranks, hosts, size) - messages),
-                sums_ns=None if gamma is None else 1e9 * model.added(ranks, hosts, size) * size * gamma,
+                latency_ns=1e9 * messages,
+                bandwidth_ns=1e9 * (parameters.seconds(model, ranks, hosts, size) - messages),
+                reduction_ns=None if gamma is None else 1e9 * model.added(ranks, hosts, size) * size * gamma,
                 bound_ns=None if least is None else 1e9 * least,
             )
         )
@@ -165,7 +165,7 @@ def explain(
     return Explanation(
         spent=tuple(spent),
         bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),
-        sums=sums,
+        gamma_origin=origin,
         others=tuple(others),
         fastest=fastest(singly, ranks, hosts, sizes[0], sizes[-1], parameters),
     )

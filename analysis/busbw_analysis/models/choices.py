@@ -209,7 +209,8 @@ def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailab
     text = fact(facts, "library")
     if text is None:
         return Unavailable(
-            "library-not-told", "the run did not record its MPI library, and each library has its own selection tables"
+            "library-not-recorded",
+            "the run did not record its MPI library; each library has its own selection tables",
         )
     known = library_in(text)
     if known is None:

@@ -1,12 +1,12 @@
 """The cost model of an algorithm, and the time of a call with the α, β, γ and R of messages.
 
 T = rounds · α + max(sent · S β, moved · S / R) + copied · S / M + added · S γ. A joint fit (``fitting.joint``) has more
-parameters for the same cost model, and the same method ``seconds``.
+parameters for the same cost model, and the same methods ``seconds`` and ``interval``.
 """
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 Count = Callable[[int, int, float], float]
 """n ranks on k hosts and S bytes → a number."""
@@ -126,6 +126,7 @@ class CostModel:
 class Parameters:
     """The parameters of a cost model.
 
+    ``basis``, ``interval_note``: what they come from in words, and why their times have no interval.
     ``alpha_seconds``: α, time of a message.
     ``beta_seconds_per_byte``: β, time per byte through one direction of a link.
     ``host_bytes_per_second``: R, rate of all ranks of one host together; None: no limit, or unknown.
@@ -133,6 +134,9 @@ class Parameters:
     ``gamma_seconds_per_byte``: γ, time per reduced byte; 0 if unknown.
     ``copy_bytes_per_second``: M, memory copy rate of all ranks of one host together; None: unknown, copies are free.
     """
+
+    basis: ClassVar[str] = "messages between two ranks"
+    interval_note: ClassVar[str] = "no interval: α and β of messages have none"
 
     alpha_seconds: float
     beta_seconds_per_byte: float
@@ -149,6 +153,9 @@ class Parameters:
         if self.copy_bytes_per_second is not None:
             seconds += model.copied(*where) * size_bytes / self.copy_bytes_per_second
         return seconds
+
+    def interval(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> None:
+        """None: α and β of messages have no interval."""
 
     def seconds_of(self, rounds: float, sent_bytes: float, moved_bytes: float, added_bytes: float) -> float:
         """The time of these rounds and bytes."""

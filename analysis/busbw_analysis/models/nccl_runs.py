@@ -1,6 +1,7 @@
 """NCCL's tuning model for a curve that was measured over NCCL, from the GPU facts of the run."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from busbw.ops.base import first_reason
@@ -75,8 +76,8 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
     if refused is not None:
         return Unavailable("nccl-not-asked", refused)
     row = gpu_model(dataset, key.ranks, rows)
-    if isinstance(row, str):
-        return Unavailable("gpu-not-known", f"NCCL's model needs the GPU: {row}")
+    if isinstance(row, Unavailable):
+        return replace(row, reason=f"NCCL's model needs the GPU: {row.reason}")
     architecture = _BY_LINK.get(row.link or "")
     if architecture is None:
         return Unavailable(

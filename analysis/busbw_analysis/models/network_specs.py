@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from busbw.errors import UsageError
-from busbw.units import format_rate, format_seconds, parse_rate, parse_time
+from busbw.units import format_rate, format_seconds, listed, parse_rate, parse_time
 from busbw_analysis.models.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
 from busbw_analysis.models.networks import Whole as _Whole
 
@@ -75,8 +75,7 @@ def in_words(network: Network) -> str:
     """``two-level: nic 12.5 GB/s, delay 5 µs; 8 ranks on 2 hosts (block)``, followed by any changed links."""
     if isinstance(network, Changed):
         named = [f"{link.name} at {format_rate(link.bytes_per_second)}" for link in network.changed]
-        more = f" and {len(named) - _NAMED} more links" if len(named) > _NAMED else ""
-        return f"{in_words(network.whole)}; changed: {', '.join(named[:_NAMED])}{more}"
+        return f"{in_words(network.whole)}; changed: {listed(named, _NAMED)}"
     kind, made = next((name, made) for name, made in NETWORKS.items() if isinstance(network, made))
     given = [
         f"{field.name} {_KEYS[field.name][1](value)}"

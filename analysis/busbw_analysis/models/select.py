@@ -43,7 +43,7 @@ def model_for(op: str, family: str) -> CostModel | Unavailable:
         return rows[0]  # the same on any backend
     if family == MPI:
         return Unavailable(
-            "library-not-told", f"the algorithm of MPI for {op} depends on the library, the ranks and the size"
+            "library-not-recorded", f"the algorithm of MPI for {op} depends on the library, the ranks and the size"
         )
     return Unavailable("backend-not-modelled", f"there is no cost model for {op} on {family}")
 

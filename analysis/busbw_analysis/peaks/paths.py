@@ -1,11 +1,12 @@
 """The parts of the hardware that the bytes of a group pass: GPU memory, links between GPUs, network of a host.
 
 Each function returns the slowest part among the ranks, with its nominal peak from the recorded facts and the
-catalogue, or the reason as text if it is unknown.
+catalogue, or why it is unknown.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
@@ -14,85 +15,87 @@ from busbw.system.detect import called, gpus_of, host_link_of, memory_of, no_row
 from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.units import format_rate
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.peaks.transports import Choice, Transport, transport_of
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.peaks.transports import NETWORK_NOT_KNOWN, Choice, Transport, transport_of
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowest:
-    """The slowest of ``count`` parts of the same kind: its owner (``holder``) and its rate (``peak``)."""
+    """The slowest part among ``count`` GPUs or hosts.
+
+    holder: the GPU or host that it belongs to
+    what: the part and its holder in words
+    """
 
     holder: str
+    what: str
     peak: HardwarePeak
     count: int
+    owners: Literal["GPUs", "hosts"] = "GPUs"
 
     @property
-    def what(self) -> str:
-        """What it is, and whose."""
-        return f"{self.peak.what} of {self.holder}"
-
-    def in_words(self, kind: str) -> str:
+    def in_words(self) -> str:
         """The rate as text: part, owner, rate and direction, source, and how many it is the slowest of."""
         direction = "in one direction" if self.peak.direction == "one direction" else f"of {self.peak.direction}"
-        among = "" if self.count == 1 else f", the slowest of {self.count} {kind}"
+        among = "" if self.count == 1 else f", the slowest of {self.count} {self.owners}"
         return f"{self.what}, {format_rate(self.peak.nominal)} {direction}, {self.peak.in_words}{among}"
 
 
-def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
+def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest memory among the GPUs of ``ranks``; every rank must have its own GPU."""
-    return _slowest_gpu(dataset, ranks, lambda gpu: memory_of(gpu, rows))
+    return _slowest_gpu(dataset, ranks, "memory-not-known", lambda gpu, _: memory_of(gpu, rows))
 
 
-def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
+def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest link to the host among the GPUs of ``ranks``; every rank must have its own GPU."""
-    return _slowest_gpu(dataset, ranks, lambda gpu: host_link_of(gpu, rows))
+    return _slowest_gpu(dataset, ranks, "link-not-known", lambda gpu, _: host_link_of(gpu, rows))
 
 
-def _slowest_gpu(
-    dataset: Dataset, ranks: Sequence[int], peak_of: Callable[[Mapping[str, JSON]], HardwarePeak | str]
-) -> Narrowest | str:
-    found: dict[str, HardwarePeak] = {}
-    for rank in ranks:
-        gpu = _gpu(dataset, rank)
-        peak = gpu if isinstance(gpu, str) else peak_of(gpu)
-        if isinstance(gpu, str) or isinstance(peak, str):
-            return str(peak)
-        found[f"{called(gpu)} on {dataset.hosts[rank]}"] = peak
-    return "several ranks share a GPU" if len(found) < len(ranks) else _slowest(found)
-
-
-def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | str:
-    """The catalogue row of the GPU model that all ``ranks`` drive."""
-    found: dict[str, Gpu] = {}
-    for rank in ranks:
-        gpu = _gpu(dataset, rank)
-        if isinstance(gpu, str):
-            return gpu
-        row = row_of(gpu, rows)
-        if row is None:
-            return no_row(gpu, rows)
-        found[row.name] = row
-    return next(iter(found.values())) if len(found) == 1 else f"the ranks drive different GPUs: {', '.join(found)}"
-
-
-def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
+def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | Unavailable:
     """The slowest connection of a GPU to the GPUs of the other ``ranks`` on the same host: its NVLinks to them, or its
     link to the host if it has none.
     """
-    gpus: dict[str, dict[str, JSON]] = {}
-    for rank in ranks:
-        gpu = _gpu(dataset, rank)
-        if isinstance(gpu, str):
-            return gpu
-        gpus[str(gpu.get("address"))] = gpu
-    if len(gpus) < len(ranks):
-        return "several ranks share a GPU"
+    return _slowest_gpu(dataset, ranks, "links-not-known", lambda gpu, peers: _way_out(gpu, peers, rows))
+
+
+def _slowest_gpu(
+    dataset: Dataset,
+    ranks: Sequence[int],
+    code: str,
+    peak_of: Callable[[Mapping[str, JSON], Sequence[str]], HardwarePeak | str],
+) -> Narrowest | Unavailable:
+    """The slowest of the peaks of the GPUs of ``ranks``, each from its facts and the addresses of the other GPUs."""
+    gpus = _gpus(dataset, ranks, code)
+    if isinstance(gpus, Unavailable):
+        return gpus
+    addresses = dict.fromkeys(str(gpu.get("address")) for gpu in gpus)
     found: dict[str, HardwarePeak] = {}
-    for own, gpu in gpus.items():
-        peak = _way_out(gpu, [address for address in gpus if address != own], rows)
-        if isinstance(peak, str):
-            return f"{called(gpu)}: {peak}"
-        found[called(gpu)] = peak
-    return _slowest(found)
+    for rank, gpu in zip(ranks, gpus, strict=True):
+        peak = peak_of(gpu, [other for other in addresses if other != str(gpu.get("address"))])
+        if not isinstance(peak, HardwarePeak):
+            return Unavailable(code, f"{called(gpu)}: {peak}")
+        found[f"{called(gpu)} on {dataset.hosts[rank]}"] = peak
+    if len(found) < len(ranks):
+        return Unavailable(code, "several ranks share a GPU")
+    holder = min(found, key=lambda name: found[name].nominal)
+    return Narrowest(holder, f"{found[holder].what} of {holder}", found[holder], len(found))
+
+
+def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | Unavailable:
+    """The catalogue row of the GPU model that all ``ranks`` drive."""
+    code = "gpu-not-known"
+    gpus = _gpus(dataset, ranks, code)
+    if isinstance(gpus, Unavailable):
+        return gpus
+    found: dict[str, Gpu] = {}
+    for gpu in gpus:
+        row = row_of(gpu, rows)
+        if row is None:
+            return Unavailable(code, no_row(gpu, rows))
+        found[row.name] = row
+    if len(found) != 1:
+        return Unavailable(code, f"the ranks drive different GPUs: {', '.join(found)}")
+    return next(iter(found.values()))
 
 
 def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
@@ -119,17 +122,15 @@ class Network:
         return self.peak.practical or self.peak.nominal
 
 
-def host_network(environment: Mapping[str, JSON], by: TransportRules, rows: Catalogue) -> Network | str:
-    """The connection of a host to others: all RDMA ports that the backend may use, else the interface of its sockets.
-
-    Returns the missing fact as text if it is unknown.
+def host_network(environment: Mapping[str, JSON], by: TransportRules, rows: Catalogue) -> Network | Unavailable:
+    """The connection of a host to others: all RDMA ports that the backend may use, else the interface of its sockets,
+    or which fact is missing, as the rest of a sentence about the host.
     """
     transport = transport_of(environment, by)
     ports = [] if transport.rdma is False else list(_rdma(environment, transport, rows))
     if not ports:
-        found = _interface(environment, transport, rows)
-        return found if isinstance(found, str) else Network(*found)
-    if isinstance(transport.rdma, str):
+        return _interface(environment, transport, rows)
+    if isinstance(transport.rdma, Unavailable):
         return transport.rdma
     names = ", ".join(name for name, _ in ports)
     peaks = [peak for _, peak in ports]
@@ -162,13 +163,11 @@ def _rdma(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue
             yield str(nic.get("name")), peak
 
 
-def _interface(
-    environment: Mapping[str, JSON], transport: Transport, rows: Catalogue
-) -> tuple[str, HardwarePeak] | str:
+def _interface(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> Network | Unavailable:
     """The interface that sockets use, or why it is unknown."""
     interfaces = fact(environment, "nics")
     if not interfaces:
-        return "recorded no network interface"
+        return Unavailable(NETWORK_NOT_KNOWN, "recorded no network interface")
     chosen = transport.interfaces
     named = chosen.named and not chosen.by_subnet
     known: dict[str, HardwarePeak] = {}
@@ -183,20 +182,24 @@ def _interface(
         elif named or fact(interface, "kind") != "virtual":  # virtual interfaces such as bridges have no speed
             unknown.append(name)
     if unknown and (known or named):
-        return f"did not record the speed of {', '.join(unknown)}{_or_name_one(chosen)}"
-    if not known and named:
-        return f"has no interface that is up and that {chosen.variable}={chosen.value} allows"
-    return _alike(known, transport) if known else "did not record the speed of any interface that is up"
+        missing = f"did not record the speed of {', '.join(unknown)}{_or_name_one(chosen)}"
+    elif known:
+        return _alike(known, transport)
+    elif named:
+        missing = f"has no interface that is up and that {chosen.variable}={chosen.value} allows"
+    else:
+        missing = "did not record the speed of any interface that is up"
+    return Unavailable(NETWORK_NOT_KNOWN, missing)
 
 
-def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> tuple[str, HardwarePeak] | str:
+def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> Network | Unavailable:
     """The rate of the used interface when it is unknown which of the ``known`` ones was used.
 
     All must have the same speed. If the backend may use several together, a variable must name them.
     """
     name, first = next(iter(known.items()))
     if len(known) == 1:
-        return f"network interface {name}", replace(first, what=name)
+        return Network(f"network interface {name}", replace(first, what=name))
     chosen = transport.interfaces
     alike = len({peak.nominal for peak in known.values()}) == 1
     if not alike or (transport.together and (chosen.by_subnet or not chosen.named)):
@@ -204,33 +207,35 @@ def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> tuple[str
         which = "did not record which of them was used"
         if chosen.by_subnet:
             which = f"recorded no addresses, so those that {chosen.variable}={chosen.value} allows are unknown"
-        return f"has several interfaces that are up ({listed}) and {which}{_or_name_one(chosen)}"
+        return Unavailable(
+            NETWORK_NOT_KNOWN, f"has several interfaces that are up ({listed}) and {which}{_or_name_one(chosen)}"
+        )
     if not transport.together:
-        return f"network interface {name}", replace(first, what=name)
+        return Network(f"network interface {name}", replace(first, what=name))
     together = replace(_together(list(known.values())), what=" + ".join(known))
-    return f"{len(known)} network interfaces together: {', '.join(known)}", together
+    return Network(f"{len(known)} network interfaces together: {', '.join(known)}", together)
 
 
 def _or_name_one(chosen: Choice) -> str:
     return f"; name the interface that leads to the other hosts with {chosen.variable}"
 
 
-def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
-    holder = min(peaks, key=lambda name: peaks[name].nominal)
-    return Narrowest(holder, peaks[holder], len(peaks))
-
-
-def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
-    """The recorded facts of the GPU that ``rank`` drives, or the reason why they are unknown."""
-    host = dataset.hosts[rank]
-    number, address = dataset.placements[rank].gpu, dataset.placements[rank].gpu_address
-    if number is None and address is None:
-        if dataset.runs[0].run.imported is not None:
-            return f"the log does not state which GPU rank {rank} drove; give --hosts and --gpu"
-        return (
-            f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, and "
-            "torch did not report its PCI address"
-        )
-    key, value = ("address", address) if number is None else ("index", number)
-    found = next((gpu for gpu in gpus_of(dataset.environment(host)) if gpu.get(key) == value), None)
-    return found if found is not None else f"the run has no facts of GPU {value} on {host}"
+def _gpus(dataset: Dataset, ranks: Sequence[int], code: str) -> list[dict[str, JSON]] | Unavailable:
+    """The recorded facts of the GPU of every rank, or, with ``code``, why they are unknown."""
+    found: list[dict[str, JSON]] = []
+    for rank in ranks:
+        host, place = dataset.hosts[rank], dataset.placements[rank]
+        key, value = ("address", place.gpu_address) if place.gpu is None else ("index", place.gpu)
+        if value is None and dataset.runs[0].run.imported is not None:
+            return Unavailable(code, f"the log does not state which GPU rank {rank} drove; give --hosts and --gpu")
+        if value is None:
+            return Unavailable(
+                code,
+                f"the run did not record which GPU rank {rank} drove: NVML was not available or does not list the GPU, "
+                "and torch did not report its PCI address",
+            )
+        gpu = next((gpu for gpu in gpus_of(dataset.environment(host)) if gpu.get(key) == value), None)
+        if gpu is None:
+            return Unavailable(code, f"the run has no facts of GPU {value} on {host}")
+        found.append(gpu)
+    return found

@@ -10,7 +10,7 @@ percentage of a guess is worse than none.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Literal
@@ -30,7 +30,7 @@ from busbw.ops.bounds import Crossing
 from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
-from busbw.units import format_rate, format_size
+from busbw.units import counted, format_rate, format_size
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import summarise
@@ -58,6 +58,9 @@ PeakLevel = Literal[
 ]
 
 
+_OF_GPUS: Final[dict[PeakLevel, str]] = {"links of GPUs": "all links", "PCIe": "PCIe", "NVLink-C2C": "NVLink-C2C"}
+
+
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The highest rate that this hardware allows at any size.
@@ -83,6 +86,12 @@ class Peak:
     practical: float | None = None
     practical_left_out: str | None = None
     widest: bool = False
+
+    @property
+    def name(self) -> str:
+        """``what`` without the details of a GPU's links."""
+        short = _OF_GPUS.get(self.level)
+        return self.what if short is None else f"{short} of {self.holder}"
 
     @property
     def practical_busbw(self) -> float | None:
@@ -197,80 +206,87 @@ def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
     return {host: working[host] for host in dict.fromkeys(placement[rank] for rank in series.key.ranks)}
 
 
+def _slowest_host(
+    dataset: Dataset, series: Series, name: str, peak_on: Callable[[str], HardwarePeak | Unavailable]
+) -> tuple[Narrowest, int] | Unavailable:
+    """The part of the host with the least rate for each of the ranks that share it, and their number."""
+    found: dict[str, HardwarePeak] = {}
+    sharing = at_once(dataset, series)
+    for host in sharing:
+        peak = peak_on(host)
+        if isinstance(peak, Unavailable):
+            return peak
+        found[host] = peak
+    host = min(found, key=lambda host: found[host].nominal / sharing[host])
+    part = Narrowest(host, f"{name} of {host} ({found[host].what})", found[host], len(found), "hosts")
+    return part, sharing[host]
+
+
 def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The link of the drive that contains the files; the ranks of a host share it."""
-    found: list[tuple[HardwarePeak, str, int]] = []
-    for host, ranks in at_once(dataset, series).items():
+
+    def drive(host: str) -> HardwarePeak | Unavailable:
         storage = fact(dataset.environment(host), "storage") or {}
         device = storage.get("device")
         if not device:
-            return Unavailable("storage-not-told", f"the run did not record which drive contains the files of {host}")
-        drive = drive_of(dataset.environment(host), device, rows)
-        if isinstance(drive, str):
             return Unavailable(
-                "drive-not-known",
-                f"the files of {host} are in {storage.get('path')} ({storage.get('type')} on {device}): {drive}",
+                "storage-not-recorded", f"the run did not record which drive contains the files of {host}"
             )
-        found.append((drive, host, ranks))
-    peak, host, ranks = min(found, key=_rate_per_rank)
-    words = f"drive of {host} ({peak.what}), {format_rate(peak.nominal)} in one direction"
+        found = drive_of(dataset.environment(host), device, rows)
+        if isinstance(found, HardwarePeak):
+            return found
+        return Unavailable(
+            "drive-not-known",
+            f"the files of {host} are in {storage.get('path')} ({storage.get('type')} on {device}): {found}",
+        )
+
+    slowest = _slowest_host(dataset, series, "drive", drive)
+    if isinstance(slowest, Unavailable):
+        return slowest
+    part, ranks = slowest
     left_out = None
-    if peak.practical_of == "reads" and series.key.op != "storage_read":
-        peak = replace(peak, practical=None, practical_source=None, practical_of=None)
+    if part.peak.practical_of == "reads" and series.key.op != "storage_read":
+        part = replace(part, peak=replace(part.peak, practical=None, practical_source=None, practical_of=None))
         left_out = "the catalogue has practical rates of drives for reads only"
-    each = format_rate(peak.nominal / ranks)
+    each = format_rate(part.peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
-    of_rank = _part(
-        series, peak, ranks, "storage", (host, f"drive of {host} ({peak.what})"), f"{words}, {peak.in_words}{shared}"
-    )
-    return replace(of_rank, practical_left_out=left_out)
+    return replace(_part(series, part, ranks, "storage", shared), practical_left_out=left_out)
 
 
 def _memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The memory of the slowest host, which its ranks share, or of the slowest GPU."""
     if series.key.device != _HOST_MEMORY:
         memory = gpu_memory(dataset, series.key.ranks, rows)
-        if isinstance(memory, str):
-            return Unavailable("memory-not-known", memory)
-        return _under_memory(series, memory.peak, "HBM", (memory.holder, memory.what), memory.in_words("GPUs"), 1)
-    found: list[tuple[HardwarePeak, str, int]] = []
-    for host, ranks in at_once(dataset, series).items():
-        dram = dram_of(dataset.environment(host), rows)
-        if isinstance(dram, str):
-            return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {dram}")
-        found.append((dram, host, ranks))
-    peak, host, ranks = min(found, key=_rate_per_rank)
-    what = f"memory of {host} ({peak.what})"
-    words = f"{what}, {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
-    return _under_memory(series, peak, "DRAM", (host, what), words, ranks)
+        return memory if isinstance(memory, Unavailable) else _under_memory(series, memory, "HBM", 1)
+
+    def dram(host: str) -> HardwarePeak | Unavailable:
+        found = dram_of(dataset.environment(host), rows)
+        if isinstance(found, HardwarePeak):
+            return found
+        return Unavailable("memory-not-known", f"the nominal memory rate of {host} is unknown: {found}")
+
+    slowest = _slowest_host(dataset, series, "memory", dram)
+    return slowest if isinstance(slowest, Unavailable) else _under_memory(series, slowest[0], "DRAM", slowest[1])
 
 
-def _rate_per_rank(part: tuple[HardwarePeak, str, int]) -> float:
-    peak, _, ranks = part
-    return peak.nominal / ranks
-
-
-def _under_memory(
-    series: Series, peak: HardwarePeak, level: PeakLevel, whose: tuple[str, str], words: str, ranks: int
-) -> Peak:
+def _under_memory(series: Series, memory: Narrowest, level: PeakLevel, ranks: int) -> Peak:
     """The peak of an op whose ``ranks`` ranks share a memory."""
     op = series.key.op
     moved = MEMORY_TRAFFIC[op] * ranks
     by = "reads and writes" if MEMORY_TRAFFIC[op] > 1 else "moves"
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
-    left = format_rate(peak.nominal / moved)
-    denominator = f"{words}; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
-    return _part(series, peak, moved, level, whose, denominator)
+    left = format_rate(memory.peak.nominal / moved)
+    words = f"; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {left} of S"
+    return _part(series, memory, moved, level, words)
 
 
 def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The slowest link of a GPU to the host. Each GPU has its own; shared links further up are not considered."""
     link = host_links(dataset, series.key.ranks, rows)
-    if isinstance(link, str):
-        return Unavailable("link-not-known", link)
+    if isinstance(link, Unavailable):
+        return link
     both = "; each direction has the full rate" if series.key.op == "host_and_device" else ""
-    denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
-    return _part(series, link.peak, 1, _level(link.peak), (link.holder, link.what), denominator)
+    return _part(series, link, 1, _level(link.peak), f"; {series.key.op} carries S through it{both}")
 
 
 def _level(link: HardwarePeak) -> PeakLevel:
@@ -282,14 +298,14 @@ def _link_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Cros
     """GPUs on one host: the links of one GPU must carry what ``crossing`` counts for a host with one rank."""
     key = series.key
     links = gpu_links(dataset, key.ranks, rows)
-    if isinstance(links, str):
-        return Unavailable("links-not-known", links)
+    if isinstance(links, Unavailable):
+        return links
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
-    denominator = (
-        f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
+    words = (
+        f"; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch reduces (NVLS); then more than 100 % is possible"
     )
-    peak = _part(series, links.peak, multiple, _level(links.peak), (links.holder, links.what), denominator)
+    peak = _part(series, links, multiple, _level(links.peak), words)
     return replace(peak, widest=_is_widest(dataset, peak))
 
 
@@ -298,15 +314,12 @@ def _is_widest(dataset: Dataset, peak: Peak) -> bool:
     return peak.level == "PCIe" and dataset.runs[0].run.imported is not None
 
 
-def _part(
-    series: Series, whole: HardwarePeak, times: float, level: PeakLevel, whose: tuple[str, str], denominator: str
-) -> Peak:
-    """The peak of an op that moves ``times`` × S bytes through a part with the rate ``whole``; ``whose``: its holder,
-    and the part in words.
-    """
+def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, words: str) -> Peak:
+    """The peak of an op that moves ``times`` × S bytes through ``part``, as ``words`` explain."""
+    whole = part.peak
     practical = None if whole.practical is None else whole.practical / times
-    denominator += _division(whole.nominal, series, times, "sent")
-    peak = _peak(series, whole.nominal / times, level, whose, denominator, measured=False)
+    denominator = f"{part.in_words}{words}{_division(whole.nominal, series, times, 'sent')}"
+    peak = _peak(series, whole.nominal / times, level, (part.holder, part.what), denominator, measured=False)
     return replace(peak, practical=practical)
 
 
@@ -400,11 +413,10 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
     moved = point.wire_bytes * sharing / point.size_bytes
     shared = "" if sharing == 1 else "; concurrent groups share it in proportion to their bytes"
     timed = "from the first entry to the last exit" if copied.whole else "over the slowest rank's time"
-    ranks = f"{copied.ranks} rank{'s' if copied.ranks > 1 else ''}"
     denominator = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in total, measured in this run "
-        f"({ranks}, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
-        f"rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
+        f"({counted(copied.ranks, 'rank')}, {format_size(copied.size_bytes)} each, {timed}), every byte that must "
+        f"reach another rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
     whose = (host, f"memory copy of {host}")
     return _peak(series, copied.bytes_per_second / moved, "memory copy of a host", whose, denominator)
@@ -416,30 +428,26 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: C
     networks: dict[str, Network] = {}
     for host in dataset.hosts_of(key.ranks):
         found = host_network(dataset.environment(host), dataset.backend.transport, rows)
-        if isinstance(found, str):
-            return Unavailable("network-not-known", f"the speed of the network is unknown: {host} {found}")
+        if isinstance(found, Unavailable):
+            return replace(found, reason=f"the speed of the network is unknown: {host} {found.reason}")
         networks[host] = _shared(dataset, series, host, found)
     slowest = min(networks, key=lambda host: networks[host].peak.nominal)
     network = networks[slowest]
     placement = [dataset.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
-    denominator = (
-        f"{network.name} of {slowest}, {format_rate(network.peak.nominal)} in one direction, {network.peak.in_words}, "
-        f"the slowest of {len(networks)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
-        f"{multiple:.3g} × S through the busiest one"
-    )
-    peak = _part(series, network.peak, multiple, "network", (f"{network.name} of {slowest}",) * 2, denominator)
+    words = f"; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through the busiest one"
+    what = f"{network.name} of {slowest}"
+    peak = _part(series, Narrowest(what, what, network.peak, len(networks), "hosts"), multiple, "network", words)
     if key.device == _HOST_MEMORY:
         return peak
     of_a_rank = crossing([str(rank) for rank in key.ranks], key.root or 0)
     ways = _ways_out(dataset, key.ranks, networks, rows)
-    if isinstance(ways, str):
-        peak = replace(peak, denominator=f"{peak.denominator}; links between GPUs may be slower: {ways}")
+    if isinstance(ways, Unavailable):
+        peak = replace(peak, denominator=f"{peak.denominator}; links between GPUs may be slower: {ways.reason}")
     else:
         narrowest = min(ways, key=lambda way: way.peak.nominal)
-        denominator = f"{narrowest.in_words('GPUs')}; {key.op} must carry {of_a_rank:.3g} × S through it"
-        level = _level(narrowest.peak)
-        links = _part(series, narrowest.peak, of_a_rank, level, (narrowest.holder, narrowest.what), denominator)
+        words = f"; {key.op} must carry {of_a_rank:.3g} × S through it"
+        links = _part(series, narrowest, of_a_rank, _level(narrowest.peak), words)
         links = replace(links, widest=_is_widest(dataset, links))
         known = [limit.practical for limit in (peak, links) if limit.practical is not None]
         beside = f"; {peak.holder} allows {format_rate(peak.busbw)}"
@@ -459,7 +467,7 @@ def _shared(dataset: Dataset, series: Series, host: str, network: Network) -> Ne
 
 def _ways_out(
     dataset: Dataset, ranks: Sequence[int], networks: Mapping[str, Network], rows: Catalogue
-) -> list[Narrowest] | str:
+) -> list[Narrowest] | Unavailable:
     """The slowest path out of a GPU on every host, or the reason why one is unknown.
 
     It is the GPU's links to other GPUs of the host plus, unless the link is PCIe, its share of the network. For the
@@ -471,11 +479,12 @@ def _ways_out(
     for host, network in networks.items():
         here = [rank for rank in ranks if placement[rank] == host]
         links = (host_links if on_host[host] == 1 else gpu_links)(dataset, here, rows)
-        if isinstance(links, str):
-            return f"{host}: {links}"
+        if isinstance(links, Unavailable):
+            return replace(links, reason=f"{host}: {links.reason}")
         if on_host[host] > 1 and links.peak.kind != "pcie":
             links = replace(links, peak=_with(links.peak, network, of_group[host]))
-        found.append(replace(links, holder=f"{links.holder.partition(' on ')[0]} of {host}", count=len(ranks)))
+        holder = f"{links.holder.partition(' on ')[0]} of {host}"
+        found.append(replace(links, holder=holder, what=f"{links.peak.what} of {holder}", count=len(ranks)))
     return found
 
 

@@ -1,18 +1,23 @@
 """The transport by which messages leave a host, as far as recorded: RDMA or sockets, with ports and interfaces.
 
-Every library has its own environment variables for it. If a deciding fact was not recorded, the result is a reason as
-text, not a guess.
+Every library has its own environment variables for it. If a deciding fact was not recorded, the result is the reason,
+not a guess.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from busbw.runs.facts import fact
 from busbw.runs.records import JSON, TransportRules
 from busbw.system.networks import rdma_ports
+from busbw_analysis.data.unavailable import Unavailable
 
-_NOT_REPORTED = "not told by the library"
+NETWORK_NOT_KNOWN: Final = "network-not-known"
+"""The code of what is missing to know how messages leave a host."""
+
+_NOT_REPORTED = "not reported by the library"
 """Recorded value of an MPI setting that the library did not report."""
 _UCX_OVER_RDMA = re.compile("(rc|ud|dc|ib|srd|gga|all)(_|$)")
 """Start of the names of RDMA transports in UCX_TLS; ``all`` is all transports. Source: openucx.readthedocs.io, FAQ."""
@@ -71,13 +76,13 @@ class Choice:
 class Transport:
     """The transports that a backend may use.
 
-    rdma: whether it uses RDMA if the host has it; the reason as text if this is unknown
+    rdma: whether it uses RDMA if the host has it, or why this is unknown
     ports: the RDMA ports that it may use
     interfaces: the interfaces that its sockets may use
     together: whether several interfaces may carry one message
     """
 
-    rdma: bool | str
+    rdma: bool | Unavailable
     ports: Choice
     interfaces: Choice
     together: bool
@@ -126,11 +131,12 @@ def _of_mpi(environment: Mapping[str, JSON], variables: Mapping[str, str]) -> Tr
     if not any(ucx.ports.allows(str(port.get("device")), port.get("port")) for port in rdma_ports(environment)):
         doubts += [f"{ucx.ports.variable}={ucx.ports.value}"] if ucx.ports.named else []
         ucx = replace(ucx, ports=Choice(ucx.ports.variable))
-    doubt = f"did not record MPI's transport, and {', '.join(doubts)} may have disabled RDMA" if doubts else True
+    doubt = f"did not record MPI's transport, and {', '.join(doubts)} may have disabled RDMA"
     known = (ob1, ucx, ofi)
     named = next((settings.interfaces for settings in known if settings.interfaces.named), None)
     either = Choice(", ".join(settings.interfaces.variable for settings in known) + ", whichever your MPI uses")
-    return Transport(doubt, ucx.ports, named or either, together=True)
+    rdma = Unavailable(NETWORK_NOT_KNOWN, doubt) if doubts else True
+    return Transport(rdma, ucx.ports, named or either, together=True)
 
 
 def _layer_of(reported: Mapping[str, str], variables: Mapping[str, str]) -> str | None:
@@ -173,9 +179,11 @@ def _by_open_mpi(reported: Mapping[str, str], variables: Mapping[str, str]) -> T
     by = reported.get("btl") or variables.get("OMPI_MCA_btl") or ""
     include = "OMPI_MCA_btl_tcp_if_include"
     interfaces = Choice(include, variables.get(include), subnets=True)
-    rdma: bool | str = bool(_BTL_OVER_RDMA & {name.strip() for name in by.split(",")})
+    rdma: bool | Unavailable = bool(_BTL_OVER_RDMA & {name.strip() for name in by.split(",")})
     if not by or by.startswith("^"):
-        rdma = "did not record the BTL modules of Open MPI's ob1; name them with OMPI_MCA_btl"
+        rdma = Unavailable(
+            NETWORK_NOT_KNOWN, "did not record the BTL modules of Open MPI's ob1; name them with OMPI_MCA_btl"
+        )
     return Transport(rdma, ports=Choice(include), interfaces=interfaces, together=True)
 
 

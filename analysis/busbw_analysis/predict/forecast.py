@@ -92,7 +92,7 @@ class FittedCurve:
         The interval of a size between two segments covers the times of both, because the exact breakpoint was not
         measured.
         """
-        value = _by_segment(self.segment(size_bytes), size_bytes)
+        value = self.segment(size_bytes).seconds(size_bytes)
         if self.resampled is None:
             return Value(value)
         count = len(self.resampled.starts)
@@ -101,7 +101,7 @@ class FittedCurve:
         tail = tail_of_medians(len(self.series.in_common[0]))
         low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
         # If resamples have other breakpoints, the time from all launches may lie outside their interval.
-        ends = [value, *(_by_segment(segment, size_bytes) for segment in self.around(size_bytes))]
+        ends = [value, *(segment.seconds(size_bytes) for segment in self.around(size_bytes))]
         return Value(value, min(low, *ends), max(high, *ends))
 
     def segment(self, size_bytes: int) -> Segment:
@@ -118,16 +118,12 @@ class FittedCurve:
         around = self.around(size_bytes)
         if not around:
             return None
-        least, most = sorted(_by_segment(segment, size_bytes) for segment in around)
+        least, most = sorted(segment.seconds(size_bytes) for segment in around)
         if most <= least * (1 + VALID_SIZES):
             return None
         ends = f"{format_size(around[0].last_bytes)} and {format_size(around[1].first_bytes)}"
         times = f"{format_time(least * 1e9)} or {format_time(most * 1e9)}"
         return f"between {ends}, where the time jumps at a size that was not measured: {times}"
-
-
-def _by_segment(segment: Segment, size_bytes: int) -> float:
-    return segment.alpha_seconds + segment.beta_seconds_per_byte * size_bytes
 
 
 def curve_of(series: Series) -> FittedCurve:
@@ -136,7 +132,7 @@ def curve_of(series: Series) -> FittedCurve:
     if not isinstance(fit, Fit):
         raise AnalysisError(f"no prediction from the curve of {series.key.label}: {fit.reason}", code=fit.code)
     sizes = np.asarray(fit.sizes_bytes, dtype=np.float64)
-    resampled = resampled_cuts(sizes, launch_matrix(series.in_common), len(fit.segments))
+    resampled = resampled_cuts(sizes, launch_matrix(series.in_common) / 1e9, len(fit.segments))
     return FittedCurve(series, fit, resampled)
 
 
@@ -181,7 +177,7 @@ def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
         interval_note=fit.interval_note,
         extrapolated=tuple(beyond),
         held_out=held_out.asked_for(*untested),
-        measured=_point(series, size_bytes),
+        measured=series.at(size_bytes),
     )
 
 
@@ -218,7 +214,7 @@ def _beyond(curve: FittedCurve, reach: float) -> Validation:
     except AnalysisError as error:
         return validation(f"without the largest sizes there is no fit: {error}", None, VALID_SIZES)
     errors = [
-        abs(_by_segment(fit.segments[-1], size) / (time / 1e9) - 1)
+        abs(fit.segments[-1].seconds(size) / (time / 1e9) - 1)
         for size, time in zip(sizes[count:], times[count:], strict=True)
     ]
     tried = sizes[-1] / sizes[count - 1]
@@ -245,7 +241,7 @@ def by_scaling_model(
     cost = model.cost
     run = cost.at(ranks, hosts, size_bytes)
     beyond = [NEW_REGIME] if any(NEW_REGIME in note for note in outside) else []
-    parameters = model.origin
+    parameters = model.parameters.origin
     if not cost.of_hosts_known(ranks, hosts, size_bytes):
         parameters += f"; {run.algorithm}: {INSIDE_AS_BETWEEN}"
     return Forecast(
@@ -254,14 +250,14 @@ def by_scaling_model(
         ranks=ranks,
         hosts=hosts,
         seconds=model.at(ranks, hosts, size_bytes),
-        basis=model.basis,
+        basis=model.parameters.basis,
         algorithm=run.algorithm,
         formula=run.formula,
         parameters=parameters,
-        interval_note=model.interval_note,
+        interval_note=model.parameters.interval_note,
         extrapolated=(*outside, *([instead] if instead else [])),
         held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
-        measured=None if like is None else _point(like, size_bytes),
+        measured=None if like is None else like.at(size_bytes),
         ties=tuple(
             (other.cost.algorithm, other.seconds_if_known(ranks, hosts, size_bytes))
             for other in models
@@ -269,7 +265,3 @@ def by_scaling_model(
         ),
         notes=model.notes,
     )
-
-
-def _point(series: Series, size_bytes: int) -> Point | None:
-    return next((point for point in series.points if point.size_bytes == size_bytes), None)

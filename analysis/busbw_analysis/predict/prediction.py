@@ -17,7 +17,7 @@ from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.models.select import candidates, model_for
 from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_scaling_model, curve_of, size_words
 from busbw_analysis.predict.scaling_models import ScalingModel, Value, from_joint, from_messages, model_for_question
-from busbw_analysis.predict.selection import LIBRARY, MeasuredCurves, shape_of
+from busbw_analysis.predict.selection import MeasuredCurves
 
 _SIZES = 5
 """Number of sizes that are predicted if none is given."""
@@ -69,7 +69,7 @@ def _some_sizes(data: MeasuredCurves) -> tuple[int, ...]:
 
 
 def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: int | None) -> int:
-    shapes = [shape_of(one) for one in data.of_op]
+    shapes = [one.shape for one in data.of_op]
     far = [shape for shape in shapes if shape[1] > 1]
     if hosts is not None and ranks_per_host is not None:
         raise UsageError("--hosts and --ranks-per-host are alternatives; give only one of them", code="said-twice")
@@ -105,7 +105,7 @@ def extrapolations(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int
     curves = [one for one in data.curves or data.of_op if (one.key.hosts > 1) == far]
     sizes = sorted({point.size_bytes for one in curves for point in one.points if point.size_bytes})
     notes = size_words(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else []
-    shapes = [shape_of(one) for one in curves]
+    shapes = [one.shape for one in curves]
     if data.curve(asked.ranks, asked.hosts) is not None or not shapes:
         return tuple(notes)
     amounts = ("ranks", asked.ranks), ("hosts", asked.hosts)
@@ -223,8 +223,7 @@ def scaling(data: MeasuredCurves, asked: PredictionQuery) -> Scaling:
     measured, fitted = [], []
     for one in curves:
         ranks = len(one.key.ranks)
-        at = next((point for point in one.points if point.size_bytes == size), None)
-        if at is not None:
+        if (at := one.at(size)) is not None:
             measured.append((ranks, at))
             continue
         try:
@@ -268,7 +267,9 @@ def answer(data: MeasuredCurves, asked: PredictionQuery) -> Prediction:
     notes += about
     unanswered = {size: one.refused for size, one in found.items() if one.refused is not None}
     if len(unanswered) == len(found):
-        why = "; ".join(dict.fromkeys([*notes, next(iter(unanswered.values()))]))
+        # Several reasons may end with the same clause, such as the number of sizes that a fit needs.
+        reasons = [*notes, next(iter(unanswered.values()))]
+        why = "; ".join(dict.fromkeys(clause for reason in reasons for clause in reason.split("; ")))
         raise AnalysisError(f"no prediction for {data.op} on {asked.ranks} ranks: {why}", code="nothing-follows")
     forecasts = [
         by_scaling_model(
@@ -312,7 +313,7 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     if data.op in UNMODELLED:
         why = f"{data.op}: {UNMODELLED[data.op]}, so other numbers of ranks cannot be predicted"
         return {size: SizeModels((), refused=why) for size in sizes}, ()
-    by_joint, no_joint, left_out, too_few = _by_joint_fit(_JointFitData(data, asked), asked)
+    by_joint, no_joint, notes = _by_joint_fit(_JointFitData(data, asked), asked)
     messages, unknown = _by_messages(data, asked)
     found: dict[int, SizeModels] = {}
     instead: dict[int, str] = {}
@@ -332,8 +333,7 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     # Reasons differ only in the times they name, so the reason of the last size represents all of them.
     instead = dict.fromkeys(instead, next(reversed(instead.values()), ""))
     return found, (
-        *left_out,
-        *([f"no joint fit: {too_few}"] if too_few else []),
+        *notes,
         *sized("no joint fit", instead.items(), sizes),
         *sized("not used", left.items(), sizes),
     )
@@ -363,7 +363,7 @@ class _JointFitData:
         def unlike(regime: Regime) -> int:
             return (regime.oversubscribed != wanted.oversubscribed) + (regime.placement != wanted.placement)
 
-        self.op, self.explicit = data.op, None if data.algorithm == LIBRARY else data.algorithm
+        self.op, self.explicit = data.op, data.algorithm
         self.measured = self.explicit is not None and any(data.curves)
         self.wanted, self.apart = wanted, {regime: apart[regime] for regime in sorted(apart, key=unlike)}
 
@@ -413,9 +413,9 @@ class _JointFitData:
 
 def _by_joint_fit(
     data: _JointFitData, asked: PredictionQuery
-) -> tuple[dict[int, SizeModels], dict[int, str], tuple[str, ...], str]:
-    """Joint fits for each size: the first that predicts it; or why none does; the curves left out; and why there is no
-    joint fit at all.
+) -> tuple[dict[int, SizeModels], dict[int, str], list[str]]:
+    """Joint fits for each size: the first that predicts it; or why none does; and notes on curves left out, and why
+    there is no joint fit at all.
     """
     found: dict[int, SizeModels] = {}
     # Keep the last reason of each regime: the fit to all ops lacks less than the fit to the op and messages.
@@ -433,8 +433,9 @@ def _by_joint_fit(
             break
     reasons = {size: "; ".join(dict.fromkeys(why.values())) for size, why in refused.items() if size not in found}
     # If a fit exists but does not determine the size, that is the reason, whatever other regimes lack.
-    too_few = data.too_few() if reasons and not any(reasons.values()) else ""
-    return found, {} if too_few else reasons, tuple(left_out), too_few
+    if reasons and not any(reasons.values()):
+        return found, {}, [*left_out, f"no joint fit: {data.too_few()}"]
+    return found, reasons, list(left_out)
 
 
 def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[ScalingModel, ...], str]:
@@ -443,17 +444,16 @@ def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[Sc
     parameters = data.parameters(far=far)
     if isinstance(parameters, Unavailable):
         return (), parameters.reason
-    explicit = None if data.algorithm == LIBRARY else data.algorithm
     calls = data.calls(asked.ranks, asked.hosts)
     choices = [calls.choice(data.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
     unknown = [one.reason for one in choices if isinstance(one, Unavailable)]
     # A table that has an algorithm for some of the sizes is used for those; the others get the reason.
     why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
-    costs = candidates(data.op, data.cost_models, explicit, None if why else calls)
-    own = isinstance(model_for(data.op, data.cost_models), CostModel) or costs[0].family == data.cost_models
-    known = explicit is not None or own
+    costs = candidates(data.op, data.key.cost_models, data.algorithm, None if why else calls)
+    own = isinstance(model_for(data.op, data.key.cost_models), CostModel) or costs[0].family == data.key.cost_models
+    known = data.algorithm is not None or own
     names = ", ".join(cost.algorithm for cost in costs)
-    why_not = f"the algorithm of {data.backend} for {data.op} is unknown{why}; choose one with --algorithm: {names}"
+    why_not = f"the algorithm of {data.key.backend} for {data.op} is unknown{why}; choose one with --algorithm: {names}"
     curves = [one for one in data.curves if (one.key.hosts > 1) == far]
     models = tuple(
         from_messages(cost, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
@@ -472,4 +472,4 @@ def _better(joint: Sequence[ScalingModel], messages: Sequence[ScalingModel]) -> 
     score, against = known.held_out.median_error, other.held_out.median_error
     by_messages = bool(other.held_out.passed) if score is None else against is not None and against < score
     left = known if by_messages else other
-    return by_messages, f"{left.basis}, {left.held_out.words}"
+    return by_messages, f"{left.parameters.basis}, {left.held_out.words}"

@@ -1,5 +1,5 @@
-"""The time of a call for any number of ranks: the counts of an algorithm times parameters from the same data, with the
-held-out error.
+"""The time of a call with one algorithm: its counts times parameters from messages or from a joint fit; and for
+predictions, the held-out error.
 """
 
 import math
@@ -11,15 +11,16 @@ from typing import Final
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_size
 from busbw_analysis.data.series import Series
-from busbw_analysis.fitting.design import PARAMETERS, candidates_of
-from busbw_analysis.fitting.identify import written
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.fitting.design import candidates_of
 from busbw_analysis.fitting.joint import JointFit
 from busbw_analysis.fitting.score import VALID_RANKS, Validation, validation
+from busbw_analysis.models.choices import Calls
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
 
 BY_CURVE = "the fit of the curve of these ranks"
-BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
+BY_MESSAGES, JOINTLY = Parameters.basis, JointFit.basis
 """The possible bases of a prediction."""
 
 
@@ -96,13 +97,56 @@ def _on_a_host(shape: Shape) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingModel:
-    """The time of one call with one algorithm, for any number of ranks and hosts and any size.
+class Costed:
+    """The cost model of an algorithm, and the parameters, from messages or from a joint fit, that give its time for any
+    number of ranks and hosts and any size.
+    """
 
-    ``cost``: the cost model of the algorithm.
-    ``parameters``: its parameters, from messages or from a joint fit.
-    ``basis``, ``origin``: which of the two; the values of the parameters and their source, in words.
-    ``interval_note``: the origin of its intervals, or why there are none.
+    cost: CostModel
+    parameters: Parameters | JointFit
+
+    def at(self, ranks: int, hosts: int, size_bytes: float) -> Value:
+        """The time of one call in seconds. Raises AnalysisError if the parameters do not determine it."""
+        where = (self.cost, ranks, hosts, size_bytes)
+        value, ends = self.parameters.seconds(*where), self.parameters.interval(*where)
+        # If resamples choose another branch, the time from all launches may lie outside their interval.
+        return Value(value) if ends is None else Value(value, min(ends[0], value), max(ends[1], value))
+
+    def seconds_if_known(self, ranks: int, hosts: int, size_bytes: float) -> float | None:
+        """The time in seconds; None if the parameters do not determine it."""
+        try:
+            return self.parameters.seconds(self.cost, ranks, hosts, size_bytes)
+        except AnalysisError:
+            return None
+
+
+def by_messages(series: Series, parameters: Parameters, calls: Calls | None) -> Costed | Unavailable:
+    """The algorithm behind ``series`` with the parameters of messages; ``calls`` as in ``candidates``."""
+    key = series.key
+    cost = candidates(key.op, key.cost_models, key.algorithm, calls)[0]
+    if cost.inner_sent(*series.shape, 1) > 0:
+        return Unavailable(
+            "one-level",
+            "messages between hosts give no α and β within a host, which a two-level algorithm needs; busbw fit finds "
+            "both from runs with several numbers of hosts and of ranks per host",
+        )
+    return Costed(cost, parameters)
+
+
+def by_joint_fit(series: Series, joint: JointFit) -> Costed | Unavailable:
+    """The algorithm behind ``series``, which ``joint`` includes, with its parameters."""
+    costed = Costed(joint.curves[series.key.op, series.key.algorithm], joint)
+    try:
+        costed.at(*series.shape, series.points[-1].size_bytes)
+    except AnalysisError as error:
+        return Unavailable(error.code, str(error))
+    return costed
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingModel(Costed):
+    """The time of one call with one algorithm, and how well it is known.
+
     ``held_out``: its error on held-out measurements of this op with this algorithm.
     ``tested``: the range they validate; None if nothing was held out.
     ``chosen``: whether this candidate is used for predictions.
@@ -110,31 +154,11 @@ class ScalingModel:
     ``notes``: assumptions and undetermined parameters, and the table by which a library chooses.
     """
 
-    cost: CostModel
-    parameters: Parameters | JointFit
-    basis: str
-    origin: str
-    interval_note: str
     held_out: Validation
     tested: ValidationRange | None
     chosen: bool = True
     tied: bool = False
     notes: tuple[str, ...] = ()
-
-    def at(self, ranks: int, hosts: int, size_bytes: float) -> Value:
-        """The time of one call in seconds. Raises AnalysisError if the parameters do not determine it."""
-        where = (self.cost, ranks, hosts, size_bytes)
-        value = self.parameters.seconds(*where)
-        ends = self.parameters.interval(*where) if isinstance(self.parameters, JointFit) else None
-        # If resamples choose another branch, the time from all launches may lie outside their interval.
-        return Value(value) if ends is None else Value(value, min(ends[0], value), max(ends[1], value))
-
-    def seconds_if_known(self, ranks: int, hosts: int, size_bytes: int) -> float | None:
-        """The time in seconds; None if the parameters do not determine it."""
-        try:
-            return self.at(ranks, hosts, size_bytes).value
-        except AnalysisError:
-            return None
 
     def held_out_for(self, ranks: int, hosts: int, size_bytes: int) -> Validation:
         """The held-out result as it applies to a question, which may lie outside the tested range."""
@@ -207,10 +231,7 @@ def from_messages(cost: CostModel, parameters: Parameters, curves: Sequence[Seri
     held_out, tested = _scored(cost, parameters, curves)
     return ScalingModel(
         cost=cost,
-        parameters=parameters,
-        basis=BY_MESSAGES,
-        origin=f"{parameters.origin}; {left_out}",
-        interval_note="no interval: α and β of messages have none",
+        parameters=replace(parameters, origin=f"{parameters.origin}; {left_out}"),
         held_out=held_out,
         tested=tested,
         chosen=chosen,
@@ -235,13 +256,9 @@ def from_joint(joint: JointFit, op: str, algorithm: str | None = None) -> tuple[
         equal = cost.algorithm in tied and cost.algorithm != chosen
         # A tied algorithm fits equally well with its own parameters, such as twice the rounds with half the α.
         found = joint.explained_by(cost) if equal else joint
-
         return ScalingModel(
             cost=cost,
             parameters=found,
-            basis=JOINTLY,
-            origin=_in_words(found),
-            interval_note=joint.interval_note,
             held_out=held_out,
             tested=tested,
             chosen=cost.algorithm == chosen,
@@ -267,15 +284,3 @@ def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> _Scored:
     held_out, seen = ([(one.ranks, one.hosts) for one in part] for part in (found.tested, found.seen))
     by_size = zip([one.size_bytes for one in found.tested], found.errors, strict=True)
     return validation(f"{how},", found.errors, VALID_RANKS), ValidationRange.of(held_out, seen, by_size)
-
-
-def _in_words(joint: JointFit) -> str:
-    ops = sorted({one.op for one in joint.observations})
-    ranks = sorted({one.ranks for one in joint.observations})
-    values = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
-    words = ", ".join(values) or "no parameter that the data separate"
-    if joint.coefficients[PARAMETERS.index("shared")] > 0:
-        words += " (instead of S β: the bytes that all ranks move, over R)"
-    if joint.coefficients[PARAMETERS.index("card")] > 0:
-        words += " (instead of S β: the bytes that all ranks of a host send to other hosts, over C)"
-    return f"{words}, from {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"

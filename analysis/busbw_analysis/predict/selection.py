@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
+from busbw.ops import PAIRED
 from busbw.runs import store
-from busbw.runs.facts import fact
+from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and_cores
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import Dataset, Difference, differences, pool
-from busbw_analysis.data.series import Series, SeriesKey, series_of
+from busbw_analysis.data.series import LIBRARY, Series, SeriesKey, series_of
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.design import Observation
@@ -26,9 +27,6 @@ from busbw_analysis.models.families import MPI
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.parameters import parameters_for
 from busbw_analysis.models.select import algorithms
-
-LIBRARY = "library"
-"""The name of the backend's own algorithm."""
 
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
 """Facts that may differ between runs with different numbers of ranks."""
@@ -51,20 +49,17 @@ _USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCurves:
-    """The curves of ``op`` with ``algorithm`` (``library``: the backend's own), measured in one way.
+    """The curves of ``op`` with ``algorithm`` (None: the backend's own), measured in one way.
 
     ``curves``: at most one for each number of ranks and hosts.
-    ``of_op``: every curve of the op, with any algorithm.
+    ``of_op``: every curve of the op, with any algorithm; at least one.
     ``everything``: one for each op, algorithm, number of ranks and hosts, timed in the same way.
     ``cores``: usable cores of a host; None if unknown.
     ``notes``: what was left out.
     """
 
     op: str
-    backend: str
-    cost_models: str
-    device: str
-    algorithm: str
+    algorithm: str | None
     curves: tuple[Series, ...]
     of_op: tuple[Series, ...]
     everything: tuple[Series, ...]
@@ -72,9 +67,14 @@ class MeasuredCurves:
     notes: tuple[str, ...]
     _datasets: tuple[Dataset, ...]
 
+    @property
+    def key(self) -> SeriesKey:
+        """The key of a curve; backend, family of cost models and device are those of all."""
+        return self.of_op[0].key
+
     def curve(self, ranks: int, hosts: int) -> Series | None:
         """The curve measured on ``ranks`` ranks and ``hosts`` hosts, if any."""
-        return next((one for one in self.curves if shape_of(one) == (ranks, hosts)), None)
+        return next((one for one in self.curves if one.shape == (ranks, hosts)), None)
 
     def parameters(self, *, far: bool) -> Parameters | Unavailable:
         """α, β and R from messages inside a host (``far``: between hosts), from the largest run that has them."""
@@ -92,7 +92,7 @@ class MeasuredCurves:
 
     def oversubscribed(self, ranks: int, hosts: int) -> bool:
         """Whether CPU ranks would have to share cores."""
-        return self.device == "cpu" and self.cores is not None and -(-ranks // hosts) > self.cores
+        return self.key.device == "cpu" and self.cores is not None and oversubscribed(ranks, self.cores, hosts)
 
     def calls(self, ranks: int, hosts: int) -> Calls | None:
         """How the MPI library is called on ``ranks`` ranks and ``hosts`` hosts; None for another backend.
@@ -118,8 +118,8 @@ class MeasuredCurves:
                 size_bytes=point.size_bytes,
                 seconds=point.time_ns / 1e9,
                 launches=tuple(median / 1e9 for median in point.launch_medians_ns),
-                algorithm=None if algorithm_of(one.key) == LIBRARY else algorithm_of(one.key),
-                oversubscribed=self.oversubscribed(*shape_of(one)),
+                algorithm=one.key.algorithm,
+                oversubscribed=self.oversubscribed(*one.shape),
                 # The launches of one group of runs are common to all of its curves.
                 launch_set=f"{place}",
                 launch_keys=point.launch_keys,
@@ -139,16 +139,6 @@ def _calls_of(dataset: Dataset, key: SeriesKey) -> Calls | None:
 def _shape_of_run(stored: store.StoredRun) -> tuple[int, int]:
     """Ranks and hosts of a run."""
     return len(stored.run.hosts), len(set(stored.run.hosts))
-
-
-def shape_of(series: Series) -> tuple[int, int]:
-    """Ranks and hosts of a curve."""
-    return len(series.key.ranks), series.key.hosts
-
-
-def algorithm_of(key: SeriesKey) -> str:
-    """The explicit algorithm over send/recv, or ``library`` for the backend's own."""
-    return key.algorithm or LIBRARY
 
 
 def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tuple[Dataset, ...]:
@@ -186,9 +176,7 @@ def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Di
 
 def _shares_cores(stored: store.StoredRun) -> bool:
     """Whether some host has more ranks than usable cores."""
-    hosts, environments = stored.run.hosts, stored.run.environments
-    cores = {host: fact(environments.get(host, {}), "cpu.usable_cores") for host in hosts}
-    return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
+    return bool(oversubscribed_hosts(stored.run.hosts, stored.run.environments))
 
 
 def measured_curves(
@@ -200,42 +188,41 @@ def measured_curves(
     Raises UsageError for an unknown op or algorithm; AnalysisError, with what the runs have, if they lack it.
     """
     alone = [one for dataset in datasets for one in _alone(dataset)]
-    wanted = algorithm or LIBRARY
+    wanted = None if algorithm == LIBRARY else algorithm
     of_op = _of_op(alone, datasets, op)
     known = _known(of_op, op)
-    if wanted not in known:
+    if (wanted or LIBRARY) not in known:
         message = f"--algorithm {wanted!r} is unknown for {op}; known: {', '.join(known)}"
         raise UsageError(message, code="algorithm-not-known")
     asked = {name: value for name, value in way.items() if value is not None}
     fitting = [one for one in of_op if all(getattr(one.key, name) == value for name, value in asked.items())]
     if not fitting:
         there = {name: sorted({_formatted(getattr(one.key, name)) for one in of_op}) for name in asked}
+        without = [name for name in asked if all(getattr(one.key, name) is None for one in of_op)]
+        if without:
+            raise UsageError(f"{op} has no {without[0]}; omit --{without[0]}", code="no-such-setting")
         has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
         pairs = " and ".join(f"{name} {_formatted(value)}" for name, value in asked.items())
         raise AnalysisError(f"{op} was not measured with {pairs}; these runs have {has}", code="way-not-measured")
     usual = min((_settings_of(one.key) for one in fitting), key=_unusual)
     curves: dict[tuple[int, int], Series] = {}
     for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
-        if _settings_of(one.key) == usual and algorithm_of(one.key) == wanted:
-            curves.setdefault(shape_of(one), one)
+        if _settings_of(one.key) == usual and one.key.algorithm == wanted:
+            curves.setdefault(one.shape, one)
     left_out = len({_settings_of(one.key) for one in of_op}) - 1
     notes = [f"{op} was measured with {left_out + 1} sets of settings; used here: {_named(usual)}"] if left_out else []
     like: dict[tuple[object, ...], Series] = {(op, wanted, *shape): one for shape, one in curves.items()}
     settings, differ = _beside(alone, op, usual)
     for one in alone:
         if _settings_of(one.key) == settings.get(one.key.op):
-            like.setdefault((one.key.op, algorithm_of(one.key), *shape_of(one)), one)
-    missing = sorted({shape_of(one) for one in of_op if algorithm_of(one.key) == wanted} - curves.keys())
+            like.setdefault((one.key.op, one.key.algorithm, *one.shape), one)
+    missing = sorted({one.shape for one in of_op if one.key.algorithm == wanted} - curves.keys())
     if missing:
         where = [f"{ranks} ranks{f' on {hosts} hosts' if hosts > 1 else ''}" for ranks, hosts in missing]
         notes.append(f"left out: {op} on {', '.join(where)}, which was not measured with these settings")
     notes += differ
-    key = of_op[0].key
     return MeasuredCurves(
         op=op,
-        backend=key.backend,
-        cost_models=key.cost_models,
-        device=key.device,
         algorithm=wanted,
         curves=tuple(curves[shape] for shape in sorted(curves)),
         of_op=tuple(of_op),
@@ -261,6 +248,9 @@ def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> lis
         refuse_unknown("--op", op, sorted(known), code="op-not-known")
     cases = [summary for dataset in datasets for summary in summarise(dataset) if summary.case.op == op]
     if cases:
+        if op in PAIRED:
+            why = f"{op} has a time for each pair of ranks, not a curve over sizes and ranks; predict ping_pong instead"
+            raise AnalysisError(why, code="no-curve")
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
         states = ", ".join(sorted(became))
         raise AnalysisError(f"{op} has no usable curve in these runs: {states}", code="no-curve")
@@ -270,7 +260,7 @@ def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> lis
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:
     named = [name for family in {one.key.cost_models for one in of_op} for name in algorithms(op, family)]
-    return list(dict.fromkeys([LIBRARY, *named, *(algorithm_of(one.key) for one in of_op)]))
+    return list(dict.fromkeys([LIBRARY, *named, *(one.key.algorithm or LIBRARY for one in of_op)]))
 
 
 def _settings_of(key: SeriesKey) -> SeriesKey:
@@ -317,13 +307,8 @@ def _formatted(value: object) -> str:
 
 def _cores(datasets: Iterable[Dataset]) -> int | None:
     """The fewest usable cores of any host; None if unknown for all hosts."""
-    found = [
-        cores
-        for dataset in datasets
-        for host in set(dataset.hosts)
-        if isinstance(cores := fact(dataset.environment(host), "cpu.usable_cores"), int)
-    ]
-    return min(found, default=None)
+    hosts = (ranks_and_cores(dataset.hosts, dataset.largest.environments) for dataset in datasets)
+    return min((cores for one in hosts for _, cores in one.values()), default=None)
 
 
 def joint_fits_of(datasets: Sequence[Dataset]) -> tuple[OneRegime, ...]:

@@ -11,9 +11,10 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.answer import Answer, answer_of
 from busbw_analysis.diagnosis.compare import Comparison
+from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Judgement, with_joint_fits
 from busbw_analysis.report import to_html, to_json, to_markdown
-from busbw_analysis.report.document import Page, Section, clock_time
+from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time, sentence
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.equivalents import composition, one_call
 from busbw_analysis.report.sections.exchanges import exchanges
@@ -30,7 +31,7 @@ from busbw_analysis.report.sections.storage import storage
 from busbw_analysis.report.sections.timelines import timelines
 from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
-from busbw_analysis.report.tables.compare import answer_lines, bands_table, compare_blocks
+from busbw_analysis.report.tables.compare import answer_lines, bands_table, compare_blocks, findings, left_out_lines
 
 _LONGEST_NAME: Final = 100
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -71,10 +72,22 @@ def _report(page: Page, machines: str) -> Report:
 def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str:
     """The HTML page of a comparison: how each band of sizes compares, and the curves of both sides in one figure."""
     page = page_beside((first, second), ("A", "B"))
-    blocks = tuple(compare_blocks(comparison, cases=True))
+    blocks = (*compare_blocks(comparison, cases=True), *map(Paragraph, left_out_lines(comparison)))
     by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
-    summary = (answer_lines(comparison), bands_table(comparison))
+    notices = tuple(replace(one, text=sentence(one.text)) for one in (*findings(comparison), *_by_means(comparison)))
+    summary = ComparisonSummary(answer_lines(comparison), notices, bands_table(comparison))
     return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
+
+
+def _by_means(comparison: Comparison) -> Iterator[Finding]:
+    """A note if the figures, which show medians, differ from the statistic that is compared."""
+    cases = [one for band in comparison.bands for one in band.cases]
+    means = [one for one in cases if one.statistic == "mean"]
+    if means:
+        text = (
+            f"{len(means)} of {len(cases)} sizes have bimodal samples: their means are compared; figures show medians"
+        )
+        yield Finding("note", "bimodal", text)
 
 
 def folder_for(runs: Sequence[Path], output: Path | None, results_dir: Path) -> Path:
@@ -120,7 +133,7 @@ def page_of(judgement: Judgement, references: Sequence[Judgement] = (), models: 
     sides = (Side(judgement), *(Side(one, run_names(one.dataset), reference=True) for one in references))
     return Page(
         title=_title(dataset),
-        subtitle=f"busbw {first.busbw} · {run_names(dataset)} · started {clock_time(first.started)} UTC",
+        subtitle=f"busbw {first.busbw} · {_pooled(dataset)} · started {clock_time(first.started)} UTC",
         answers=(("", answer, verdict_table(judgement, answer)),),
         figure=overview(sides),
         sections=tuple(_folded(sides, answer, models)),
@@ -140,7 +153,7 @@ def page_beside(judgements: Sequence[Judgement], names: Sequence[str]) -> Page:
     return Page(
         title=" beside ".join(names),
         subtitle=" · ".join(
-            f"{side.name}: {_title(side.judgement.dataset)}, {run_names(side.judgement.dataset)}" for side in sides
+            f"{side.name}: {_title(side.judgement.dataset)}, {_pooled(side.judgement.dataset)}" for side in sides
         ),
         answers=tuple((side.name, answer, verdict_table(side.judgement, answer)) for side, answer in answered),
         figure=overview(sides),
@@ -162,6 +175,12 @@ def names_beside(judgements: Sequence[Judgement]) -> tuple[str, ...]:
 def run_names(dataset: Dataset) -> str:
     """The ids of the pooled runs."""
     return ", ".join(stored.run.id for stored in dataset.runs)
+
+
+def _pooled(dataset: Dataset) -> str:
+    """The ids of the runs, and that they are pooled if there are several."""
+    several = f"pooled from {len(dataset.pooled)} runs: " if dataset.pooled else ""
+    return several + run_names(dataset)
 
 
 def _folded(sides: Sequence[Side], answer: Answer, models: Sequence[Model]) -> Iterator[Section]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.answer import Status as RunStatus
-from busbw_analysis.diagnosis.findings import Severity
+from busbw_analysis.diagnosis.findings import Finding, Severity
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet", "bar"]
@@ -141,15 +141,18 @@ def table(
     *notes: str,
     row_headers: int = 1,
     folded: bool = False,
-    without_empty: bool = False,
+    every_column: bool = False,
     distinct: bool = False,
 ) -> Table:
-    """Build a table of ``rows``. ``without_empty`` drops columns without a value, ``distinct`` drops repeated rows."""
+    """Build a table of ``rows`` without the columns that have no value, unless ``every_column`` is wanted.
+
+    distinct: drop repeated rows.
+    """
     shown = [part for column in columns for part in column.parts]
     cells = [tuple(column.cell(row) for column in shown) for row in rows]
     cells = list(dict.fromkeys(cells)) if distinct else cells
-    if without_empty:
-        kept = [place for place in range(len(shown)) if any(row[place].text != MISSING for row in cells)]
+    if cells and not every_column:
+        kept = [place for place in range(len(shown)) if any(row[place].text not in {"", MISSING} for row in cells)]
         shown = [shown[place] for place in kept]
         cells = [tuple(row[place] for place in kept) for row in cells]
     return Table(caption, tuple(shown), tuple(cells), row_headers, folded, tuple(note for note in notes if note))
@@ -220,7 +223,7 @@ class Page:
 
     answers: for each run its name (if there are several), its answer, and a table with one row per operation.
     figure: the overview.
-    comparison: how two runs compare, as labelled sentences and a table; shown before the answers.
+    comparison: how two runs compare; shown before the answers.
     """
 
     title: str
@@ -228,7 +231,16 @@ class Page:
     answers: tuple[tuple[str, Answer, Table | None], ...]
     figure: Figure | None
     sections: tuple[Section, ...]
-    comparison: tuple[tuple[tuple[str, str], ...], Table] | None = None
+    comparison: "ComparisonSummary | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSummary:
+    """How two runs compare: labelled sentences, cautions, and a table with one row per band of sizes."""
+
+    lines: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+    table: Table
 
 
 def three_digits(value: float) -> str:
@@ -257,9 +269,3 @@ def sentence(text: str) -> str:
 def clock_time(stamp: str) -> str:
     """A stored timestamp to the second, as people read it: ``2026-11-21 06:12:34``."""
     return stamp.replace("T", " ").removesuffix("Z").partition(".")[0]
-
-
-def listed(texts: Iterable[str], word: str = "and") -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *others, last = texts
-    return f" {word} ".join(filter(None, (", ".join(others), last)))

@@ -11,6 +11,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from busbw_analysis.diagnosis.answer import OPEN_FINDINGS
 from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE
 from busbw_analysis.report.document import SEVERITY, TONES, Cell, Figure, Page, Paragraph, Table, Terms
 from busbw_analysis.report.sections.run import anchor_of, term_of
@@ -41,7 +42,12 @@ def render(page: Page) -> str:
     )
     script = files("busbw_analysis.report").joinpath("templates/report.js").read_text(encoding="utf-8")
     return environment.get_template("report.html.j2").render(
-        page=page, script=script, severity=SEVERITY, tones=TONES, most_confidence=MOST_CONFIDENCE
+        page=page,
+        script=script,
+        severity=SEVERITY,
+        tones=TONES,
+        most_confidence=MOST_CONFIDENCE,
+        open_findings=OPEN_FINDINGS,
     )
 
 

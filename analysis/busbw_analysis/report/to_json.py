@@ -22,17 +22,15 @@ from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer
-from busbw_analysis.diagnosis.composition import compositions_of
-from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged, exchanged
-from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged
+from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
-from busbw_analysis.diagnosis.single_calls import UNIT, single_calls
+from busbw_analysis.diagnosis.single_calls import UNIT
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import call_times, rank_times
 from busbw_analysis.fitting.joint import OneRegime
 
-LAYOUT: Final = 6
+LAYOUT: Final = 7
 """Raised when a key is removed or changes its meaning; new keys do not raise it.
 
 1: ``spread`` was (p95 − p5) / time, of quantiles that were medians over launches, and large matrices listed every pair.
@@ -42,9 +40,14 @@ LAYOUT: Final = 6
 ``lateness`` ``accused`` for ``flagged``.
 5: ``answer`` was a paragraph beside a ``tone``, verdicts had a ``word``, ``joint`` had ``by_hand`` and ``rivals`` for
 ``explicit`` and ``candidates``, and ``pair_matrices`` had ``untold`` for ``unknown``.
+6: ``spent`` had ``messages_ns``, ``bytes_ns`` and ``sums_ns`` for ``latency_ns``, ``bandwidth_ns`` and
+``reduction_ns``, ``explanation`` had ``sums`` for ``gamma_origin``, curves and groups had ``moved_factor`` for
+``traffic_factor``, ``storage`` had ``beside`` for ``cross_check``, and timelines had ``late_ns`` for
+``waiting_for_last_ns``; codes and stop reasons had other names (``cap_time``, ``cap_samples``, ``moved-factor``,
+``taken-twice``, ``library-not-told``, ``storage-not-told``).
 """
 
-_ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
+_ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "pooled", "causes")
 _MOST_PAIRS: Final = 240
 """Pairs of one case that are listed with all their numbers."""
 
@@ -62,11 +65,11 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
-        "verdicts": plain(answer.verdicts),
+        "verdicts": [_verdict(one) for one in answer.verdicts],
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.comparisons),
-        "compositions": [_with(one, "sum_ns", "ratio") for one in compositions_of(judgement.curves)],
+        "compositions": [_with(one, "sum_ns", "ratio") for one in judgement.compositions],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
@@ -75,9 +78,9 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
         "steps": [_step(one) for one in judgement.steps],
-        "exchanges": [_exchanged(one) for group in exchanged(judgement.steps) for one in group],
+        "exchanges": [_exchanged(one) for group in judgement.exchanges for one in group],
         "single_calls": [
-            {**_with(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in single_calls(judgement.dataset)
+            {**_with(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
         ],
         "storage": [_with(one, "peak") for one in judgement.files],
         "hierarchy": [_with(level, "share") for level in judgement.levels],
@@ -88,6 +91,13 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
 def _with(one: object, *names: str) -> dict[str, JSON]:
     """The fields of a record and the derived values ``names``."""
     return {**plain(one), **{name: plain(getattr(one, name)) for name in names}}
+
+
+def _verdict(one: Verdict) -> JSON:
+    """A verdict with the label of its curve; the settings of the curve are among ``curves``."""
+    found = _with(one, "label", "op", "text")
+    del found["key"]
+    return found
 
 
 def answer_fields(answer: Answer) -> JSON:
@@ -138,7 +148,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     if isinstance(found, Unavailable):
         return plain(found)
     spent: list[JSON] = [_with(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
-    words = in_words(curve, judgement.dataset, dict(enumerate(judgement.cases)))
+    words = in_words(curve, judgement.dataset)
     return {**plain(found), "spent": spent, "in_words": words}
 
 
@@ -173,7 +183,7 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
         "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
         "ranks": sorted({seen.ranks for seen in joint.observations}),
         "observations": len(joint.observations),
-        "not_separated": plain(joint.not_separated),
+        "not_separated": [_with(one, "sum", "reason") for one in joint.not_separated],
         "algorithms": [
             {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
             for op, name in joint.algorithms.items()
@@ -224,11 +234,10 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
     times = [
-        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "late_ns")}
-        for time in rank_times(one.timeline, one.sent)
+        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")}
+        for time in one.timeline
     ]
-    calls = plain(call_times(one.timeline))
-    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times, "calls": calls}
+    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times}
 
 
 def _exchanged(one: Exchanged) -> dict[str, JSON]:

@@ -14,6 +14,7 @@ from busbw.ops.training import Workload, workload_in_words
 from busbw.runs.records import Case
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.predict import Questions
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Measured
@@ -116,14 +117,14 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
     alone.
     """
     prices, found = Measured(questions), []
-    for dataset, summaries in zip(questions.datasets, questions.summaries, strict=True):
+    for dataset in questions.datasets:
         alone = by_key(
             (block.case, time)
             for block in dataset.blocks
             if block.measurement.step is not None
             for time in block.measurement.step.compute_ns
         )
-        for summary in summaries:
+        for summary in summarise(dataset):
             case = summary.case
             if case.workload is None or case.workload.slow_ns or case.op not in _LAYOUTS or summary.state != "measured":
                 continue

@@ -199,7 +199,8 @@ class Step:
         pieces = layout.dp * layout.micro_batches
         if self.batch % pieces:
             fit = ", ".join(map(str, divisors(max(1, self.batch // layout.dp))[:24]))
-            hint = f"micro-batches of {fit}" if self.batch % layout.dp == 0 else f"a multiple of {pieces} sequences"
+            numbers = f"one of these numbers of micro-batches: {fit}"
+            hint = numbers if self.batch % layout.dp == 0 else f"a multiple of {pieces} sequences"
             _refuse(f"batch {self.batch} is not a multiple of dp · micro-batches = {pieces}; use {hint}", "divides")
         if not 1 <= self.imbalance <= layout.ep:
             _refuse(f"imbalance {self.imbalance:g}: expected 1 (even) to ep = {layout.ep}")

@@ -18,9 +18,9 @@ from busbw.runs.records import Case
 from busbw.units import format_flop, format_size
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.overlap import Overlap
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.predict import Questions
-from busbw_analysis.predict.forecast import Forecast
+from busbw_analysis.predict import Forecast, Questions
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.rates import Rates
 from busbw_analysis.training.traffic import Traffic
@@ -175,7 +175,7 @@ class Measured:
         failed: AnalysisError | None = None
         for name, count, on in self._asks(op, ranks, hosts):
             try:
-                found = self.questions.predict(name, count, on, _SIZES)
+                found = self.questions.predict(name, count, _SIZES, hosts=on)
             except (AnalysisError, UsageError) as error:
                 failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
                 continue
@@ -204,8 +204,8 @@ class Measured:
             yield name, 2, min(hosts, 2)
         sent = {
             (len(group.ranks), len(set(dataset.hosts_of(group.ranks))))
-            for dataset, summaries in zip(self.questions.datasets, self.questions.summaries, strict=True)
-            for one in summaries
+            for dataset in self.questions.datasets
+            for one in summarise(dataset)
             if one.case.op == op and one.state == "measured"
             for group in one.groups
         }
@@ -251,7 +251,7 @@ class Measured:
 
     def _measured(self, wanted: Callable[[Case], bool]) -> Iterator[tuple[Case, GroupSummary]]:
         # Filter by case first: groups of a pair matrix are created one by one, and may be a million.
-        every = (one for summaries in self.questions.summaries for one in summaries if one.state == "measured")
+        every = (one for dataset in self.questions.datasets for one in summarise(dataset) if one.state == "measured")
         return ((one.case, group) for one in every if wanted(one.case) for group in one.groups)
 
 

@@ -160,7 +160,7 @@ def step_time(step: Step, machine: Machine, scenario: Scenario = AS_IT_IS) -> St
     if messages:
         exposed["pp"] = exposed.get("pp", 0.0) + hops_in_a_row(step) * max(map(seconds, messages))
     share = machine.overlap if scenario.overlap is None else scenario.overlap
-    late, hidden = _beside(step, busy, rows[slowest], share, seconds)
+    late, hidden = _overlapped(step, busy, rows[slowest], share, seconds)
     for one, taken in late.items():
         exposed[one] = exposed.get(one, 0.0) + taken
     compute = m * busy.compute + (machine.slowdown - 1) * sum(hidden.values())
@@ -197,7 +197,7 @@ def _stage(step: Step, stage: int, machine: Machine, scenario: Scenario, rows: _
     return _Stage(forward, 2 * forward + again, (scores, 2 * scores), waits)
 
 
-def _beside(step: Step, busy: _Stage, rows: _Rows, share: float, seconds: _Seconds) -> tuple[_Parts, _Parts]:
+def _overlapped(step: Step, busy: _Stage, rows: _Rows, share: float, seconds: _Seconds) -> tuple[_Parts, _Parts]:
     """Exposed and hidden seconds of the calls that can overlap.
 
     Each call hides behind computation of its pass, which is then no longer available to the next. Gradients reduced

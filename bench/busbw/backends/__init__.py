@@ -5,7 +5,6 @@ import math
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from itertools import takewhile
@@ -17,6 +16,7 @@ from busbw.backends.mpi.probe import unaware
 from busbw.errors import refuse_unknown
 from busbw.runs.records import BackendTraits
 from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
+from busbw.system.sysfs import text_of
 
 
 def _lazily(module: str, name: str) -> Callable[..., Any]:
@@ -66,18 +66,15 @@ _HIDING = {
 def _for_amd() -> bool:
     """Whether this torch is built for AMD GPUs; it calls them CUDA devices, and RCCL NCCL."""
     version_file = _torch_version_file()
-    return version_file is not None and _build_option("hip", version_file) not in {None, "None"}
+    return version_file is not None and _built_with("hip", version_file)
 
 
 def _device_files() -> int:
     """Number of GPUs of torch's vendor that the driver reports."""
     if not _for_amd():
         return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
-    found = 0
-    for identity in _AMD_NODES.glob("*/gpu_id"):
-        with suppress(OSError):  # a GPU that belongs to another container cannot be read
-            found += identity.read_text(encoding="utf-8").strip() not in {"", "0"}
-    return found
+    identities = [text_of(path) or "" for path in _AMD_NODES.glob("*/gpu_id")]  # "" if it is another container's
+    return sum(identity not in {"", "0"} for identity in identities)
 
 
 def _gpus() -> int:
@@ -101,15 +98,8 @@ def _torch_version_file() -> Path | None:
 
 def _built_with(what: str, version_file: Path) -> bool:
     """Whether torch was built with ``what`` (``cuda``, ``hip``); yes for CUDA if unrecorded, since torch will tell."""
-    return _build_option(what, version_file) not in ({None, "None"} if what == "hip" else {"None"})
-
-
-def _build_option(what: str, version_file: Path) -> str | None:
-    try:
-        noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", version_file.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return None
-    return None if noted is None else noted[1].strip()
+    noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", text_of(version_file) or "", re.MULTILINE)
+    return what == "cuda" if noted is None else noted[1].strip() != "None"
 
 
 def _mpi_missing() -> str | None:

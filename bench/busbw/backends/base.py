@@ -201,7 +201,7 @@ class Backend(Protocol):
     def conditions(self) -> DeviceConditions | None:
         """State of this rank's GPU (clock, throttling); None without a GPU or without NVML."""
 
-    def moved_factor(self, op: Op) -> float:
+    def traffic_factor(self, op: Op) -> float:
         """Bytes that this library is known to move for ``op`` over the necessary bytes (1: optimal)."""
 
     def fail(self, text: str) -> dict[int, str]:

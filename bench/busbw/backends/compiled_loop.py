@@ -8,7 +8,7 @@ the calls. The loop releases the GIL, so other Python threads run meanwhile.
 import ctypes
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
@@ -103,8 +103,7 @@ class Row:
 
 def missing() -> str | None:
     """Reason why there is no compiled loop in this process, or None."""
-    made = _library()
-    return made if isinstance(made, str) else None
+    return _library().missing
 
 
 def row_of(natives: Sequence[Native | None]) -> Row | None:
@@ -113,9 +112,9 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
     Raises ValueError if a step has too many arguments, or the calls have different numbers of steps.
     """
     there = [native for native in natives if native is not None]
-    made = _library() if there and len(there) == len(natives) else ""
-    if isinstance(made, str):
+    if not there or len(there) < len(natives) or missing() is not None:
         return None
+    made = _library()
     steps = [step for native in there for step in native.steps]
     (each,) = {len(native.steps) for native in there}
     table = np.zeros((len(steps), _WIDTH), dtype=np.uint64)
@@ -135,14 +134,15 @@ def row_of(natives: Sequence[Native | None]) -> Row | None:
 
 def nothing() -> Native | None:
     """A call without any effect; None without a compiled loop."""
-    made = _library()
-    return None if isinstance(made, str) else Native(((made.of("nothing"),),), lambda code: ValueError(str(code)))
+    if missing() is not None:
+        return None
+    return Native(((_library().of("nothing"),),), lambda code: ValueError(str(code)))
 
 
 @cache
-def _library() -> "Compiled | str":
-    """The compiled loop, or the reason why there is none."""
-    return unsupported_platform() or compiled(_LOOP)
+def _library() -> "Compiled":
+    """The compiled loop."""
+    return compiled(_LOOP)
 
 
 def unsupported_platform() -> str | None:
@@ -159,26 +159,30 @@ class Compiled:
     addresses: name → address.
     optimised: optimised LLVM assembly.
     engine: owner of the memory that holds the functions.
+    missing: reason why there are none (None: there are).
     """
 
-    addresses: dict[str, int]
-    optimised: str
-    engine: object
+    addresses: dict[str, int] = field(default_factory=dict)
+    optimised: str = ""
+    engine: object = None
+    missing: str | None = None
 
     def of(self, name: str, dtype: str | None = None) -> int:
         """Address of function ``name``, in its version for ``dtype`` if given."""
         return self.addresses[name if dtype is None else f"{name}_{dtype}"]
 
 
-def compiled(source: str, *, for_this_processor: bool = False) -> Compiled | str:
-    """Compile LLVM assembly; returns the functions, or the reason why they cannot be compiled here.
+def compiled(source: str, *, for_this_processor: bool = False) -> Compiled:
+    """Compile LLVM assembly.
 
     for_this_processor: use all features of this CPU, with vectorised and unrolled loops.
     """
+    if reason := unsupported_platform():
+        return Compiled(missing=reason)
     try:
         import llvmlite.binding as llvm  # noqa: PLC0415 - takes 0.1 s, so only when needed
     except ImportError as error:
-        return f"llvmlite cannot be imported: {error}"
+        return Compiled(missing=f"llvmlite cannot be imported: {error}")
     try:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -203,4 +207,4 @@ def compiled(source: str, *, for_this_processor: bool = False) -> Compiled | str
         engine.finalize_object()
         return Compiled({name: engine.get_function_address(name) for name in names}, optimised, engine)
     except (RuntimeError, OSError) as error:  # executable memory is forbidden, or this LLVM has another syntax
-        return f"LLVM cannot compile it: {error}"
+        return Compiled(missing=f"LLVM cannot compile it: {error}")

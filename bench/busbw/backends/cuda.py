@@ -80,11 +80,11 @@ class CudaDevice:
         self._computations: dict[int, Callable[[], object]] = {}
         # torch reuses its 32 streams in rotation. A new stream per capture or pair could coincide with another, and
         # work meant to be concurrent would share a stream.
-        self._captured_on, self._beside = (
+        self._captured_on, self._concurrent = (
             torch.cuda.Stream(index)  # type: ignore[no-untyped-call] # as above
             for _ in range(2)
         )
-        if self._captured_on == self._beside:
+        if self._captured_on == self._concurrent:
             raise BackendError(
                 f"torch returned the same stream of {self.name} twice, so nothing can run beside a captured graph"
             )
@@ -161,7 +161,7 @@ class CudaDevice:
 
     def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
         """Run ``one`` on the current stream and ``other`` on a second stream, forked and joined by events."""
-        second = self._beside
+        second = self._concurrent
         begun, ended = _event(), _event()
 
         def both() -> None:

@@ -18,9 +18,6 @@ from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
 
-_SEVERAL_STEPS = {"ping_pong", "pair_uni", "pair_matrix"}
-"""Calls that consist of several blocking steps, so they have no nonblocking form."""
-
 
 class LibraryBackend(Backend):
     """One rank over a library, on the CPU or on ``device``."""
@@ -46,7 +43,7 @@ class LibraryBackend(Backend):
             return sockets.refuse(case)
         if case.algorithm is not None:
             return scheduled.refuse(op, case)
-        if case.mode == "overlap" and op.name in _SEVERAL_STEPS:
+        if case.mode == "overlap" and op.sequential:
             return f"{op.name} consists of several blocking steps, so it has no nonblocking form for mode overlap"
         return self.refuse_call(op, case)
 
@@ -101,6 +98,6 @@ class LibraryBackend(Backend):
         """State of the device; None without a device."""
         return None if self.device is None else self.device.conditions()
 
-    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
+    def traffic_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
         """1: no excess traffic is known."""
         return 1.0

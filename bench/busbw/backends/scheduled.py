@@ -65,7 +65,7 @@ def refuse(op: Op, case: Case) -> str | None:
         (any(len(group) == 1 for group in groups), "explicit algorithms need at least 2 ranks in every group"),
         (
             algorithm.levels and (case.nodes == 1 or case.ranks % case.nodes > 0 or case.group != "all"),
-            f"algorithm {name} needs {algorithm.takes}, and groups all",
+            f"algorithm {name} needs {algorithm.needs}, and all ranks in one group",
         ),
     )
     return refused or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)

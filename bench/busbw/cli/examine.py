@@ -5,19 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from busbw.cli import listing
-from busbw.cli.listing import Row
 from busbw.errors import ClockError
 from busbw.escape import plain_text
-from busbw.launch.launcher_env import too_few
 from busbw.launch.launchers import LAUNCHERS
 from busbw.measure.clock import HostClock, read_cost_ns
+from busbw.runs.records import JSON
 from busbw.system import environment
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.system.detect import Level, Picture, picture
 from busbw.units import format_rate, number_list
 
 
-def examine(rows_of_peaks: Catalogue | None = None) -> Row:
+def examine(rows_of_peaks: Catalogue | None = None) -> dict[str, JSON]:
     """Facts about this machine: its memory and link levels with their peaks, the backends and launchers that work here,
     and findings, the most important first.
     """
@@ -39,7 +38,7 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Row:
     }
 
 
-def level_rows(seen: Picture) -> list[Row]:
+def level_rows(seen: Picture) -> list[dict[str, JSON]]:
     """The levels of a machine as rows; holders with equal values share a row."""
     alike: dict[Level, list[str]] = {}
     for level in seen.levels:
@@ -73,7 +72,7 @@ def _holders(names: list[str]) -> str:
     return ", ".join(names)
 
 
-def _findings(facts: Row) -> list[str]:
+def _findings(facts: dict[str, JSON]) -> list[str]:
     cpu = facts["cpu"]
     found: list[str] = []
     cores = cpu["usable_cores"]
@@ -87,11 +86,11 @@ def _findings(facts: Row) -> list[str]:
         )
     if environment.load_average() > cores / 2:
         found.append(f"this machine is busy: load average {environment.load_average():.1f} on {cores} cores")
-    if too_few(LAUNCHERS["srun"].variables, os.environ):
-        found.append(
-            "this Slurm step has only one task, so busbw starts local ranks (launcher local); use srun --ntasks 2 or "
-            "more to measure the ranks of the step"
-        )
+    found += [
+        row.too_few
+        for row in LAUNCHERS.values()
+        if row.too_few is not None and any(variables.too_few(os.environ) for variables in row.variables)
+    ]
     if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
         found.append(
             "no physical network interface is up: only runs on this host are possible, with memory copy as their peak"
@@ -103,7 +102,7 @@ def _findings(facts: Row) -> list[str]:
     return found
 
 
-def in_words(examined: Row) -> str:
+def in_words(examined: dict[str, JSON]) -> str:
     """The result of ``examine`` as text."""
     facts = examined["facts"]
     cpu, clock = facts["cpu"], facts["clock"]
@@ -137,7 +136,7 @@ def in_words(examined: Row) -> str:
     return "\n".join(map(plain_text, lines))
 
 
-def _level_in_words(level: Row) -> str:
+def _level_in_words(level: dict[str, JSON]) -> str:
     head = f"  {level['level']:8}{level['of']}: "
     if level["nominal_bytes_per_second"] is None:
         return f"{head}unknown: {level['why']}"
@@ -148,7 +147,7 @@ def _level_in_words(level: Row) -> str:
     )
 
 
-def _nic_in_words(nic: Row) -> str:
+def _nic_in_words(nic: dict[str, JSON]) -> str:
     speed = nic["speed_bytes_per_second"]
     shown = format_rate(speed) if speed else "unknown"
     return f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {shown}"

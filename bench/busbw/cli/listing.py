@@ -13,14 +13,12 @@ from busbw.runs.outline import outline
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON
 
-Row = dict[str, JSON]
-
 _WIDTH, _NOTHING = 80, "–"
 _INDENT = "    | "
 """Indentation of text below a row: without it, text from outside could look like another row."""
 
 
-def rows(what: str, results_dir: Path) -> list[Row]:
+def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     """The rows of the list ``what``: ``ops``, ``algorithms``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
     if what == "runs":
         return [_run_row(folder) for folder in store.folders(results_dir)]
@@ -28,7 +26,7 @@ def rows(what: str, results_dir: Path) -> list[Row]:
     return lists[what]()
 
 
-def as_table(table: list[Row]) -> str:
+def as_table(table: list[dict[str, JSON]]) -> str:
     """Aligned columns with headings, at most 80 characters wide. Cells that do not fit are listed below their row; a
     value that all rows share is printed once, above the table.
     """
@@ -64,7 +62,7 @@ def _cell(value: JSON) -> str:
     return plain_text(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def _ops() -> list[Row]:
+def _ops() -> list[dict[str, JSON]]:
     return [
         {
             "group": family,
@@ -79,15 +77,15 @@ def _ops() -> list[Row]:
     ]
 
 
-def _algorithms() -> list[Row]:
+def _algorithms() -> list[dict[str, JSON]]:
     return [
-        {"op": op, "algorithm": name, "takes": row.takes, "what": row.summary}
+        {"op": op, "algorithm": name, "needs": row.needs, "what": row.summary}
         for op, named in ALGORITHMS.items()
         for name, row in named.items()
     ]
 
 
-def backends() -> list[Row]:
+def backends() -> list[dict[str, JSON]]:
     """A row for each backend."""
     from busbw.backends import BACKENDS  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
@@ -106,11 +104,11 @@ def backends() -> list[Row]:
     ]
 
 
-def _suites() -> list[Row]:
+def _suites() -> list[dict[str, JSON]]:
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
 
-    found: list[Row] = []
+    found: list[dict[str, JSON]] = []
     for name, text in plan.suites().items():
         suite = plan.read_suite(name)
         ranks = suite.ranks or 4
@@ -129,7 +127,7 @@ def _suites() -> list[Row]:
     return found
 
 
-def launchers() -> list[Row]:
+def launchers() -> list[dict[str, JSON]]:
     """A row for each launcher."""
     from busbw.launch.launchers import LAUNCHERS, launcher_here  # noqa: PLC0415
 
@@ -140,7 +138,7 @@ def launchers() -> list[Row]:
     ]
 
 
-def _run_row(folder: Path) -> Row:
+def _run_row(folder: Path) -> dict[str, JSON]:
     try:
         run = outline(folder)
     except BusbwError as error:

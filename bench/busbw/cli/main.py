@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from busbw import __version__
+from busbw.cli.options import all_ops
 from busbw.cli.streams import guard
-from busbw.errors import BusbwError, UsageError
+from busbw.errors import BusbwError, UsageError, nearest
 from busbw.escape import echo, plain_text
 
 
@@ -97,6 +98,18 @@ class _Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(row.module), row.function or cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a hint for the name of an op, or a mistyped command."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            likely = f"run --op {args[0]}" if args[0] in all_ops() else nearest(args[0], _ROWS)
+            if likely is None:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean busbw {likely}?", ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own
         for heading, commands in COMMANDS.items():
             with formatter.section(heading):
@@ -133,7 +146,10 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="busbw")
 def main() -> None:
-    """Measure how fast ranks communicate, compare it with models and hardware peaks, and show where time is lost."""
+    """Measure how fast ranks communicate, compare it with models and hardware peaks, and show where time is lost.
+
+    To begin: busbw run --suite quick, then busbw report latest.
+    """
 
 
 if __name__ == "__main__":

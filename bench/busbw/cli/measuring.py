@@ -4,7 +4,7 @@ import importlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import msgspec
 from click.core import ParameterSource
 
 from busbw import launch, units
-from busbw.backends import backend_named
+from busbw.backends import BACKENDS, backend_named
 from busbw.cli.baseline import baseline
 from busbw.errors import BusbwError, Interrupted, UsageError
 from busbw.escape import echo, plain_text
@@ -24,6 +24,8 @@ from busbw.launch.base import Result, Settings
 from busbw.launch.launchers import launcher_here
 from busbw.launch.observers import in_words, timing_in_words
 from busbw.measure.unsupported import anywhere, unsuited
+from busbw.ops import OPS
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.traffic import read_weights
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.plan import Plan, Sweep
@@ -85,8 +87,7 @@ def report_interruption() -> Iterator[None]:
         if broken.folder is None:
             raise
         folder = plain_text(shlex.quote(str(broken.folder)))
-        # Inside a Slurm step, the output is read on the submitting node, where busbw run would start other ranks.
-        command = "submit" if launcher_here(os.environ).name == "srun" else "run"
+        command = launcher_here(os.environ).resumes
         echo(
             f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
         )
@@ -124,10 +125,9 @@ def asked_plan(
         echo(f"busbw: {note}", err=True)
     if alone or ops is None:
         return wanted, []
-    launcher, ranks = launcher_here(os.environ), launch.ranks_of(wanted, os.environ)
-    one_host = launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+    ranks = launch.ranks_of(wanted, os.environ)
     judged = [op for sweep in wanted.sweep for op in sweep.ops]
-    added = baseline(judged, backend_named(wanted.backend), ranks, one_host=one_host)
+    added = baseline(judged, backend_named(wanted.backend), ranks, one_host=launch.on_one_host(ranks))
     completed = msgspec.structs.replace(wanted, sweep=(*wanted.sweep, *added))
     return completed, [name for sweep in added for name in sweep.ops]
 
@@ -135,10 +135,11 @@ def asked_plan(
 def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, settings: Mapping[str, Any]) -> Plan:
     if suite is not None and plan_file is not None:
         raise UsageError("--suite and --plan were both given; give one of them")
+    _refuse_other_kinds({"suite": (suite,), "op": ops or (), "backend": (settings["backend"],)})
     if suite is None and plan_file is None and ops is None:
         raise UsageError(f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE")
-    base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
-    with plan.told_as_options():
+    base = plan.read_suite(suite) if suite is not None else None if plan_file is None else _read_plan(plan_file)
+    with plan.naming_options():
         wanted = plan.override(base or Plan(sweep=(Sweep(ops=ops or ()),)), ops=ops or (), **settings)
         # The full names of models, on which their default scales depend.
         sweeps = tuple(
@@ -146,6 +147,36 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
             for sweep in wanted.sweep
         )
         return msgspec.structs.replace(wanted, sweep=sweeps)
+
+
+def _refuse_other_kinds(given: Mapping[str, Iterable[str | None]]) -> None:
+    """Raise UsageError for a name that is none of its option's, but of another one: ``--suite all_reduce``."""
+    algorithms = {name for of_op in ALGORITHMS.values() for name in of_op}
+    kinds: dict[str, Collection[str]] = {
+        "op": OPS,
+        "suite": plan.suites(),
+        "backend": BACKENDS,
+        "algorithm": algorithms,
+    }
+    for option, names in given.items():
+        for name in names:
+            if name is None or name in kinds[option]:
+                continue
+            for kind, known in kinds.items():
+                if name in known:
+                    article = "an" if kind[0] in "ao" else "a"
+                    raise UsageError(f"--{option} {name}: {name} is {article} {kind}: did you mean --{kind} {name}?")
+
+
+def _read_plan(path: Path) -> Plan:
+    """A plan file. Raises UsageError; if there is no such file, with the shipped suites."""
+    if not path.exists():
+        suites = plan.suites()
+        what = f"did you mean --suite {path.stem}?" if path.stem in suites else f"shipped suites: {', '.join(suites)}"
+        raise UsageError(
+            f"--plan {path}: there is no such file; give a TOML file (docs/formats.md, Plans), or --suite NAME; {what}"
+        )
+    return plan.read_plan(path)
 
 
 def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> None:
@@ -156,12 +187,12 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
     # With several hosts, it is unknown before the launch which ranks write files on this host.
-    here = launcher_here(os.environ).name == "local"
+    here = launcher_here(os.environ).local
     way = run_session.way_here(wanted, ranks) if here else "direct"
-    with plan.told_as_options():
+    with plan.naming_options():
         if here:
             run_session.refuse_crowd(ranks)
-        run_session.refuse_impossible(wanted, ranks, on_one_host=here)
+        run_session.refuse_impossible(wanted, ranks, on_one_host=launch.on_one_host(ranks))
     planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
     place = run_session.place_here(ranks) if here else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
@@ -184,13 +215,15 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
         why = f"  skipped: {skipped[case]}" if case in skipped else ""
         details = " ".join(part for part in (case.dtype, case.redop, *settings_in_words(case)) if part)
         way_of_call = "in place" if case.in_place else "out of place"
-        timing = ", ".join([f"{case.ranks} ranks", f"groups {case.group}", way_of_call, *timing_in_words(case)])
-        echo(f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} {timing}{why}")
+        timing = ", ".join([_counted(case.ranks, "rank"), f"groups {case.group}", way_of_call, *timing_in_words(case)])
+        # A step of training or a barrier has no buffers.
+        size = units.format_size(case.size_bytes) if OPS[case.op].sized else ""
+        echo(f"{case.op:15} {size:>10}  {details:24} {timing}{why}")
     for note in planned.adjusted:
         echo(f"size rounded: {note}", err=True)
     if beside:
         echo(
-            f"baseline: {', '.join(beside)} are added as reference for models and peaks, "
+            f"baseline, added as reference for models and peaks: {', '.join(beside)}, "
             f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline omits them",
             err=True,
         )
@@ -199,11 +232,15 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
         echo(f"caution: backend {wanted.backend} cannot run here: {missing}", err=True)
     left_out = f"{len(skipped)} of {len(planned.cases)} cases are skipped; " if skipped else ""
     echo(
-        f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
+        f"{_counted(len(planned.cases) - len(skipped), 'case')} × {wanted.launches} launch(es): about "
         f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
         "cases when it starts; nothing was measured",
         err=True,
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 _MOST_ANALYSED_BYTES = 100 << 20
@@ -236,7 +273,7 @@ def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
             echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
             return
         if not quiet:
-            _analysed(result.folder, "tell")
+            _analysed(result.folder, "print_run")
     except OSError:
         echo(f"results: {folder}", err=True)
         raise

@@ -24,7 +24,10 @@ _SECTIONS = (
         "Operations and sizes",
         "busbw run --op all_reduce,all_gather --sizes 8..64MiB*2",
         listed("--op ops", "Operations, comma-separated (busbw list ops).", shell_complete=completed_by(all_ops)),
-        option("--sizes", "Buffer sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both."),
+        option(
+            "--sizes",
+            "Buffer sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.  [default: 8..16MiB*2]",
+        ),
         listed("--dtype dtypes", "Data types, comma-separated.  [default: float32]"),
         listed("--redop redops", "Reduction operations, comma-separated: sum, avg, min, max, product.  [default: sum]"),
         option(
@@ -148,10 +151,19 @@ class _Run(Sectioned):
             ) from None
         except click.UsageError as error:
             plain = [word for word in given if not word.startswith("-")] if "unexpected extra" in error.message else []
-            likely = next(filter(None, (nearest(word, all_ops()) for word in plain)), None)
+            likely = next(filter(None, map(_option_for, plain)), None)
             if likely is not None:
-                raise click.UsageError(f"{error.message}. Did you mean --op {likely}?", ctx) from None
+                raise click.UsageError(f"{error.message}. Did you mean {likely}?", ctx) from None
             raise
+
+
+def _option_for(word: str) -> str | None:
+    """The option that ``word`` probably belongs to, with its value; None if there is none."""
+    if word.endswith(".toml"):
+        return f"--plan {word}"
+    known = [(option, found) for option, names in (("--op", all_ops()), ("--suite", suites())) for found in names]
+    found = nearest(word, [name for _, name in known])
+    return next((f"{option} {name}" for option, name in known if name == found), None)
 
 
 _OF_NCCL_TESTS = {

@@ -41,7 +41,7 @@ _TIMING = Timing(
     blocks=1, max_seconds=0.2, min_seconds=0.05, launch_warmup_seconds=0.5, warmup_seconds=0.02, timeout_seconds=60.0
 )
 _SAME = (Sweep(ops=("all_reduce",), sizes="8,1MiB"), Sweep(ops=("barrier",)))
-_LATE = (Sweep(ops=("all_reduce", "all_gather"), sizes="8,64KiB"), Sweep(ops=("barrier",)))
+_STRAGGLER = (Sweep(ops=("all_reduce", "all_gather"), sizes="8,64KiB"), Sweep(ops=("barrier",)))
 _WRONG = (Sweep(ops=("all_reduce", "all_gather", "broadcast"), sizes="1KiB"),)
 
 
@@ -64,11 +64,11 @@ def run_selftest(
     Raises UsageError below another launcher, because the comparison needs new launches, and BusbwError when a run
     fails.
     """
-    launcher = launcher_here(os.environ).name
-    if launcher != "local":
+    launcher = launcher_here(os.environ)
+    if not launcher.local:
         raise UsageError(
-            f"the self-test starts its own ranks, several times, on one host; run it outside of {launcher}, or in a "
-            "Slurm step of one task (srun --ntasks=1 busbw selftest)"
+            f"the self-test starts its own ranks, several times, on one host; run it outside of {launcher.name}, or "
+            "in a Slurm step of one task (srun --ntasks=1 busbw selftest)"
         )
     row = backend_named(backend)
     if ranks is None:
@@ -80,18 +80,18 @@ def run_selftest(
     stamp = store.create(results_dir / environment.machine_name(), FOLDER)
     settings = Settings(stamp, quiet=True)
 
-    def late(inner: Backend) -> Backend:
+    def delayed(inner: Backend) -> Backend:
         return DelayingBackend(inner, last, DELAY_SECONDS, DELAY_SHARE, seed=plan.seed)
 
-    def wrong(inner: Backend) -> Backend:
+    def corrupted(inner: Backend) -> Backend:
         return CorruptingBackend(inner) if inner.rank == last else inner
 
     delay = f"{1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples"
     runs = {}
     for name, text, sweep, count, faulty in (
         ("same", f"A/A comparison: 2 × {launches} launches of {ranks} ranks", _SAME, 2 * launches, row),
-        ("late", f"straggler detection: rank {last} is {delay}", _LATE, 2, wrapped(row, late)),
-        ("wrong", f"data verification: rank {last} receives wrong data", _WRONG, 1, wrapped(row, wrong)),
+        ("straggler", f"straggler detection: rank {last} is {delay}", _STRAGGLER, 2, wrapped(row, delayed)),
+        ("wrong", f"data verification: rank {last} receives wrong data", _WRONG, 1, wrapped(row, corrupted)),
     ):
         say(text)
         wanted = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=count)
@@ -101,9 +101,9 @@ def run_selftest(
         "backend": backend,
         "ranks": ranks,
         "usable_cores": environment.usable_cores(),
-        "late_rank": last,
-        "late_ns": round(DELAY_SECONDS * 1e9),
-        "late_share": DELAY_SHARE,
+        "straggler_rank": last,
+        "straggler_delay_ns": round(DELAY_SECONDS * 1e9),
+        "straggler_share": DELAY_SHARE,
     }
     (stamp / TRUTH_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(truth), indent=2) + b"\n")
     return stamp

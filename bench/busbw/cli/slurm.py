@@ -197,7 +197,7 @@ def status(*, results_dir: Path, as_json: bool) -> None:
 
     A run has one row per job that Slurm still knows. Active jobs come first, then the newest.
     """
-    found = rows(results_dir, _queued())
+    found = [asdict(row) for row in rows(results_dir, _queued())]
     if as_json:
         echo(json.dumps(found, indent=2))
     elif found:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
-from busbw.errors import LaunchError, UsageError
+from busbw.errors import UsageError
 from busbw.launch import launcher_env
 from busbw.launch.base import Attachment, Result, Settings
-from busbw.launch.launchers import LAUNCHERS, launcher_here
+from busbw.launch.launchers import launcher_here, usable_backend
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import refuse_crowd, refuse_impossible
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
-from busbw.runs.plan import Plan, Timing, told_as_options
-from busbw.runs.resume import plan_of, refuse_another_world
+from busbw.runs.plan import Plan, Timing, naming_options
+from busbw.runs.resume import plan_of, refuse_other_environment
 
 
 @contextmanager
@@ -34,15 +34,15 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     # torch warns on every rank about addresses without a name and closed connections, which helps nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     launcher = launcher_here(os.environ)
-    if launcher.rendezvous is None:
+    if launcher.rendezvous is None:  # launcher.local, which mypy does not follow
         yield settings
         return
-    with told_as_options():
+    with naming_options():
         Timing(timeout_seconds=timeout_seconds)  # the plan's own check would come after the rendezvous
     info = launcher.rank_info(os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
     shutdown.note_from_now()
-    attached = Attachment(info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
+    attached = Attachment(launcher, info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
     status = 1
     try:
         yield dataclasses.replace(settings, attached=attached)
@@ -62,7 +62,7 @@ def follow(settings: Settings) -> Result | None:
     """
     from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
 
-    return run_rank(settings, usable_backend)
+    return run_rank(settings)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
@@ -82,6 +82,12 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     return started
 
 
+def on_one_host(ranks: int) -> bool:
+    """Whether all ``ranks`` of a run are known to be on this host."""
+    launcher = launcher_here(os.environ)
+    return launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+
+
 def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:
     """Run ``plan`` on the ranks of a launcher, or on local ranks.
 
@@ -89,32 +95,21 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     and KeyboardInterrupt when it is interrupted; what was measured until then is on disk.
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
-    with told_as_options():
-        if launcher.rendezvous is None:
+    # A resumed run was checked when it began, and keeps its plan.
+    here = settings.resume is None and on_one_host(ranks)
+    with naming_options():
+        if launcher.local:
             refuse_crowd(ranks)
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
-        refuse_impossible(plan, ranks, on_one_host=launcher.rendezvous is None)
-    if launcher.rendezvous is None:
+        refuse_impossible(plan, ranks, on_one_host=here)
+    if launcher.local:
         from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
 
         return run_local(plan, usable, settings)
     from busbw.launch.attach import run_rank0  # noqa: PLC0415 - as above
 
     return run_rank0(plan, usable, settings)
-
-
-def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
-    """The backend of ``plan``, or ``row`` if given. Raises LaunchError when it cannot run here."""
-    row = row or backend_named(plan.backend)
-    missing = row.missing()
-    if missing is not None:
-        raise LaunchError(f"backend {row.name} cannot run here: {missing}")
-    launcher = launcher_here(os.environ)
-    if row.started_by not in launcher.starts:
-        others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
-        raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; use one of: {others}")
-    return row
 
 
 def resume(folder: Path, launches: int | None, settings: Settings, timeout_seconds: float | None = None) -> Result:
@@ -128,7 +123,7 @@ def resume(folder: Path, launches: int | None, settings: Settings, timeout_secon
     launcher = launcher_here(os.environ)
     run = store.read_run(folder)
     plan = plan_of(run, launches, timeout_seconds)
-    refuse_another_world(
+    refuse_other_environment(
         run,
         store.written_schema(folder),
         launcher=launcher.name,

@@ -14,6 +14,7 @@ from busbw.backends.base import BackendRow, World
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
 from busbw.escape import say
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
+from busbw.launch.launchers import LauncherRow, usable_backend
 from busbw.launch.live_table import LiveTable
 from busbw.launch.observers import Listener
 from busbw.launch.rendezvous import LaunchOrder
@@ -31,12 +32,11 @@ _EXITS_SECONDS = 5.0
 def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Run one launch as rank 0, which writes the run folder and publishes the order to the other ranks."""
     attached = _attachment(settings)
-    info = attached.info
-    # In a Slurm job, the other launches are later steps that resume the run (busbw launches).
-    if plan.launches > 1 and settings.resume is None and info.launcher != "srun":
-        say(f"{info.launcher} runs one launch only, so the plan's {plan.launches} launches are reduced to 1")
+    launcher = attached.launcher
+    if plan.launches > 1 and settings.resume is None and launcher.next_launches is None:
+        say(f"{launcher.name} runs one launch only, so the plan's {plan.launches} launches are reduced to 1")
         plan = msgspec.structs.replace(plan, launches=1)
-    with open_run(plan, settings, info.local_size or 1) as here:
+    with open_run(plan, settings, attached.info.local_size or 1) as here:
         return here.nothing_to_do() or _run_launch(plan, row, here, attached, quiet=settings.quiet)
 
 
@@ -88,15 +88,12 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
         here.finish("interrupted", f"ended at the end of a block by {shutdown.in_words()}")
         raise Interrupted(here.folder)
     failures = here.failed + outcome.failed
-    _close(here, failures, info.launcher, outcome.written)
+    _close(here, failures, attached.launcher, outcome.written)
     return Result(here.folder, outcome.measured, failures, speaks=True)
 
 
-def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result | None:
-    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure.
-
-    ``row_of`` returns the backend of a plan, and raises LaunchError when it cannot run here.
-    """
+def run_rank(settings: Settings) -> Result | None:
+    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure."""
     attached = _attachment(settings)
     info, shutdown = attached.info, attached.shutdown
     order = attached.rendezvous.receive()
@@ -111,7 +108,7 @@ def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result
             time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first, because it writes the end of the run
         _leave(error, speaks=_speaks(error))
 
-    job = Job(plan, Path(order.run), order.launch, info.launcher, row_of(plan), order.remaining, shutdown.asked)
+    job = Job(plan, Path(order.run), order.launch, info.launcher, usable_backend(plan), order.remaining, shutdown.asked)
     files = files_folder(plan.files_below, job.folder.name)
 
     def abort() -> None:
@@ -168,12 +165,13 @@ def _leave(error: BaseException, *, speaks: bool = True) -> None:
     os._exit(1)
 
 
-def _close(here: RunSession, failed: int, launcher: str, written: int | None) -> None:
+def _close(here: RunSession, failed: int, launcher: LauncherRow, written: int | None) -> None:
     """Write the end of the run or, if other launches are missing, of this launch: a launcher runs one at a time."""
     others = len(here.launches) - 1
     if others == 0:
         finish_well(here.folder, failed, written)
         return
-    here.finish("interrupted", f"{others} launch(es) are still missing; {launcher} runs one at a time")
-    action = "use busbw launches or busbw submit --resume" if launcher == "srun" else "resume the run again"
-    say(f"{others} launch(es) of run {here.folder.name} are still missing, and {launcher} runs one at a time: {action}")
+    here.finish("interrupted", f"{others} launch(es) are still missing; {launcher.name} runs one at a time")
+    action = f"use {launcher.next_launches}" if launcher.next_launches else "resume the run again"
+    name = here.folder.name
+    say(f"{others} launch(es) of run {name} are still missing, and {launcher.name} runs one at a time: {action}")

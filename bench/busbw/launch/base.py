@@ -9,6 +9,7 @@ from pathlib import Path
 
 from busbw.errors import StoreError
 from busbw.launch.launcher_env import RankInfo
+from busbw.launch.launchers import LauncherRow
 from busbw.launch.rendezvous import LaunchOrder, Rendezvous
 from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
@@ -20,12 +21,13 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True)
 class Attachment:
-    """A rank that a launcher has started.
+    """A rank that ``launcher`` has started.
 
     ``rendezvous``: how rank 0 reaches the other ranks.
     ``published``: whether rank 0 has published its order.
     """
 
+    launcher: LauncherRow
     info: RankInfo
     rendezvous: Rendezvous
     shutdown: ShutdownHandler

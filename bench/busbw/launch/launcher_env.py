@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from busbw.errors import LaunchError
 from busbw.system import environment
 
 _LAST_PORT = 65535
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_RANGE = r"\d+(?:-\d+)?"
+_HOSTS = rf"(?:[^,\[\]]|\[{_RANGE}(?:,{_RANGE})*\])+"
+_HOST_LIST = re.compile(rf"(?P<first>{_HOSTS})(?:,{_HOSTS})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,14 @@ class LauncherVariables:
 
     def found(self, variables: Mapping[str, str]) -> bool:
         """Whether all required variables are set, for enough ranks."""
-        names = (self.rank, self.size, self.local_rank, *self.others)
-        if not all(name in variables for name in names):
-            return False
-        return self.least == 1 or env_int(variables, self.size) >= self.least
+        return self._are_set(variables) and not self.too_few(variables)
+
+    def too_few(self, variables: Mapping[str, str]) -> bool:
+        """Whether all required variables are set, but for fewer than ``least`` ranks."""
+        return self.least > 1 and self._are_set(variables) and env_int(variables, self.size) < self.least
+
+    def _are_set(self, variables: Mapping[str, str]) -> bool:
+        return all(name in variables for name in (self.rank, self.size, self.local_rank, *self.others))
 
 
 OF_MPIRUN = (
@@ -95,11 +102,6 @@ def refuse_unknown_world(variables: Mapping[str, str]) -> None:
                 )
 
 
-def too_few(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> bool:
-    """Whether ``variables`` match one of ``known`` except that there are fewer than its ``least`` ranks."""
-    return any(replace(one, least=1).found(variables) and not one.found(variables) for one in known)
-
-
 def found_in(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables | None:
     """The first of ``known`` that is set in ``variables``, or None."""
     return next((one for one in known if one.found(variables)), None)
@@ -133,6 +135,19 @@ def tasks_per_node(text: str) -> tuple[int, ...]:
             raise LaunchError(f"{text!r} is not a list of tasks per node; expected, for example, 2(x3),1")
         found += [int(match[1])] * int(match[2] or 1)
     return tuple(found)
+
+
+def first_host(text: str) -> str:
+    """The first host of a list in Slurm's notation: ``gpu[01-03,7],login`` → gpu01 (man srun, SLURM_JOB_NODELIST).
+
+    Raises LaunchError if ``text`` is not such a list.
+    """
+    match = _HOST_LIST.fullmatch(text.strip())
+    if match is None:
+        raise LaunchError(
+            f"{text!r} is not a host list; expected names such as n1 or gpu[01-03,7], separated by commas"
+        )
+    return re.sub(r"\[(\d+)[^]]*\]", r"\1", match["first"])
 
 
 def env_int(variables: Mapping[str, str], name: str) -> int:

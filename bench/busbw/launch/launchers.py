@@ -1,12 +1,17 @@
 """The table of launchers: how each is recognised, how its ranks rendezvous, and how it ends them."""
 
+import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from busbw.backends import backend_named
+from busbw.backends.base import BackendRow
+from busbw.errors import LaunchError
 from busbw.launch.launcher_env import OF_MPIRUN, LauncherVariables, RankInfo, env_int, found_in, rank_info
 from busbw.launch.rendezvous import Rendezvous, at_mpirun, at_srun, at_torchrun
 from busbw.launch.signals import LAST_WORDS_SECONDS, SignalPolicy
+from busbw.runs.plan import Plan
 
 _BEFORE_SLURM_KILLS_SECONDS = 20.0
 """Less than Slurm's ``KillWait``, the time from SIGTERM to SIGKILL: 30 s by default."""
@@ -20,6 +25,9 @@ class LauncherRow:
     ``rendezvous``: makes the rendezvous from rank, environment and timeout in seconds (None: busbw starts the ranks).
     ``signals``: how it ends its ranks.
     ``starts``: the kinds of backends (``started_by``) whose ranks it can start.
+    ``next_launches``: what starts the other launches of a run (None: nothing, so a new run has one launch).
+    ``resumes``: the command of busbw that resumes an interrupted run.
+    ``too_few``: finding if its variables are set for fewer ranks than it needs (``LauncherVariables.least``).
     """
 
     name: str
@@ -28,6 +36,14 @@ class LauncherRow:
     rendezvous: Callable[[RankInfo, Mapping[str, str], float], Rendezvous] | None = None
     signals: SignalPolicy = field(default_factory=SignalPolicy)
     starts: tuple[str, ...] = ("anybody", "mpiexec")
+    next_launches: str | None = None
+    resumes: str = "run"
+    too_few: str | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether busbw itself starts the ranks, on this host."""
+        return self.rendezvous is None
 
     def found(self, environ: Mapping[str, str]) -> bool:
         """Whether this process is one of its ranks, or can start them."""
@@ -96,6 +112,11 @@ LAUNCHERS: dict[str, LauncherRow] = {
                 },
                 cleans_up=True,
             ),
+            next_launches="busbw launches or busbw submit --resume",
+            # The output of a step is read on the submitting node, where busbw run would start other ranks.
+            resumes="submit",
+            too_few="this Slurm step has only one task, so busbw starts local ranks (launcher local); use srun "
+            "--ntasks 2 or more to measure the ranks of the step",
         ),
         # The last row applies if no other does.
         LauncherRow(
@@ -109,3 +130,16 @@ LAUNCHERS: dict[str, LauncherRow] = {
 def launcher_here(environ: Mapping[str, str]) -> LauncherRow:
     """The launcher that has started this process as a rank, else ``local``."""
     return next(row for row in LAUNCHERS.values() if row.found(environ))
+
+
+def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
+    """The backend of ``plan``, or ``row`` if given. Raises LaunchError when it cannot run here."""
+    row = row or backend_named(plan.backend)
+    missing = row.missing()
+    if missing is not None:
+        raise LaunchError(f"backend {row.name} cannot run here: {missing}")
+    launcher = launcher_here(os.environ)
+    if row.started_by not in launcher.starts:
+        others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
+        raise LaunchError(f"{launcher.name} cannot start ranks of backend {row.name}; use one of: {others}")
+    return row

@@ -4,7 +4,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from typing import TextIO
 
 import numpy as np
@@ -15,10 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from busbw.escape import plain_text
 from busbw.launch.observers import Listener, in_words, timing_in_words
 from busbw.ops import OPS
+from busbw.ops.groups import Ranks
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
-from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, settings_in_words
+from busbw.runs.records import Case, Failed, Measurement, Skipped, settings_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import spread
 from busbw.units import about_size, format_rate, format_size, format_span, format_time
@@ -26,6 +26,9 @@ from busbw.units import about_size, format_rate, format_size, format_span, forma
 _SIZE_WIDTH = 9
 _FIRST, _REST = f"{{:18}} {{:>{_SIZE_WIDTH}}}", " {:>8} {:>9} {:>6} {:>7} {:>6}"
 """The columns of the table: operation and size, then the measured values."""
+
+Times = npt.NDArray[np.float64]
+"""Time per call in each sample, in ns, of the slowest rank."""
 
 
 class LiveTable(Listener):
@@ -146,66 +149,50 @@ def header() -> str:
     return "# " + f"{_FIRST}{_REST}".format("op", "size", "time", "rate", "check", "spread", "launch")
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A group in one block; ``calls`` is the number of calls per sample in that block."""
-
-    samples: GroupSamples
-    calls: int
-
-
 def lines(blocks: list[Measurement], launches: int, shown_fields: Container[str] = ()) -> list[str]:
     """The lines of one case in one launch: one line; for several groups, a line per group and the total; for the pair
     matrix, the median and the slowest pair. ``shown_fields`` are fields of a case to print.
     """
-    groups = _by_group(blocks)
-    timing = _timing(blocks[0].case, shown_fields)
-    if len(groups) == 1:
-        return [_line(blocks, next(iter(groups.values())), launches) + timing]
-    if OPS[blocks[0].case.op].members == "pairs":
-        ordered = sorted(groups.values(), key=lambda parts: float(np.median(_per_call(parts))))
-        slowest = "  slowest pair {} → {}".format(*ordered[-1][0].samples.ranks)
+    case, groups = blocks[0].case, _times_by_group(blocks)
+    timing = _timing(case, shown_fields)
+    if OPS[case.op].members == "pairs" and len(groups) > 1:
+        ordered = sorted(groups.items(), key=lambda group: float(np.median(group[1])))
+        slowest = "  slowest pair {} → {}".format(*ordered[-1][0])
         middle = f"  median of {len(ordered)} pairs"
         return [
-            _line(blocks, ordered[len(ordered) // 2], launches) + middle + timing,
-            _line(blocks, ordered[-1], launches) + slowest + timing,
+            _line(blocks, *ordered[len(ordered) // 2], launches) + middle + timing,
+            _line(blocks, *ordered[-1], launches) + slowest + timing,
         ]
-    shown = [
-        f"{_line(blocks, parts, launches)}  group {','.join(map(str, ranks))}{timing}"
-        for ranks, parts in groups.items()
-    ]
-    rates = [rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None]
+    shown = [_line(blocks, ranks, times, launches) for ranks, times in groups.items()]
+    if len(groups) == 1:
+        return [shown[0] + timing]
+    named = [f"{line}  group {','.join(map(str, ranks))}{timing}" for line, ranks in zip(shown, groups, strict=True)]
+    rates = [rate for ranks, times in groups.items() if (rate := _busbw(case, ranks, times)) is not None]
     if len(rates) < 2:
-        return shown  # the total of one group, or of groups without bus bandwidth, adds nothing
+        return named  # the total of one group, or of groups without bus bandwidth, adds nothing
     total = f"total busbw of {len(rates)} concurrent groups: {format_rate(sum(rates))}"
-    return [*shown, f"{_first_columns(blocks[0].case)}  {total}{timing}"]
+    return [*named, f"{_first_columns(case)}  {total}{timing}"]
 
 
-def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[_Part]]:
-    groups: defaultdict[tuple[int, ...], list[_Part]] = defaultdict(list)
+def _times_by_group(blocks: list[Measurement]) -> dict[Ranks, Times]:
+    found: defaultdict[Ranks, list[Times]] = defaultdict(list)
     for block in blocks:
         for group in block.groups:
-            groups[group.ranks].append(_Part(group, block.calls))
-    return dict(groups)
+            found[group.ranks].append(np.asarray(group.slowest_ns) / block.calls)
+    return {ranks: np.concatenate(times) for ranks, times in found.items()}
 
 
-def _per_call(parts: list[_Part]) -> npt.NDArray[np.float64]:
-    """Time per call in each sample, in ns, of the slowest rank."""
-    return np.concatenate([np.asarray(part.samples.slowest_ns) / part.calls for part in parts])
-
-
-def _busbw(block: Measurement, parts: list[_Part]) -> float | None:
-    factor = parts[0].samples.bus_factor
-    if factor is None or block.case.mode == "overlap":
+def _busbw(case: Case, ranks: Ranks, times: Times) -> float | None:
+    factor = OPS[case.op].factor(len(ranks))
+    if factor is None or case.mode == "overlap":
         return None
-    return factor * block.case.size_bytes / (float(np.median(_per_call(parts))) / 1e9)
+    return factor * case.size_bytes / (float(np.median(times)) / 1e9)
 
 
-def _line(blocks: list[Measurement], parts: list[_Part], launches: int) -> str:
+def _line(blocks: list[Measurement], ranks: Ranks, times: Times, launches: int) -> str:
     block = blocks[0]
-    times = _per_call(parts)
     median = float(np.median(times))
-    busbw = _busbw(block, parts)
+    busbw = _busbw(block.case, ranks, times)
     # An overlapped sample includes computation, so that its time gives no rate.
     sized = block.case.size_bytes > 0 and block.case.mode != "overlap"
     rate = format_rate(block.case.size_bytes / median * 1e9 if busbw is None and sized else busbw)

@@ -215,8 +215,9 @@ def _error_of(watch: Watch) -> BusbwError:
     A rank that died or is stopped is blamed before one that does not answer, which may be waiting for it.
     """
     during = watch.during
-    failures = [rank.failure for rank in watch.ranks if rank.failure is not None]
-    roots = [failure for failure in failures if not isinstance(failure, RankFailure)]
+    reported = [rank.failure for rank in watch.ranks if rank.failure is not None]
+    failures = [failure for failure in reported if isinstance(failure, RankFailure)]
+    roots = [failure for failure in reported if not isinstance(failure, RankFailure)]
     ends = {rank.number: end for rank in watch.ranks if (end := _end_of(rank)) is not None}
     certain = {number: text for number, (text, sure) in ends.items() if sure}
     suspects = certain or ({} if roots else {number: text for number, (text, _) in ends.items()})
@@ -225,12 +226,16 @@ def _error_of(watch: Watch) -> BusbwError:
             f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}"
             for number, text in suspects.items()
         ]
-        said = next((f"; {one.said}" for one in failures if isinstance(one, RankFailure) and one.said), "")
+        said = next((f"; {one.said}" for one in failures if one.said), "")
         late = not any(watch.ranks[number].exited for number in suspects)
         return RankFailure(f"{', '.join(names)} during {during}{said}", tuple(suspects), late=late)
     if roots:
         return roots[0]
-    return RankFailure(str(failures[0]) if failures else f"the launch ended during {during} without a known reason")
+    if not failures:
+        return RankFailure(f"the launch ended during {during} without a known reason")
+    # Every rank has reported, so those that another one considers lost answered too late.
+    first = next((one for one in failures if one.lost), failures[0])
+    return RankFailure(str(first), first.lost, first.said, late=True)
 
 
 def _end_of(rank: _Rank) -> tuple[str, bool] | None:

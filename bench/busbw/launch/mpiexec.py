@@ -23,6 +23,7 @@ from pathlib import Path
 from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError
 from busbw.launch.launcher_env import OF_MPIRUN, env_int, found_in
+from busbw.runs.placement import oversubscribed
 from busbw.system.env_vars import without_places
 from busbw.system.environment import usable_cores
 
@@ -115,7 +116,7 @@ def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
     flavour = FLAVOURS[vendor]
     # Without srun's variables: MPICH refuses to start if it finds srun's PMIx beside its own mpiexec's PMI.
     variables = {**flavour.variables, **without_places()}
-    if size > usable_cores() and vendor == "Open MPI":
+    if oversubscribed(size, usable_cores()) and vendor == "Open MPI":
         variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks occupy the cores of working ones
     with ExitStack() as stack:
         # Closed as soon as the stubs have started, so that busbw leaves no folder behind if it is killed later.

@@ -19,9 +19,8 @@ from busbw.backends.mpi.segments import LATE, remove_segments
 from busbw.backends.signing import key_of, new_secret, printable, secret_in, signed, verified
 from busbw.errors import LaunchError
 from busbw.escape import say
-from busbw.launch.hostlist import expand
 from busbw.launch.interfaces import address_towards, elsewhere, use_interface_to, wait_for
-from busbw.launch.launcher_env import RankInfo, env_int, port_in
+from busbw.launch.launcher_env import RankInfo, env_int, first_host, port_in
 from busbw.runs.plan import Plan
 from busbw.runs.records import Record
 from busbw.runs.resume import Remaining
@@ -343,7 +342,7 @@ def at_torchrun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: f
 
 def at_srun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
     """For ``srun``: at MASTER_ADDR and MASTER_PORT if set, else at the step's first node and ``port_of_step``."""
-    host = variables.get("MASTER_ADDR") or expand(variables["SLURM_STEP_NODELIST"])[0]
+    host = variables.get("MASTER_ADDR") or first_host(variables["SLURM_STEP_NODELIST"])
     port = port_in(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
     # Two jobs that share a node may use the same port, and must not receive each other's ranks.
     step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"

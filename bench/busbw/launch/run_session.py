@@ -1,7 +1,9 @@
 """Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
 
+import dataclasses
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +13,15 @@ from busbw.backends import backend_named
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.escape import say
 from busbw.launch.base import Result, Settings, finish, finish_well
-from busbw.measure.unsupported import Place
+from busbw.measure.unsupported import Place, anywhere, out_of_memory, unsuited
 from busbw.ops import OPS
 from busbw.ops.storage import Way
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.causes import failed
 from busbw.runs.compress import pack, unpack
-from busbw.runs.lock import RunLock
+from busbw.runs.lock import locked
+from busbw.runs.placement import oversubscribed
 from busbw.runs.plan import Plan
 from busbw.runs.progress import CaseBlock
 from busbw.runs.records import EndStatus, Failed
@@ -89,14 +92,14 @@ def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Ru
     """
     if settings.resume is None:
         _refuse_path(plan, ranks_here, _file_sizes(plan))
-        with _locked(store.create(settings.results_dir, environment.machine_name())) as folder, _cleanup(plan, folder):
+        with _new_folder(settings.results_dir) as folder, _cleanup(plan, folder):
             yield RunSession(folder, tuple((number, None) for number in range(plan.launches)))
         return
-    with RunLock(settings.resume) as lock:
+    with locked(settings.resume) as sure:
         # Read after locking, because another process may have been measuring before.
         unpack(settings.resume)
         lack = lack_of(store.read(settings.resume), plan)
-        if not lock.sure:
+        if not sure:
             say(f"this file system does not support locks: make sure that no other process resumes {settings.resume}")
         say(lack.in_words())
         cases = {case for one in lack.launches for case in lack.by_case(one)}
@@ -124,7 +127,7 @@ def place_here(ranks: int) -> Place:
     facts = environment.host_facts()
     host, cores = str(facts["host"]), environment.cores_of_launcher()
     return Place(
-        oversubscribed=ranks > cores,
+        oversubscribed=oversubscribed(ranks, cores),
         comparable=True,
         cores=max(1, cores // ranks),
         numa_nodes=environment.common_numa_nodes([facts]),
@@ -137,7 +140,8 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     """Raise UsageError for a plan that cannot run on ``ranks`` ranks with any backend.
 
     That is: groups or traffic for other numbers of ranks, a root that does not exist, storage without a path, unknown
-    models, and buffers or models larger than the total memory of this host.
+    models, models larger than the total memory of this host, and buffers of all its ranks larger than what is free.
+    On several hosts, ranks find out together which cases do not fit (``measure.unsupported``).
     """
     plan.require_path()
     device = backend_named(plan.backend).device
@@ -154,18 +158,21 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
                 f"{about_size(needed)}, but this host has {about_size(total)} of memory; use a smaller scale"
             )
             raise UsageError(message)
+    place = _memory_here(ranks) if on_one_host else anywhere()
     for case in planned:
-        op = OPS[case.op]
-        if case.root is not None and case.root >= ranks:
-            raise UsageError(f"key 'root': rank {case.root} does not exist; allowed are 0 to {ranks - 1}")
-        if not on_one_host or device != "cpu" or op.local or op.stores or case.dtype is None:
+        # Kernels that are too large are only skipped, because suites ask for sizes up to the whole memory.
+        if OPS[case.op].local or OPS[case.op].stores:
             continue
-        # For communication, S is the largest buffer of a rank.
-        if case.size_bytes > total:
-            raise UsageError(
-                f"key 'sizes': {case.op} of {format_size(case.size_bytes)} needs a buffer larger than the memory of "
-                f"this host, {about_size(total)}; use smaller sizes"
-            )
+        reason = out_of_memory(case, place)
+        if reason is not None and unsuited(case, anywhere()) is None:
+            raise UsageError(f"key 'sizes': {case.op} of {format_size(case.size_bytes)}: {reason}")
+
+
+def _memory_here(ranks: int) -> Place:
+    """This host with ``ranks`` ranks and its free memory, and no other limit."""
+    host = socket.gethostname()
+    memory = {host: environment.available_memory_bytes()}
+    return dataclasses.replace(anywhere(), hosts=(host,) * ranks, memory=memory)
 
 
 def refuse_crowd(ranks: int) -> None:
@@ -215,14 +222,15 @@ def _cleanup(plan: Plan, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[Path]:
-    """Lock the new ``folder``, or remove it if that fails."""
-    try:
-        lock = RunLock(folder)
-    except StoreError:
-        folder.rmdir()
-        raise
-    with lock:
+def _new_folder(results_dir: Path) -> Iterator[Path]:
+    """The locked folder of a new run; it is removed if it cannot be locked."""
+    folder = store.create(results_dir, environment.machine_name())
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder))
+        except StoreError:
+            folder.rmdir()
+            raise
         yield folder
 
 

@@ -28,7 +28,7 @@ from busbw.runs.cases import Cases, expand, shares
 from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
 from busbw.runs.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
-from busbw.runs.resume import Remaining, carry_on, lacking
+from busbw.runs.resume import Remaining, lacking, record_resumption
 from busbw.system import environment
 from busbw.system.slurm_topology import rank_facts
 from busbw.system.storage import cautions as cautions_of_storage
@@ -312,7 +312,7 @@ def _appender(
         )
         store.write_run(job.folder, run_record)
     elif job.remaining is not None:
-        carry_on(job.folder, job.plan, cases.cases, hosts, facts, launch=job.launch)
+        record_resumption(job.folder, job.plan, cases.cases, hosts, facts, launch=job.launch)
     elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
         raise LaunchError(
             f"launch {job.launch + 1} runs on {list(hosts)}, but the first one ran on {list(before_hosts)}; "

@@ -217,7 +217,7 @@ def write_profiles(bench: Bench, parts: Parts, folder: Path, name: str) -> None:
         return
     for rank, text in enumerate(traces):
         path = folder / f"{name}-rank-{rank}.json"
-        with files.explained("write", path):
+        with files.store_errors("write", path):
             path.write_text(text, encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from busbw.backends.base import Backend, Vector, of_every_rank
+from busbw.backends.base import Backend, Vector, of_every_rank, records_of_every_rank
 from busbw.measure.clock import Clock
 from busbw.runs.records import RankClock
 
@@ -147,19 +147,15 @@ def compare_all(backend: Backend, clock: Clock, exchanges: int = EXCHANGES) -> t
 
 
 def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[RankClock, ...]:
-    """Share every rank's clock with all ranks; a known drift is sent in thousandths of a ppm."""
-    drift = drift_ppm is not None, round((drift_ppm or 0.0) * 1000)
-    table = of_every_rank(backend, (mine.offset_ns, mine.error_ns, mine.rtt_ns, *drift))
-    return tuple(
-        RankClock(
-            rank=rank,
-            offset_ns=offset,
-            error_ns=error,
-            rtt_ns=rtt,
-            drift_ppm=thousandths / 1000 if fitted else None,
-        )
-        for rank, (offset, error, rtt, fitted, thousandths) in enumerate(table.tolist())
+    """Share every rank's clock with all ranks; a known drift is rounded to thousandths of a ppm."""
+    clock = RankClock(
+        rank=backend.rank,
+        offset_ns=mine.offset_ns,
+        error_ns=mine.error_ns,
+        rtt_ns=mine.rtt_ns,
+        drift_ppm=None if drift_ppm is None else round(drift_ppm, 3),
     )
+    return tuple(records_of_every_rank(backend, clock, RankClock))
 
 
 def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exchanges: int) -> _Point:

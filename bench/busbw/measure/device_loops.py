@@ -6,7 +6,6 @@ start to the end of that synchronisation, the device's from the first mark to th
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice, repeat
 
 import numpy as np
@@ -55,18 +54,6 @@ class Hold:
         self._handed_over_ns = max(1.0, handed_over_ns / calls)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLoop:
-    """A timed loop on ``device``: the calls of ``loop`` enqueue work and return.
-
-    hold: blocks the stream for ``hold.ns`` before the first mark of each sample (None: no hold).
-    """
-
-    loop: Loop
-    device: Device
-    hold: Hold | None = None
-
-
 class DeviceWork(ComputeLoad):
     """Computation on a device, timed by the device's own clock."""
 
@@ -98,13 +85,13 @@ def captured(device: Device, calls: Sequence[Call], calls_per_sample: int) -> It
     return repeat(replays[0]) if rows == 1 else cycle(replays)
 
 
-def take(timed: DeviceLoop, count: int) -> Samples:
+def take(loop: Loop, device: Device, count: int, hold: Hold | None = None) -> Samples:
     """Take ``count`` samples: enqueue all calls of a sample between two marks, then synchronise once.
 
     A sample may be one call, a sequence of calls, or the replay of a captured sequence.
+    hold: blocks the stream for ``hold.ns`` before the first mark of each sample (None: no hold).
     Raises BackendError when a call or the device fails.
     """
-    loop, device, hold = timed.loop, timed.device, timed.hold
     columns = np.zeros((5, count), dtype=np.int64)
     known, taken = [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
@@ -138,14 +125,20 @@ def take(timed: DeviceLoop, count: int) -> Samples:
     return Samples(entries, exits, switched, device_ns=np.maximum(device_ns, _SHORTEST_NS), unheld=unheld)
 
 
-def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[[], None], count: int) -> Samples:
+def take_overlapped(
+    loop: Loop,
+    device: Device,
+    posts: Iterator[Post],
+    compute: Callable[[], None],
+    count: int,
+    hold: Hold | None = None,
+) -> Samples:
     """Take ``count`` samples of a nonblocking call overlapped with computation on the current stream.
 
     Each is preceded by the same call without computation. The wait blocks the stream, not the host, which synchronises
     once at the end. As in ``loops.take_overlapped``, post and wait are both inside the timed region.
     Raises as ``take``.
     """
-    loop, device, hold = timed.loop, timed.device, timed.hold
     columns = np.zeros((9, count), dtype=np.int64)
     known, taken = [0] * count, [0] * count
     now, start, prepare = loop.clock.now_ns, loop.start, loop.prepare
@@ -218,5 +211,5 @@ def empty_call_ns(
     sample; it is stored with them and never subtracted.
     """
     loop = Loop(backend, clock, repeat(do_nothing), do_nothing, calls_per_sample=row, row=compiled)
-    taken = loops.take(loop, samples) if backend.device is None else take(DeviceLoop(loop, backend.device), samples)
+    taken = loops.take(loop, samples) if backend.device is None else take(loop, backend.device, samples)
     return round(float(np.median(taken.exits - taken.entries)) / row)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from busbw.backends.base import Backend, of_every_rank
+from busbw.backends.base import Backend, records_of_every_rank
 from busbw.measure.loops import switches
 from busbw.runs.records import GpuConditions, HostConditions
 from busbw.system.device import DeviceConditions, reasons_in_words
@@ -70,8 +70,18 @@ def _mhz() -> float:
     return float(getattr(frequency, "current", 0.0))  # None on machines that report nothing, whatever the stubs say
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one rank saw: its readings, the cores of its host, and its GPU (None: no GPU, or unknown)."""
+
+    before: Reading
+    after: Reading
+    cores: int
+    gpu: GpuConditions | None
+
+
 class InterferenceMonitor:
-    """Reads the counters on creation and again in ``ended``; one sum-reduction combines the readings of all ranks."""
+    """Reads the counters on creation and again in ``ended``, where the ranks share what they saw."""
 
     def __init__(self, backend: Backend, hosts: Sequence[str], take_look: Callable[[], Reading] = look) -> None:
         self._backend = backend
@@ -82,65 +92,46 @@ class InterferenceMonitor:
 
     def ended(self) -> tuple[HostConditions, ...]:
         """Conditions on every host since creation, identical on every rank. Collective. Raises BackendError."""
-        before, after = self._before, self._look()
-        looked = {
-            **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
-            "load_before": before.load,
-            "load_after": after.load,
-            "mhz_before": before.mhz,
-            "mhz_after": after.mhz,
-            "cores": psutil.cpu_count() or 1,
-            **_gpu_columns(self._gpu_before, self._backend.conditions()),
-        }
-        table = of_every_rank(self._backend, [round(value * _SCALE) for value in looked.values()])
-        seen = [dict(zip(looked, (row / _SCALE).tolist(), strict=True)) for row in table]
+        gpu = _gpu(self._gpu_before, self._backend.conditions())
+        mine = _Seen(self._before, self._look(), psutil.cpu_count() or 1, gpu)
+        seen = records_of_every_rank(self._backend, mine, _Seen)
         return tuple(
             _host(host, [one for one, where in zip(seen, self._hosts, strict=True) if where == host])
             for host in dict.fromkeys(self._hosts)
         )
 
 
-_COUNTED = ("at", "counted", "busy", "stolen", "own", "switches")
-_SCALE = 1_000_000
-
-
-def _gpu_columns(before: DeviceConditions | None, after: DeviceConditions | None) -> dict[str, float]:
-    """A rank's GPU as numbers: index + 1 (0: no data), MHz (0: unknown), and throttle reasons before or after."""
-    names = ("gpu_number", "gpu_mhz_before", "gpu_mhz_after", "gpu_reasons")
+def _gpu(before: DeviceConditions | None, after: DeviceConditions | None) -> GpuConditions | None:
     if before is None or after is None:
-        return dict.fromkeys(names, 0.0)
-    values = (after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons)
-    return dict(zip(names, values, strict=True))
-
-
-def _gpu(rank: dict[str, float]) -> GpuConditions:
+        return None
     return GpuConditions(
-        index=int(rank["gpu_number"]) - 1,
-        mhz_before=rank["gpu_mhz_before"] or None,
-        mhz_after=rank["gpu_mhz_after"] or None,
-        throttled=reasons_in_words(int(rank["gpu_reasons"])),
+        index=after.index,
+        mhz_before=before.mhz or None,
+        mhz_after=after.mhz or None,
+        throttled=reasons_in_words(before.reasons | after.reasons),
     )
 
 
-def _host(host: str, ranks: Sequence[dict[str, float]]) -> HostConditions:
+def _host(host: str, ranks: Sequence[_Seen]) -> HostConditions:
     """Conditions of one host: system counters from its first rank, process counters from every rank."""
-    first = ranks[0]
-    capacity = first["at"] * first["cores"]
+    before, after = ranks[0].before, ranks[0].after
+    capacity = (after.at - before.at) * ranks[0].cores
+    busy, own = after.busy - before.busy, sum(one.after.own - one.before.own for one in ranks)
 
     def share(seconds: float) -> float | None:
         # Some sandboxes count no CPU time: unknown. Ticks may add up to less than our own CPU time, hence the max.
-        known = capacity >= _LEAST_CPU_SECONDS and first["counted"] > 0
+        known = capacity >= _LEAST_CPU_SECONDS and after.counted > before.counted
         return round(max(seconds, 0.0) / capacity, 4) if known else None
 
     return HostConditions(
         host=host,
-        load_before=first["load_before"],
-        load_after=first["load_after"],
-        busy_share=share(first["busy"]),
-        foreign_share=share(first["busy"] - sum(rank["own"] for rank in ranks)),
-        steal_share=share(first["stolen"]),
-        switches=tuple(int(rank["switches"]) for rank in ranks),
-        mhz_before=first["mhz_before"] or None,
-        mhz_after=first["mhz_after"] or None,
-        gpus=tuple(_gpu(rank) for rank in ranks if rank["gpu_number"]),
+        load_before=before.load,
+        load_after=after.load,
+        busy_share=share(busy),
+        foreign_share=share(busy - own),
+        steal_share=share(after.stolen - before.stolen),
+        switches=tuple(one.after.switches - one.before.switches for one in ranks),
+        mhz_before=before.mhz or None,
+        mhz_after=after.mhz or None,
+        gpus=tuple(one.gpu for one in ranks if one.gpu is not None),
     )

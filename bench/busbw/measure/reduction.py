@@ -44,7 +44,7 @@ class ReducedSamples:
     """Samples reduced over all ranks; identical on every rank. Each field is an array of groups × samples.
 
     slowest, fastest: longest and shortest duration of any rank, ns.
-    late_rank, last_rank: rank with the shortest duration, and rank that entered last.
+    fastest_rank, last_rank: rank with the shortest duration, and rank that entered last.
     arrival_skew, exit_skew: last minus first entry, and last minus first exit, ns.
     exit_span: last exit minus last entry, ns.
     switched, missed: 1 if any rank was preempted, or missed its start.
@@ -55,7 +55,7 @@ class ReducedSamples:
 
     slowest: Vector
     fastest: Vector
-    late_rank: Vector
+    fastest_rank: Vector
     last_rank: Vector
     arrival_skew: Vector
     exit_span: Vector
@@ -136,7 +136,7 @@ def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> ReducedSample
     return ReducedSamples(
         slowest=slowest,
         fastest=-shortest // size,
-        late_rank=-shortest % size,
+        fastest_rank=-shortest % size,
         last_rank=latest % size,
         arrival_skew=last_in + first_in,
         exit_span=last_out - last_in,
@@ -184,13 +184,13 @@ class RoundFacts:
 
     matrix: traffic of an uneven op, elements.
     comparable: whether the ranks' clocks can be compared.
-    moved_factor: bytes moved by the backend over the necessary bytes.
+    traffic_factor: bytes moved by the backend over the necessary bytes.
     compute_alone_ns: duration of the concurrent computation alone (None: no concurrent computation).
     """
 
     matrix: Matrix
     comparable: bool
-    moved_factor: float
+    traffic_factor: float
     compute_alone_ns: int | None
 
 
@@ -210,10 +210,10 @@ def record_group(
         ranks=group,
         bus_factor=op.factor(len(group)),
         wire_bytes=float(wire),
-        moved_factor=facts.moved_factor,
+        traffic_factor=facts.traffic_factor,
         slowest_ns=_integers(seen.slowest[number]),
         fastest_ns=_integers(seen.fastest[number]),
-        late_rank=_integers(seen.late_rank[number]),
+        fastest_rank=_integers(seen.fastest_rank[number]),
         last_rank=_integers(seen.last_rank[number]) if comparable else None,
         arrival_skew_ns=_integers(seen.arrival_skew[number]) if comparable else None,
         exit_span_ns=_integers(seen.exit_span[number]) if comparable else None,
@@ -221,7 +221,7 @@ def record_group(
         disturbed=_integers(np.flatnonzero(seen.switched[number])),
         missed=_integers(np.flatnonzero(seen.missed[number])),
         timed_by="host" if seen.other_clock is None else timed_by(case),
-        beside_ns=None if seen.other_clock is None else _integers(seen.other_clock[number]),
+        other_clock_ns=None if seen.other_clock is None else _integers(seen.other_clock[number]),
         overlap=_overlap(seen, number, facts.compute_alone_ns),
         per_rank=tuple(
             RankSamples(

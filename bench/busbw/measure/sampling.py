@@ -17,7 +17,7 @@ from busbw.backends.base import Call, Vector, explained, in_order
 from busbw.measure import device_loops, stopping
 from busbw.measure.bench import Bench, Part, agreed, fail_together
 from busbw.measure.compute import ComputeLoad
-from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold
+from busbw.measure.device_loops import DeviceWork, Hold
 from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.measure.reduction import (
     Batch,
@@ -31,7 +31,7 @@ from busbw.measure.reduction import (
     timed_by,
 )
 from busbw.measure.stopping import ROWED, Budget
-from busbw.measure.sync import Synchronizer, synchronizer_for
+from busbw.measure.sync import SYNCHRONIZERS, Synchronizer
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Round
 from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
@@ -102,16 +102,14 @@ class _Sampler:
         calls = repeat(each[0]) if len(each) == 1 else cycle(each)
         compiled = part.row if self.compiled else None
         loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self._prepare, row, compiled)
-        on_device = None if device is None else DeviceLoop(loop, device, self.hold)
-        if not self.computes:
-            samples = take(loop, count) if on_device is None else device_loops.take(on_device, count)
+        posts = cycle([one.post for one in operations if one.post is not None])
+        compute = partial(self.work.do, self.work_units)
+        if device is None:
+            samples = take_overlapped(loop, posts, compute, count) if self.computes else take(loop, count)
+        elif self.computes:
+            samples = device_loops.take_overlapped(loop, device, posts, compute, count, self.hold)
         else:
-            posts = cycle([one.post for one in operations if one.post is not None])
-            compute = partial(self.work.do, self.work_units)
-            if on_device is None:
-                samples = take_overlapped(loop, posts, compute, count)
-            else:
-                samples = device_loops.take_overlapped(on_device, posts, compute, count)
+            samples = device_loops.take(loop, device, count, self.hold)
         require_time(samples, bench.backend.rank)
         return samples
 
@@ -208,7 +206,7 @@ def sample(
     ClockError when a sample has no positive duration.
     """
     budget, device = settings.budget, bench.backend.device
-    start = synchronizer_for(case.sync, bench.backend, bench.common)
+    start = SYNCHRONIZERS[case.sync](bench.backend, bench.common)
     work = bench.work if device is None else DeviceWork(device)
     sampler = _Sampler(bench, case, part, start, settings.flush, work, Hold() if case.pre_enqueue else None)
     once = sampler.batch(1, 0)
@@ -241,7 +239,7 @@ def sample(
         # The machine may have changed meanwhile, so the reference is measured before and after the samples.
         alone_ns = int(np.median(np.concatenate([before, _alone(bench, sampler, len(before))])))
     per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
-    facts = RoundFacts(matrix, bench.common.comparable, bench.backend.moved_factor(op), alone_ns)
+    facts = RoundFacts(matrix, bench.common.comparable, bench.backend.traffic_factor(op), alone_ns)
     recorded = tuple(
         record_group(op, case, group, number, seen, per_rank, facts) for number, group in enumerate(groups)
     )

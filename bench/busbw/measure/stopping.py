@@ -80,7 +80,7 @@ def budget_of(timing: Timing, rounds: int, mode: Mode = "isolated") -> Budget:
 def warmup_calls(timing: Timing, estimate_ns: int) -> int:
     """Number of calls that fill the warm-up time at ``estimate_ns`` each, within the plan's limits."""
     wanted = math.ceil(timing.warmup_seconds * SECOND_NS / max(estimate_ns, 1))
-    return min(max(wanted, timing.warmup_calls), timing.warmup_calls_cap)
+    return min(max(wanted, timing.warmup_calls), timing.max_warmup_calls)
 
 
 def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget, cache: Cache = "warm") -> int:
@@ -171,10 +171,10 @@ def stop_reason(
     ):
         return "converged"
     if count >= budget.max_samples:
-        return "cap_samples"
+        return "sample_limit"
     if count < budget.least_samples:
         return None
-    return "cap_time" if elapsed_ns >= budget.max_ns or batches >= MOST_BATCHES else None
+    return "time_limit" if elapsed_ns >= budget.max_ns or batches >= MOST_BATCHES else None
 
 
 def half_width(vector: Vector) -> float:

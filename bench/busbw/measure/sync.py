@@ -11,23 +11,15 @@ _SLACK = 1.5
 _TOO_MANY_MISSED = 0.25
 
 
-def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> "Synchronizer":
-    """The synchroniser for policy ``sync``."""
-    if sync == "none":
-        return FreeRun(backend)
-    if sync == "dissemination":
-        return DisseminationSync(backend)
-    return WindowSync(backend, common) if sync == "window" else Synchronizer(backend)
-
-
 class Synchronizer:
     """The library's own barrier before every sample; base class of the other policies.
 
     Call ``begin`` before a batch of samples, the object itself before each sample, and ``missed`` after the batch.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, common: CommonClock) -> None:
         self._backend = backend
+        self._common = common
         self._barrier = backend.barrier
 
     def begin(self, count: int, pace_ns: int) -> None:
@@ -59,8 +51,8 @@ class DisseminationSync(Synchronizer):
     The algorithm is fixed, so a library barrier that changes with the number of ranks cannot affect the measurement.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(backend)
+    def __init__(self, backend: Backend, common: CommonClock) -> None:
+        super().__init__(backend, common)
         self._swap = backend.swap
         steps = [1 << number for number in range(max(0, (backend.size - 1).bit_length()))]
         rank, size = backend.rank, backend.size
@@ -80,8 +72,7 @@ class WindowSync(Synchronizer):
     """
 
     def __init__(self, backend: Backend, common: CommonClock) -> None:
-        super().__init__(backend)
-        self._common = common
+        super().__init__(backend, common)
         self._now = common.clock.now_ns
         self._longer = 1
         self._opens: list[int] = []
@@ -111,3 +102,11 @@ class WindowSync(Synchronizer):
     def missed(self) -> list[int]:
         """Indices of the windows that were already open when this rank arrived."""
         return self._late
+
+
+SYNCHRONIZERS: dict[Sync, type[Synchronizer]] = {
+    "none": FreeRun,
+    "barrier": Synchronizer,
+    "dissemination": DisseminationSync,
+    "window": WindowSync,
+}

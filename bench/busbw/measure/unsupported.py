@@ -1,18 +1,20 @@
 """Reasons why a case cannot run on this world; the same on every rank."""
 
 import sys
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 
 from busbw.backends.base import Backend
 from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.ops.base import Op, Share, first_reason
-from busbw.ops.groups import Round, split_world
+from busbw.ops.base import Layout, Op, Share, first_reason
+from busbw.ops.groups import split_world
 from busbw.ops.numa_nodes import MOST_NODES
+from busbw.ops.traffic import imbalanced
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.units import about_size
 
@@ -20,6 +22,10 @@ _MEMORY_MARGIN = 0.1
 _LEAST_MEMORY_MARGIN_BYTES = 64 << 20
 _SETS_IN_TURNS = 2
 """Least number of buffer sets with ``--cache rotating``."""
+_FAR_MORE = 10
+"""More than all buffers of a rank in units of S: counting the buffers of many ranks takes long, and most are small."""
+_MOST_LISTED = 2
+"""Number of buffer sizes that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ def unsuited(case: Case, place: Place) -> str | None:
         return f"root {case.root} is not in every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of equal size; these have {sorted({len(group) for group in groups})} ranks"
-    here = _host_layout(case, place) or _no_numa_node(case, place) or _out_of_memory(case, op, groups, place)
+    here = _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
     return here or _mode_conflict(case, place)
 
 
@@ -93,31 +99,106 @@ def _no_numa_node(case: Case, place: Place) -> str | None:
     return None
 
 
-def _out_of_memory(case: Case, op: Op, groups: Round, place: Place) -> str | None:
-    """Reason why the arrays of ``case`` do not fit into a host's memory, or None.
+def out_of_memory(case: Case, place: Place) -> str | None:
+    """Reason why the buffers of ``case`` do not fit into a host's memory, or None.
 
-    Counts the arrays of all ranks of a host that work concurrently, plus a margin for other processes. Only for local
-    ops, which are asked for sizes up to the whole memory: the memory that a library uses for messages is unknown, and
-    the memory that an op allocates itself is not counted.
+    Counts the buffers of all ranks of a host that work concurrently, plus a margin for other memory. Not counted,
+    because unknown here: memory that a library takes for messages, temporary memory of explicit algorithms, memory that
+    an op allocates itself, and blocks sent by a given traffic matrix.
     """
-    if not (op.local and op.sized and case.device == "cpu" and place.memory):
+    if not place.memory or case.device != "cpu" or case.dtype is None:
         return None
-    layout = op.layout(Share(0, 1, case.count))
-    arrays = (layout.send_count + layout.receive_count) * DTYPE_BYTES[case.dtype or "uint8"]
-    # The blocks of a file pass through separate memory between the array and the system.
-    own = max(arrays, case.size_bytes) * (_SETS_IN_TURNS if case.cache == "rotating" else 1)
-    own += case.size_bytes if op.stores else 0
-    working = Counter(map(place.hosts.__getitem__, chain.from_iterable(groups)))
-    for host, ranks in working.items():
-        bare = ranks * own
-        needed = bare + max(round(_MEMORY_MARGIN * bare), _LEAST_MEMORY_MARGIN_BYTES)
+    if _FAR_MORE * case.size_bytes * case.ranks + _LEAST_MEMORY_MARGIN_BYTES < min(place.memory.values()):
+        return None
+    op = OPS[case.op]
+    held: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for ranks, own in _buffer_bytes(op, case):
+        for host, count in Counter(map(place.hosts.__getitem__, ranks)).items():
+            held[host][own] += count
+    for host, of_ranks in held.items():
+        bare = sum(own * count for own, count in of_ranks.items())
+        # Kernels are asked for sizes up to the whole memory; a small message needs little more than itself.
+        needed = bare + max(round(_MEMORY_MARGIN * bare), _LEAST_MEMORY_MARGIN_BYTES if op.local else 0)
         if needed > place.memory.get(host, needed):
             return (
                 f"too little memory: {host} had {about_size(place.memory[host])} available when the run started, but "
-                f"{about_size(needed)} are needed ({ranks} rank{'s' if ranks > 1 else ''} × "
-                f"{about_size(own)} of arrays and a margin); use smaller --sizes or fewer --ranks"
+                f"{about_size(needed)} are needed ({_in_words(of_ranks)} of buffers and a margin); use smaller --sizes "
+                "or fewer --ranks"
             )
     return None
+
+
+def _in_words(of_ranks: Mapping[int, int]) -> str:
+    """Bytes → number of ranks that have so many, as text: ``2 ranks × 3 GiB``."""
+    if len(of_ranks) > _MOST_LISTED:
+        together = sum(own * count for own, count in of_ranks.items())
+        return f"{sum(of_ranks.values())} ranks with together {about_size(together)}"
+    return " and ".join(
+        f"{count} rank{'s' if count > 1 else ''} × {about_size(own)}" for own, count in of_ranks.items() if own
+    )
+
+
+def _buffer_bytes(op: Op, case: Case) -> Iterator[tuple[list[int], int]]:
+    """Ranks that have buffers at the same time, and the bytes that each of them has."""
+    sets = _SETS_IN_TURNS if case.cache == "rotating" else 1
+    groups = split_world(case.group, case.ranks)
+    if op.members == "pairs":
+        # A rank is in one pair at a time, in which it has either the send or the receive buffer.
+        paired = [group[: len(group) // 2 * 2] for group in groups] if case.pairs != "alone" else [groups[0][:2]]
+        yield list(chain.from_iterable(paired)), sets * case.size_bytes
+        return
+    members = groups if op.members == "all" else tuple((group[0], group[-1]) for group in groups)
+    for length in sorted(set(map(len, members))):
+        alike = [group for group in members if len(group) == length]
+        for indices in _alike(op, case, length):
+            ranks = [group[index] for group in alike for index in indices]
+            yield ranks, sets * _bytes_of(op, case, indices[0], length)
+
+
+def _alike(op: Op, case: Case, ranks: int) -> list[list[int]]:
+    """The indices of a group, divided into those with buffers of the same size."""
+    if op.uneven:
+        return [[index] for index in range(ranks)]
+    alone = {index for index in (0, case.root or 0, ranks - 1) if index < ranks}
+    rest = [index for index in range(ranks) if index not in alone]
+    return [*([index] for index in sorted(alone)), *([rest] if rest else [])]
+
+
+def _bytes_of(op: Op, case: Case, index: int, ranks: int) -> int:
+    """Bytes of one set of buffers of the rank at ``index`` of a group."""
+    if op.local:
+        arrays = _elements(op.layout(Share(0, 1, case.count))) * DTYPE_BYTES[case.dtype or "uint8"]
+        # The blocks of a file pass through separate memory between the array and the system.
+        return max(arrays, case.size_bytes) + (case.size_bytes if op.stores else 0)
+    if op.uneven:
+        return round(case.size_bytes * _uneven_buffers(ranks, case.imbalance)[index])
+    return round(case.size_bytes * _even_buffers(op.name, index, ranks, case.root or 0, in_place=case.in_place))
+
+
+@lru_cache
+def _uneven_buffers(ranks: int, imbalance: float | None) -> tuple[float, ...]:
+    """Buffers of each rank of all_to_all_v, in units of S, the most that any rank receives (0: a given matrix)."""
+    if imbalance is None:
+        return (0.0,) * ranks
+    received = imbalanced(ranks, imbalance)[0]
+    return tuple((1 + weight) / max(received) for weight in received)
+
+
+@lru_cache
+def _even_buffers(name: str, index: int, ranks: int, root: int, *, in_place: bool) -> float:
+    """Buffers of a rank in units of S."""
+    op = OPS[name]
+    count = op.multiple(ranks)
+    return _elements(op.layout(Share(index, ranks, count, in_place, root))) / count
+
+
+def _elements(layout: Layout) -> int:
+    """Elements of both buffers; one of them may be part of the other."""
+    if layout.receives_into_send is not None:
+        return layout.send_count
+    if layout.sends_from_receive is not None:
+        return layout.receive_count
+    return layout.send_count + layout.receive_count
 
 
 def _mode_conflict(case: Case, place: Place) -> str | None:

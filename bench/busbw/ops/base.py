@@ -123,6 +123,7 @@ class Op:
     synchronising: no rank can leave before the last one has entered, so the fastest rank is the last arrival
     members: participating ranks of a group: all, its two ends, or every ordered pair in turn
     trips: consecutive messages (or steps) of one invocation, counted as that many calls (2 for a ping-pong)
+    sequential: its messages follow one another, so it has no nonblocking form
     computed: the operation counts wrong elements itself (``Operation.wrong``); the layout gives only the length
     fresh: input is recreated before each call (``Operation.prepare``), so a sample is one call
     threaded: threads of a rank can share a call
@@ -155,6 +156,7 @@ class Op:
     synchronising: bool = False
     members: Literal["all", "ends", "pairs"] = "all"
     trips: int = 1
+    sequential: bool = False
     computed: bool = False
     fresh: bool = False
     threaded: bool = False

@@ -7,6 +7,7 @@ made, within 2 s and 500 MB. docs/operations.md lists the same numbers.
 import re
 import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -57,10 +58,18 @@ def read_text(path: Path, most_bytes: int, what: str = "") -> str:
             content = file.read(most_bytes + 1)
         text = content[:most_bytes].decode()
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
-        raise UsageError(f"{what}{path}: cannot read it: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{what}{path}: cannot read it: {why}") from error
     if len(content) > most_bytes:
         raise UsageError(f"{what}{path}: cannot read it: it has more than {most_bytes} bytes, the allowed maximum")
     return text
+
+
+def shipped(package: str, folder: str) -> dict[str, str]:
+    """Name without ``.toml`` → text of the TOML files in ``folder`` of ``package``, by name."""
+    entries = (resources.files(package) / folder).iterdir()
+    found = {entry.name.removesuffix(".toml"): entry for entry in entries if entry.name.endswith(".toml")}
+    return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
 
 
 def read_toml(text: str, origin: str) -> dict[str, Any]:

@@ -43,11 +43,13 @@ POINT_TO_POINT = (
         summary="one message there and one back between the ends of the group; the time is half a round trip",
         layout=_both_ways,
         trips=2,
+        sequential=True,
     ),
     _between_ends(
         name="pair_uni",
         summary="one message from the first to the last rank of the group, acknowledged with one element",
         layout=_one_way,
+        sequential=True,
     ),
     _between_ends(
         name="pair_bidir",
@@ -61,6 +63,7 @@ POINT_TO_POINT = (
         summary="pair_uni for every ordered pair of ranks; disjoint pairs together, or one pair at a time",
         layout=_one_way,
         members="pairs",
+        sequential=True,
     ),
 )
 
@@ -76,6 +79,7 @@ PLAIN_SOCKETS = (
         layout=_both_ways,
         wire_bytes=lambda ranks, size: size if ranks > 1 else 0,
         trips=2,
+        sequential=True,
         plain_sockets=True,
     ),
 )

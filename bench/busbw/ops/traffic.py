@@ -92,11 +92,6 @@ def _transposed(matrix: tuple[tuple[_Value, ...], ...]) -> tuple[tuple[_Value, .
     return tuple(zip(*matrix, strict=True))
 
 
-def largest(matrix: Matrix) -> int:
-    """The most elements that any rank sends or receives."""
-    return max(*map(sum, matrix), *map(sum, _transposed(matrix)))
-
-
 def crossing(matrix: Matrix) -> int:
     """Elements that leave their rank: all off-diagonal entries."""
     return sum(sum(row) for row in matrix) - sum(matrix[rank][rank] for rank in range(len(matrix)))

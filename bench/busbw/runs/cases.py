@@ -88,9 +88,10 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     way: how the page cache can be bypassed for files below the plan's path
     cores: fewest cores of any rank
     A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
-    possible size, and noted in ``adjusted``. Raises UsageError for groups that do not fit the world.
+    possible size, and noted in ``adjusted``. Raises UsageError for groups or a root that do not fit the world.
     """
     _refuse_many(plan, ranks)
+    _refuse_root(plan, ranks)
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
     weights: dict[TrafficKey, traffic.Weights] = {}
@@ -134,6 +135,14 @@ def _refuse_many(plan: Plan, ranks: int) -> None:
         )
     if (each := sum(sweep.groups.strip() == EACH for sweep in plan.sweep)) * ranks > limits.MOST_CASES:
         raise UsageError(f"groups 'each' of {ranks} ranks in {each} sweep(s): {_TOO_MANY}")
+
+
+def _refuse_root(plan: Plan, ranks: int) -> None:
+    """Raise UsageError for a root that no group of ``ranks`` ranks can have."""
+    roots = [sweep.root for sweep in plan.sweep if any(OPS[name].rooted for name in sweep.ops)]
+    unknown = next((root for root in roots if not 0 <= root < ranks), None)
+    if unknown is not None:
+        raise UsageError(f"key 'root': rank {unknown} does not exist; allowed are 0 to {ranks - 1}")
 
 
 def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> tuple[Settings, ...]:

@@ -54,7 +54,7 @@ _RANK = {
     "numa_nodes": list[Count],
     "variables": dict[str, str],
 }
-OF_A_JOB: Final = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "ranks": [_RANK]}
+JOB_FACTS: Final = {"boot_id": str, "node": _NODE, "variables": dict[str, str], "ranks": [_RANK]}
 """Facts of a host that may change within a run, because its launches may belong to several jobs."""
 _CORES = ("physical_cores", "logical_cores", "usable_cores")
 _NIC = {**dict.fromkeys(("name", "kind", "driver"), str), "up": bool, "speed_bytes_per_second": Rate}
@@ -69,7 +69,7 @@ _DEVICE = {
 }
 _PORT = {**dict.fromkeys(("device", "rate", "layer", "driver"), str), "port": Count, "bytes_per_second": Rate}
 _HOST = {
-    **OF_A_JOB,
+    **JOB_FACTS,
     **dict.fromkeys(("kernel", "python", "torch", "virtualization", "thp"), str),
     "cpu": {"model": str, **dict.fromkeys((*_CORES, "last_level_cache_bytes"), Count)},
     "memory": dict.fromkeys(("total_bytes", "available_bytes"), Count),
@@ -82,7 +82,7 @@ _HOST = {
     "nccl": {"version": str},
     "mpi": {**dict.fromkeys(("library", "threads", "device", "loop"), str), "transport": dict[str, str]},
     "versions": dict[str, str | None],
-    "resumed": [{**OF_A_JOB, "launch": Count}],
+    "resumed": [{**JOB_FACTS, "launch": Count}],
 }
 """Name → its type, a table of further names, or a list of the bracketed type."""
 

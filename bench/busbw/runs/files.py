@@ -34,7 +34,7 @@ class TooLong(OSError):
 
 
 @contextmanager
-def explained(doing: str, path: Path) -> Iterator[None]:
+def store_errors(doing: str, path: Path) -> Iterator[None]:
     """Turn an OSError in the block into StoreError: cannot ``doing`` (read, write, open) ``path``."""
     try:
         yield

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from busbw.runs.records import JSON
-from busbw.units import number_list, numbers_in
+from busbw.units import counted, number_list, numbers_in
 
 WITHIN_A_HOST = 0
 ONE_LEAF = 1
@@ -106,22 +106,24 @@ def binding(placements: Sequence[RankPlacement]) -> str | None:
         return None
     first = known[0][1]
     if len(known) == 1:
-        return f"the only rank, on {_count(len(first), 'core')}"
+        return f"the only rank, on {counted(len(first), 'core')}"
     if all(cores == first for _, cores in known):
-        return f"not bound: every rank may use the same {_count(len(first), 'core')}"
+        return f"not bound: every rank may use the same {counted(len(first), 'core')}"
     sharing = [(one, other) for (one, mine), (other, theirs) in combinations(known, 2) if mine & theirs]
     if sharing:
         named = ", ".join(f"{one} and {other}" for one, other in sharing[:_MOST_NAMED])
         more = f" and {len(sharing) - _MOST_NAMED} more" if len(sharing) > _MOST_NAMED else ""
         return f"bound, but some share cores: ranks {named}{more}"
     fewest, most = (choose(len(cores) for _, cores in known) for choose in (min, max))
-    return f"bound: each rank has {'' if fewest == most else f'{fewest} to '}{_count(most, 'core')} of its own"
+    return f"bound: each rank has {'' if fewest == most else f'{fewest} to '}{counted(most, 'core')} of its own"
 
 
 # --- problems ------------------------------------------------------------------------------------------------------
 
 
-def taken_twice(placements: Sequence[RankPlacement], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
+def shared_resources(
+    placements: Sequence[RankPlacement], environments: Mapping[str, Mapping[str, JSON]]
+) -> tuple[str, ...]:
     """Warnings about hosts and GPUs that several ranks share although each should have its own."""
     found: list[str] = []
     for host in dict.fromkeys(one.host for one in placements):
@@ -158,11 +160,16 @@ def _ranks_with(shared: Sequence[tuple[Hashable, list[int]]], noun: str) -> str:
     return f"{named} and so on" if len(shared) > _MOST_NAMED else named
 
 
+def oversubscribed(ranks: int, cores: int, hosts: int = 1) -> bool:
+    """Whether ``ranks`` ranks, evenly on ``hosts`` hosts with ``cores`` usable cores each, have to share cores."""
+    return -(-ranks // hosts) > cores
+
+
 def oversubscribed_hosts(
     hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]
 ) -> dict[str, tuple[int, int]]:
     """Hosts with more ranks than usable cores, as (ranks, cores)."""
-    return {host: found for host, found in ranks_and_cores(hosts, environments).items() if found[0] > found[1]}
+    return {host: found for host, found in ranks_and_cores(hosts, environments).items() if oversubscribed(*found)}
 
 
 def ranks_and_cores(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> dict[str, tuple[int, int]]:
@@ -186,7 +193,7 @@ def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[st
     if max(tasks, nodes) == 1 or (nodes == 1 and tasks == len(hosts)):
         return None
     asked = f"{max(tasks, nodes)} tasks" if nodes == 1 else f"{max(tasks, nodes)} tasks on {nodes} nodes"
-    ranks = f"{_count(len(hosts), 'rank')} on {hosts[0]} alone"
+    ranks = f"{counted(len(hosts), 'rank')} on {hosts[0]} alone"
     return f"this Slurm job has {asked}, but this run has {ranks}; use srun busbw run to start one rank per task"
 
 
@@ -194,10 +201,6 @@ def _number(variables: Mapping[str, str], name: str) -> int:
     """The integer in a Slurm variable; 1 if there is none."""
     value = variables.get(name, "")
     return int(value) if value.isdigit() else 1
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
@@ -211,4 +214,4 @@ def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Map
         lines.append(f"{ranks} ranks share {cores} usable cores{where}: oversubscribed")
     if (left_out := tasks_left_out(launcher, hosts, environments)) is not None:
         lines.append(left_out)
-    return (*lines, *taken_twice(rank_placements(hosts, environments), environments))
+    return (*lines, *shared_resources(rank_placements(hosts, environments), environments))

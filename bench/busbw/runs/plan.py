@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -37,7 +36,7 @@ _EVERY_ALGORITHM = tuple(
 _TIMING_RANGES: dict[str, tuple[float, float]] = {
     "blocks": (1, limits.MOST_BLOCKS),
     **dict.fromkeys(("least_samples", "warmup_calls"), (1, limits.MOST_SAMPLES)),
-    **dict.fromkeys(("min_samples", "max_samples", "warmup_calls_cap"), (0, limits.MOST_SAMPLES)),
+    **dict.fromkeys(("min_samples", "max_samples", "max_warmup_calls"), (0, limits.MOST_SAMPLES)),
     **dict.fromkeys(("min_seconds", "max_seconds"), (0, limits.LONGEST_SECONDS)),
     **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), (0, limits.LONGEST_SECONDS)),
 }
@@ -52,7 +51,7 @@ class Timing(Record, frozen=True, kw_only=True):
     min_samples, min_seconds: but not before
     max_seconds, max_samples: and at the latest then, with at least ``least_samples``
     launch_warmup_seconds: small collectives at the start of a launch
-    warmup_seconds: warm-up of a block, with ``warmup_calls`` to ``warmup_calls_cap`` calls
+    warmup_seconds: warm-up of a block, with ``warmup_calls`` to ``max_warmup_calls`` calls
     timeout_seconds: a rank without progress for this long is considered lost
     """
 
@@ -66,7 +65,7 @@ class Timing(Record, frozen=True, kw_only=True):
     launch_warmup_seconds: float = 1.0
     warmup_seconds: float = 0.02
     warmup_calls: int = 5
-    warmup_calls_cap: int = 50
+    max_warmup_calls: int = 50
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -77,8 +76,8 @@ class Timing(Record, frozen=True, kw_only=True):
                 f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; use a number above 0 and up to "
                 f"{limits.LONGEST_TIMEOUT_SECONDS}"
             )
-        if self.warmup_calls > self.warmup_calls_cap:
-            raise UsageError(f"want warmup_calls ({self.warmup_calls}) ≤ warmup_calls_cap ({self.warmup_calls_cap})")
+        if self.warmup_calls > self.max_warmup_calls:
+            raise UsageError(f"want warmup_calls ({self.warmup_calls}) ≤ max_warmup_calls ({self.max_warmup_calls})")
         if not self.least_samples <= self.min_samples <= self.max_samples:
             raise UsageError("want least_samples ≤ min_samples ≤ max_samples")
         if not 0 < self.precision < 1:
@@ -216,8 +215,8 @@ class Plan(Record, frozen=True, kw_only=True):
         """Raise UsageError if storage operations are planned without a path."""
         if self.storing and not self.path:
             raise UsageError(
-                f"key 'path': {', '.join(self.storing)} need a folder for their files, but none is given; use one on "
-                "the storage to be measured, on every host"
+                f"key 'path': the folder for the files of {', '.join(self.storing)} is missing; give one on the "
+                "storage to be measured, on every host"
             )
 
     def as_json(self) -> dict[str, JSON]:
@@ -254,7 +253,6 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "pinning": lambda names: _known("pinning", names, get_args(Pinning)),
     "threads": lambda text: parse_threads(text, _MANY_CORES),
     "numa_nodes": lambda nodes: _known("NUMA node", nodes, range(MOST_NODES)),
-    "root": lambda rank: _known("root", (rank,), range(limits.MOST_RANKS)),
     "blocks": lambda sizes: storage.accesses(sizes, (1,), "direct"),
     "depths": lambda depths: storage.accesses(("1MiB",), depths, "direct"),
     "imbalance": lambda share: traffic.imbalanced(2, share),
@@ -272,9 +270,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
 
 def suites() -> dict[str, str]:
     """Name of a shipped suite → its TOML text."""
-    folder = resources.files("busbw.runs") / "suites"
-    found = {entry.name.removesuffix(".toml"): entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
-    return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
+    return limits.shipped("busbw.runs", "suites")
 
 
 def read_suite(name: str) -> Plan:
@@ -348,7 +344,7 @@ _OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "recor
 
 
 @contextmanager
-def told_as_options() -> Iterator[None]:
+def naming_options() -> Iterator[None]:
     """Replace plan keys in error messages by option names, for users who typed options."""
     try:
         yield
@@ -367,6 +363,7 @@ _OPTIONS = {
     "algorithms": "--algorithm",
     "numa_nodes": "--numa-node",
     "slow_ranks": "--slow-rank",
+    "exchanges": "--exchange",
     "timeout_seconds": "--timeout",
 }
 """Plan key → its option, if the option has another name."""

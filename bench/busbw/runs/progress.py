@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from busbw.runs.outline import Outline, outline_of
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
+from busbw.units import counted
 
 CaseBlock = tuple[Case, int]
 """A case and the number of one of its blocks."""
@@ -46,7 +47,7 @@ class Progress:
 
     def in_words(self) -> str:
         """A sentence that counts launches from 1: "1 of 4 launches is complete, launch 2 in part (40 of 80 blocks)"."""
-        launches = "1 launch" if self.planned == 1 else f"{self.planned} launches"
+        launches = counted(self.planned, "launch", "launches")
         verb = "is" if self.complete == 1 else "are"
         whole = len(self.whole)
         parts = [f"launch {one + 1} in part ({blocks} of {whole} blocks)" for one, blocks in self.partial.items()]

@@ -15,6 +15,10 @@ SCHEMA history (``upgrades.UPGRADES`` upgrades older runs one step at a time):
 7 - training steps: ``workload`` of a case, ``step`` of a block; runs ``imported`` from logs, with their own kind of
     row, and ``tool_op`` of a case
 8 - in the facts of a host, ``untold`` renamed to ``unknown`` and ``told_by`` to ``source``
+9 - of a group, ``late_rank`` renamed to ``fastest_rank``, ``moved_factor`` to ``traffic_factor`` and ``beside_ns`` to
+    ``other_clock_ns``; the stop reasons ``cap_time`` and ``cap_samples`` to ``time_limit`` and ``sample_limit``; in the
+    timing of a plan, ``warmup_calls_cap`` to ``max_warmup_calls``; in the facts of MPI, ``not told by the library`` to
+    ``not reported by the library``
 """
 
 import math
@@ -29,9 +33,9 @@ from busbw.ops import limits
 from busbw.ops.numa_nodes import MOST_NODES
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload, workload_in_words
-from busbw.units import format_size
+from busbw.units import counted, format_size
 
-SCHEMA = 8
+SCHEMA = 9
 
 JSON: TypeAlias = Any
 """A value as json.loads returns it. msgspec has no recursive aliases, so readers check the type."""
@@ -60,7 +64,7 @@ Pairs = Literal["together", "alone"]
 Pinning = Literal["pinned", "pageable"]
 """Host memory of GPU copies: page-locked or not."""
 
-StopReason = Literal["converged", "cap_time", "cap_samples"]
+StopReason = Literal["converged", "time_limit", "sample_limit"]
 CheckState = Literal["verified", "wrong", "not checked"]
 EndStatus = Literal["complete", "failed", "interrupted"]
 
@@ -179,7 +183,7 @@ class Case(Record, frozen=True, kw_only=True):
 
 _SETTINGS: dict[str, Callable[[Any], str]] = {
     "algorithm": lambda name: f"{name} over send/recv",
-    "threads": lambda number: f"{number} thread{'s' if number != 1 else ''}",
+    "threads": lambda number: counted(number, "thread"),
     "numa_node": lambda node: f"NUMA node {node}",
     "access": lambda access: f"{format_size(access.block_bytes)} blocks, depth {access.depth}, {access.way}",
     "pairs": lambda how: f"pairs {how}",
@@ -271,9 +275,9 @@ class GroupSamples(FiniteRecord, frozen=True, kw_only=True):
     ranks: the group; for pair ops (source, destination)
     bus_factor: busbw / algbw; None without a wire, as with one rank
     wire_bytes: bytes that all ranks of the group together must send per call under the best algorithm
-    moved_factor: bytes that the backend is known to move, over ``wire_bytes``
+    traffic_factor: bytes that the backend is known to move, over ``wire_bytes``
     slowest_ns, fastest_ns: maximum and minimum over the ranks of a sample's duration (``Measurement.calls`` calls)
-    late_rank: rank (in the world) with the minimum duration; in a synchronising op usually the last arrival
+    fastest_rank: rank (in the world) with the minimum duration; in a synchronising op usually the last arrival
     last_rank: rank that entered last; this and the next three are None if clocks cannot be compared
     arrival_skew_ns: last entry minus first entry
     exit_span_ns: last exit minus last entry
@@ -282,16 +286,16 @@ class GroupSamples(FiniteRecord, frozen=True, kw_only=True):
     missed: indices of samples in which a rank missed its start window, or its stream was not blocked long enough; they
         are kept
     timed_by: clock of the durations
-    beside_ns: durations by the other clock (slowest rank), if the ranks drive a device
+    other_clock_ns: durations by the other clock (slowest rank), if the ranks drive a device
     """
 
     ranks: tuple[int, ...]
     bus_factor: float | None
     wire_bytes: float
-    moved_factor: float = 1.0
+    traffic_factor: float = 1.0
     slowest_ns: tuple[_DurationNs, ...]
     fastest_ns: tuple[_DurationNs, ...]
-    late_rank: tuple[int, ...]
+    fastest_rank: tuple[int, ...]
     last_rank: tuple[int, ...] | None = None
     arrival_skew_ns: tuple[Ns, ...] | None
     exit_span_ns: tuple[Annotated[int, msgspec.Meta(ge=-LONGEST_NS, le=LONGEST_NS)], ...] | None
@@ -299,13 +303,13 @@ class GroupSamples(FiniteRecord, frozen=True, kw_only=True):
     disturbed: tuple[int, ...] = ()
     missed: tuple[int, ...] = ()
     timed_by: TimedBy = "host"
-    beside_ns: tuple[Ns, ...] | None = None
+    other_clock_ns: tuple[Ns, ...] | None = None
     overlap: OverlapSamples | None = None
     per_rank: tuple[RankSamples, ...]
 
     def __post_init__(self) -> None:
-        vectors: list[object] = [self.slowest_ns, self.fastest_ns, self.late_rank, self.last_rank, self.beside_ns]
-        vectors += [self.arrival_skew_ns, self.exit_span_ns, self.exit_skew_ns]
+        vectors: list[object] = [self.slowest_ns, self.fastest_ns, self.fastest_rank, self.last_rank]
+        vectors += [self.arrival_skew_ns, self.exit_span_ns, self.exit_skew_ns, self.other_clock_ns]
         vectors += () if self.overlap is None else msgspec.structs.astuple(self.overlap)
         lengths = {len(vector) for vector in vectors if isinstance(vector, tuple)}
         if len(lengths) != 1:
@@ -329,7 +333,7 @@ class Check(Record, frozen=True, kw_only=True):
 
 def least_good(reasons: Sequence[StopReason]) -> StopReason:
     """The least favourable stop reason: a limit before convergence."""
-    return max(reasons, key=("converged", "cap_samples", "cap_time").index)
+    return max(reasons, key=("converged", "sample_limit", "time_limit").index)
 
 
 class RankClock(FiniteRecord, frozen=True, kw_only=True):

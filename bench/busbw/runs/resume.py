@@ -12,9 +12,9 @@ from busbw import __version__
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.facts import OF_A_JOB, SAME_FACTS, SAME_VARIABLES, fact
+from busbw.runs.facts import JOB_FACTS, SAME_FACTS, SAME_VARIABLES, fact
 from busbw.runs.placement import binding, rank_placements, variables_of
-from busbw.runs.plan import Plan, told_as_options
+from busbw.runs.plan import Plan, naming_options
 from busbw.runs.progress import CaseBlock, progress_of
 from busbw.runs.records import JSON, SCHEMA, Case, Run
 from busbw.runs.store import StoredRun
@@ -129,7 +129,7 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
         raise StoreError(f"the plan stored with run {run.id} cannot be executed by this busbw: {error}") from error
     wanted = plan.launches if launches is None else launches
     seconds = plan.timing.timeout_seconds if timeout_seconds is None else timeout_seconds
-    with told_as_options():
+    with naming_options():
         timing = msgspec.structs.replace(plan.timing, timeout_seconds=seconds)
         if wanted < plan.launches:
             raise UsageError(
@@ -149,7 +149,7 @@ def refuse_options(given: Iterable[str]) -> None:
         )
 
 
-def refuse_another_world(
+def refuse_other_environment(
     run: Run, schema: int, *, launcher: str, ranks: int, host: str, by_this_busbw: bool = True
 ) -> None:
     """Raise LaunchError with all differences if this environment is not the one in which ``run`` was measured.
@@ -179,7 +179,7 @@ def lacking(order: Sequence[tuple[Case, int]], cases: Sequence[Case], remaining:
     return sorted((one for one in order if one in wanted), key=lambda one: one[0] in again)
 
 
-def carry_on(
+def record_resumption(
     folder: Path,
     plan: Plan,
     cases: Sequence[Case],
@@ -212,7 +212,7 @@ def _with_what_is_new(then: dict[str, JSON], now: Mapping[str, JSON], launch: in
     last = dict(then)
     for one in before:
         last.update(one)
-    new = {name: now[name] for name in OF_A_JOB if name in now and now[name] != last.get(name)}
+    new = {name: now[name] for name in JOB_FACTS if name in now and now[name] != last.get(name)}
     return {**then, "resumed": [*before, {"launch": launch, **new}]} if new else then
 
 

@@ -198,10 +198,10 @@ def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
         return
     if not samples:
         yield "a group has no samples"
-    yield from of_factors(group.bus_factor, group.wire_bytes, group.moved_factor, case.op, len(ranks))
+    yield from of_factors(group.bus_factor, group.wire_bytes, group.traffic_factor, case.op, len(ranks))
     if any(map(int.__gt__, group.fastest_ns, group.slowest_ns)):
         yield "fastest_ns is above slowest_ns of the same sample"
-    for name in ("late_rank", "last_rank"):
+    for name in ("fastest_rank", "last_rank"):
         if not ranks.issuperset(getattr(group, name) or ()):
             yield f"{name} names a rank that is not in the group"
     for name in ("disturbed", "missed"):
@@ -215,13 +215,13 @@ def numbers_samples(numbers: Sequence[int], samples: int) -> bool:
     return list(numbers) == sorted(set(numbers)) and set(numbers) <= set(range(samples))
 
 
-def of_factors(found: float | None, wire_bytes: float, moved_factor: float, op: str, ranks: int) -> Iterator[str]:
+def of_factors(found: float | None, wire_bytes: float, traffic_factor: float, op: str, ranks: int) -> Iterator[str]:
     """Flaws of the three numbers of ``op`` on a group of ``ranks`` ranks."""
     expected = bus_factor(op, ranks)
     if (found is None) != (expected is None) or not math.isclose(found or 0, expected or 0, rel_tol=1e-9):
         yield f"bus_factor is {found}, but {op} over {ranks} ranks has {expected}"
-    if not 0 <= wire_bytes <= float(_MOST_BYTES) or not 0 < moved_factor <= float(_MOST):
-        yield f"wire_bytes is {wire_bytes:g}, moved_factor {moved_factor:g}; want ≥ 0 and > 0"
+    if not 0 <= wire_bytes <= float(_MOST_BYTES) or not 0 < traffic_factor <= float(_MOST):
+        yield f"wire_bytes is {wire_bytes:g}, traffic_factor {traffic_factor:g}; want ≥ 0 and > 0"
 
 
 def _of_ranks(group: GroupSamples) -> Iterator[str]:
@@ -254,8 +254,8 @@ def _of_kept_samples(group: GroupSamples) -> Iterator[str]:
         if tuple(map(min, *kept, kept[0])) != group.fastest_ns:
             yield "fastest_ns is not the minimum of samples_ns over the ranks"
         place = {rank: number for number, rank in enumerate(group.ranks)}
-        if any(kept[place[late]][number] != group.fastest_ns[number] for number, late in enumerate(group.late_rank)):
-            yield "late_rank is not the rank with fastest_ns"
+        if any(kept[place[rank]][number] != group.fastest_ns[number] for number, rank in enumerate(group.fastest_rank)):
+            yield "fastest_rank is not the rank with fastest_ns"
 
 
 def _quantiles(values: Sequence[int]) -> list[float]:

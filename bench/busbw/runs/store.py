@@ -140,7 +140,7 @@ def create(results_dir: Path, machine: str) -> Path:
 def write_run(folder: Path, run: Run) -> None:
     """Write ``run.json`` atomically."""
     target = folder / RUN_FILE
-    with files.explained("write", target):
+    with files.store_errors("write", target):
         with files.replaced(target) as file:
             file.write(msgspec.json.format(_encode(run), indent=2) + b"\n")
         _sync_folder(folder)
@@ -159,7 +159,7 @@ class Appender:
     def __init__(self, folder: Path, written: int | None = None) -> None:
         self._path = folder / SAMPLES_FILE
         create = os.O_CREAT if written is None else 0
-        with files.explained("open", self._path):
+        with files.store_errors("open", self._path):
             try:
                 self._file = os.open(self._path, os.O_RDWR | create | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             except FileNotFoundError as error:
@@ -383,7 +383,7 @@ def find(results_dir: Path, selector: str) -> Path:
     Raises UsageError unless exactly one run matches, StoreError if the folder cannot be read.
     """
     given = Path(selector)
-    with files.explained("read", given):
+    with files.store_errors("read", given):
         if (given / RUN_FILE).is_file():
             return given
         if given.name == RUN_FILE and given.is_file():
@@ -395,16 +395,22 @@ def find(results_dir: Path, selector: str) -> Path:
         return found[0]
     if found:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(one.name for one in found)}")
-    raise UsageError(
-        f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
-        f"{results_dir} (busbw list runs)",
-        code="no-such-run",
-    )
+    if runs:
+        message = (
+            f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
+            f"{results_dir} (busbw list runs)"
+        )
+    else:
+        message = (
+            f"{selector!r} not found: it is neither a run folder nor a file, and there are no runs in {results_dir}; "
+            "measure one with busbw run --suite quick, or give another folder of runs with --results-dir"
+        )
+    raise UsageError(message, code="no-such-run")
 
 
 def folders(results_dir: Path) -> Iterator[Path]:
     """All run folders below ``results_dir``, oldest first."""
-    with files.explained("read", results_dir):
+    with files.store_errors("read", results_dir):
         found = [path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}")]
     yield from sorted(found, key=lambda folder: (folder.name, folder.parent.name))
 
@@ -414,7 +420,8 @@ def _read_run(path: Path) -> tuple[Run, int]:
     try:
         document = msgspec.json.decode(content)
     except NOT_A_RECORD as error:
-        raise DamagedRun(f"{path}: {_damage(content, error)}") from error
+        message = f"{path}: damaged: {_damage(content, error)}; restore it from a copy, or measure again"
+        raise DamagedRun(message) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
         raise DamagedRun(f"{path}: 'schema' is {schema!r:.40}; want a whole number from 1 to {SCHEMA}")

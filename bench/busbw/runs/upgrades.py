@@ -1,16 +1,21 @@
 """Upgrades of runs from older schemas, step by step. They add nothing that was not measured.
 
-Since schema 1 only the case of a row has changed its format, so only the case is upgraded.
+Of a row only the case is decoded. Outside of the case, fields were only added or renamed, and a new name is put into
+the text of the row: decoding a long row twice takes seconds. A failure by wrong data gets its cause, which its error
+says in every schema.
 """
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 
 from busbw.errors import UsageError
-from busbw.runs.records import JSON, SCHEMA
+from busbw.runs.causes import WRONG_DATA
+from busbw.runs.records import JSON, SCHEMA, FailureCause
 from busbw.units import parse_size
 
 Upgrade = Callable[[JSON], JSON]
@@ -138,22 +143,82 @@ def _run_with_renamed_facts(run: JSON) -> JSON:
     return {**run, "environments": _renamed_facts(run["environments"])} if "environments" in run else run
 
 
-UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
-    1: (_as_it_is, _as_it_is),
-    2: (_as_it_is, _as_it_is),  # so far Python made all calls, the default of loop
-    3: (_as_it_is, _as_it_is),
-    4: (lambda run: _lifted(run, _typed_case, _renamed_skew), _typed_case),
-    5: (_renamed_run, _pre_enqueued_case),
-    6: (_as_it_is, _as_it_is),
-    7: (_run_with_renamed_facts, _as_it_is),
+def _reported(facts: JSON) -> JSON:
+    """Facts of hosts with the text of schema 9 for what an MPI library does not report, at any depth."""
+    if isinstance(facts, dict):
+        return {name: _reported(value) for name, value in facts.items()}
+    if isinstance(facts, list):
+        return [_reported(value) for value in facts]
+    return "not reported by the library" if facts == "not told by the library" else facts
+
+
+def _run_of_schema_9(run: JSON) -> JSON:
+    upgraded = dict(run)
+    if "environments" in run:
+        upgraded["environments"] = _reported(run["environments"])
+    plan = run.get("plan")
+    if isinstance(plan, dict) and "timing" in plan:
+        timing = _renamed(plan["timing"], {"warmup_calls_cap": "max_warmup_calls"})
+        upgraded["plan"] = {**plan, "timing": timing}
+    return upgraded
+
+
+_GROUP_NAMES = {b"late_rank": b"fastest_rank", b"moved_factor": b"traffic_factor", b"beside_ns": b"other_clock_ns"}
+_GROUP_NAME = re.compile(rb'"(late_rank|moved_factor|beside_ns)"(?=\s*:)')
+"""These names as keys: a quotation mark within a string of JSON has a backslash before it, at both ends of a word."""
+_STOP_REASONS = {b"cap_time": b"time_limit", b"cap_samples": b"sample_limit"}
+_STOP_REASON = re.compile(rb'("stop_reason"\s*:\s*)"(cap_time|cap_samples)"')
+
+
+def _row_of_schema_9(line: bytes) -> bytes:
+    line = _STOP_REASON.sub(lambda found: found[1] + b'"' + _STOP_REASONS[found[2]] + b'"', line, count=1)
+    return _GROUP_NAME.sub(lambda found: b'"' + _GROUP_NAMES[found[1]] + b'"', line)
+
+
+_WRONG: FailureCause = "wrong_data"
+
+
+def _with_cause(line: bytes) -> bytes:
+    """A row of a failure by wrong data with its cause, which is stored since schema 4."""
+    if WRONG_DATA.encode() not in line:
+        return line
+    row = msgspec.json.decode(line)
+    if not isinstance(row, dict) or row.get("kind") != "failed" or row.get("cause") is not None:
+        return line
+    return msgspec.json.encode({**row, "cause": _WRONG}) if str(row.get("error")).startswith(WRONG_DATA) else line
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Upgrades from a schema to the next one.
+
+    run: of ``run.json``
+    case: of a case of a row
+    row: of the text of a row outside of its case
+    """
+
+    run: Upgrade = _as_it_is
+    case: Upgrade = _as_it_is
+    row: Callable[[bytes], bytes] = _as_it_is
+
+
+UPGRADES: dict[int, Step] = {
+    1: Step(),
+    2: Step(),  # so far Python made all calls, the default of loop
+    3: Step(row=_with_cause),
+    4: Step(run=lambda run: _lifted(run, _typed_case, _renamed_skew), case=_typed_case),
+    5: Step(run=_renamed_run, case=_pre_enqueued_case),
+    6: Step(),
+    7: Step(run=_run_with_renamed_facts),
+    8: Step(run=_run_of_schema_9, row=_row_of_schema_9),
 }
-"""Schema n → upgrades of its run.json, and of the case of a row, to n + 1."""
+"""Schema n → its upgrades to n + 1."""
 
 
 def run_as_now(run: JSON, schema: int) -> JSON:
     """A ``run.json`` of ``schema`` in the current schema. Raises ValidationError if it cannot be upgraded."""
     for step in range(schema, SCHEMA):
-        run = UPGRADES[step][0](run)
+        run = UPGRADES[step].run(run)
     return {**run, "schema": SCHEMA}
 
 
@@ -168,10 +233,12 @@ _ONLY_CASE = msgspec.json.Decoder(_OnlyCase)
 
 def row_as_now(line: bytes, schema: int) -> bytes:
     """A row of ``schema`` in the current schema; raises the decoder's exceptions. Only its case is decoded."""
-    same = all(UPGRADES[step][1] is _as_it_is for step in range(schema, SCHEMA))
-    if same or not (case := bytes(_ONLY_CASE.decode(line).case)):
-        return line
-    return line.replace(case, case_as_now(case, schema), 1)
+    steps = [UPGRADES[step] for step in range(schema, SCHEMA)]
+    if any(step.case is not _as_it_is for step in steps) and (case := bytes(_ONLY_CASE.decode(line).case)):
+        line = line.replace(case, case_as_now(case, schema), 1)
+    for step in steps:
+        line = step.row(line)
+    return line
 
 
 @lru_cache(_MOST_KEPT)
@@ -181,5 +248,5 @@ def case_as_now(case: bytes, schema: int) -> bytes:
         return case
     document = msgspec.json.decode(case)
     for step in range(schema, SCHEMA):
-        document = UPGRADES[step][1](document)
+        document = UPGRADES[step].case(document)
     return msgspec.json.encode(document)

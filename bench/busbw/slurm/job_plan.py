@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.backends import backend_named
-from busbw.backends.mpi.probe import vendor_of_library
+from busbw.backends.mpi.probe import SRUN_MPI, vendor_of_library
 from busbw.errors import LaunchError, UsageError
-from busbw.ops import limits
+from busbw.ops import OPS, limits
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.plan import Plan
 from busbw.runs.records import Run
 from busbw.slurm.script import Setting
-
-MPI_OF = {"MPICH": "pmi2", "Intel MPI": "pmi2", "Open MPI": "pmix"}
-"""Vendor of the MPI library, as mpi4py names it → value of ``srun --mpi`` with which its ranks find each other."""
-
 
 _COUNT = re.compile("[1-9][0-9]{0,8}")
 
@@ -94,10 +90,11 @@ def new_order(
     elif file.is_file():
         base, options = plan.read_plan(file), ["--plan", str(file.absolute())]
     else:
-        raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})")
+        op = f"; {selector} is an op: write a TOML plan with it (docs/formats.md, Plans)" if selector in OPS else ""
+        raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)}){op}")
     if path is not None:
         path = plan.given_path(path)
-    with plan.told_as_options():
+    with plan.naming_options():
         wanted = plan.override(base, backend=backend, launches=launches, path=path, timeout_seconds=timeout_seconds)
         wanted.require_path()
     device = backend_named(wanted.backend).device
@@ -159,7 +156,7 @@ def resuming_order(
     wanted = resume.plan_of(run, launches, timeout_seconds)
     if not resume.lack_of(stored, wanted).launches:
         raise UsageError(f"nothing is missing in run {run.id}; use --launches to add launches")
-    resume.refuse_another_world(
+    resume.refuse_other_environment(
         run,
         store.written_schema(folder),
         launcher="srun" if len(run.hosts) > 1 else "local",  # a step of one task starts local ranks
@@ -184,7 +181,8 @@ def _shape_of_run(run: Run) -> Shape:
     counts = {run.hosts.count(host) for host in hosts}
     if len(counts) > 1:
         raise LaunchError(
-            f"run {run.id} has different numbers of ranks per host; resume it in your own job: srun busbw run --resume"
+            f"run {run.id} has different numbers of ranks per host; resume it in your own job: "
+            f"srun busbw run --resume {run.id}"
         )
     return Shape(len(hosts), counts.pop())
 
@@ -202,11 +200,11 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
         raise LaunchError(
             f"{error}; if the nodes have an MPI library, give --mpi pmi2 (MPICH, Intel MPI) or --mpi pmix (Open MPI)"
         ) from error
-    if vendor not in MPI_OF:
+    if vendor not in SRUN_MPI:
         raise LaunchError(
             f"the srun --mpi value for {vendor} is unknown; give --mpi (srun --mpi=list shows the choices)"
         )
-    return MPI_OF[vendor]
+    return SRUN_MPI[vendor]
 
 
 def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:

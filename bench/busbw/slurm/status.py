@@ -1,16 +1,26 @@
 """The rows behind ``busbw status``: jobs that Slurm knows, runs on disk, and which job measures which run."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from busbw.errors import LaunchError, StoreError
 from busbw.runs import store
-from busbw.runs.records import JSON
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
 from busbw.slurm.runs import JobAllocation, JobRuns, read_progress
 
-Row = dict[str, JSON]
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """A job, the run that it measures, or both. ``blocks`` says how many of the run's blocks are measured."""
+
+    job: str | None = None
+    state: str | None = None
+    reason: str | None = None
+    run: str | None = None
+    blocks: str | None = None
+    ended: str | None = None
 
 
 def resumption_of(folder: Path) -> str:
@@ -42,22 +52,24 @@ def refuse_a_second_job(folder: Path) -> None:
         )
 
 
-def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[Row]:
+def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[StatusRow]:
     """A row for every job and every run it measured: active jobs first, then the newest, runs without a job last.
 
     For a run whose jobs Slurm no longer knows, the last job is listed.
     """
     found = [*_of_runs(results_dir, queued)]
     with_run = {number for number, *_ in found}
-    found += [(job.id, job, _NO_RUN) for job in queued if job.id not in with_run and job.name.startswith("busbw")]
+    found += [(job.id, job, StatusRow()) for job in queued if job.id not in with_run and job.name.startswith("busbw")]
     found.sort(key=lambda row: _order(row[0], row[1]))
-    return [{**_job_part(number, job), **run} for number, job, run in found]
+    return [
+        replace(run, job=number) if job is None else replace(run, job=job.shown, state=job.state, reason=job.reason)
+        for number, job, run in found
+    ]
 
 
-_NO_RUN: Row = {"run": None, "blocks": None, "ended": None}
-
-
-def _of_runs(results_dir: Path, queued: Sequence[QueuedJob]) -> Iterator[tuple[str | None, QueuedJob | None, Row]]:
+def _of_runs(
+    results_dir: Path, queued: Sequence[QueuedJob]
+) -> Iterator[tuple[str | None, QueuedJob | None, StatusRow]]:
     runs = JobRuns(results_dir)
     for folder in reversed(list(store.folders(results_dir))):
         allocations = runs.jobs(folder)
@@ -75,19 +87,11 @@ def _order(number: str | None, job: QueuedJob | None) -> tuple[bool, int]:
     return job is None or job.ended, -int(number) if number is not None and number.isdecimal() else 0
 
 
-def _job_part(number: str | None, job: QueuedJob | None) -> Row:
-    return {
-        "job": job.shown if job else number,
-        "state": job.state if job else None,
-        "reason": job.reason if job else None,
-    }
-
-
-def _run_part(folder: Path, *, live: bool) -> Row:
+def _run_part(folder: Path, *, live: bool) -> StatusRow:
     try:
         progress = read_progress(folder)
     except StoreError as error:
-        return {"run": str(folder), "blocks": None, "ended": f"unreadable: {error}"}
+        return StatusRow(run=str(folder), ended=f"unreadable: {error}")
     # Below srun, each launch writes an end that the next launch supersedes: not final while a job is active.
     ended = None if live and not progress.whole else progress.ended
-    return {"run": str(folder), "blocks": f"{progress.done} of {progress.planned}", "ended": ended}
+    return StatusRow(run=str(folder), blocks=f"{progress.done} of {progress.planned}", ended=ended)

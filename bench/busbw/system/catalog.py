@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Literal
 
@@ -260,9 +259,8 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
     """The shipped rows and those of ``own_file``. Raises UsageError with file, line, row and key."""
     rows: dict[tuple[str, str], Rate | Gpu] = {}
     seen: dict[tuple[str, str], str] = {}
-    folder = resources.files("busbw.system") / "peaks"
-    texts = {f"peaks/{entry.name}": entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
-    files = {origin: texts[origin] for origin in sorted(texts) if origin.endswith(".toml")}
+    texts = {f"peaks/{name}.toml": text for name, text in limits.shipped("busbw.system", "peaks").items()}
+    files = dict(texts)
     own = own_file(given, environment)
     if own is not None:
         files[str(own)] = limits.read_text(own, limits.MOST_TOML_BYTES, "peaks ")

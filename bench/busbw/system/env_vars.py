@@ -14,7 +14,7 @@ VARIABLES = tuple(line for line in _LIST.splitlines() if line and not line.start
 which others could join a job.
 """
 
-OF_A_RANK = frozenset({"PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "SLURM_LOCALID"})
+RANK_VARIABLES = frozenset({"PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "SLURM_LOCALID"})
 """Variables of a single rank, even on a host with only one rank."""
 
 
@@ -23,7 +23,7 @@ def recorded(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: environ[name] for name in VARIABLES if name in environ}
 
 
-_OF_A_PLACE = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_")
+_PLACE_PREFIXES = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_")
 _OF_THE_USER = "PMIX_MCA_"
 
 
@@ -34,7 +34,7 @@ def without_places(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if not name.startswith(_OF_A_PLACE) or name.startswith(_OF_THE_USER)
+        if not name.startswith(_PLACE_PREFIXES) or name.startswith(_OF_THE_USER)
     }
 
 
@@ -44,5 +44,5 @@ def in_common(ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {
         name: value
         for name, value in first.items()
-        if name not in OF_A_RANK and all(other.get(name) == value for other in others)
+        if name not in RANK_VARIABLES and all(other.get(name) == value for other in others)
     }

@@ -6,26 +6,12 @@ lanes; both count as unknown.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.runs.records import JSON
 from busbw.system.sysfs import text_of
 
 _SPEED = re.compile(r"([0-9.]+) GT/s")  # "16 GT/s" up to Linux 5.6, "16.0 GT/s PCIe" since
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A link with ``lanes`` lanes at ``gigatransfers`` GT/s each."""
-
-    gigatransfers: float
-    lanes: int
-
-    @property
-    def product(self) -> float:
-        """Raw rate for comparing links, without the encoding, which is equal or better on faster links."""
-        return self.gigatransfers * self.lanes
 
 
 def link_facts(steps: Sequence[Path]) -> dict[str, JSON] | None:
@@ -41,27 +27,27 @@ def link_facts(steps: Sequence[Path]) -> dict[str, JSON] | None:
     trained = _read(steps[-1], "current")
     if trained is None:
         return None
-    port = _read(steps[-2], "max") if len(steps) > 1 else None
-    above = [(step.name, link) for step in steps[:-1] if (link := _read(step, "current")) is not None]
-    least = min(above, key=lambda found: found[1].product, default=None)
-    slower = least is not None and least[1].product < trained.product
+    above = [{"address": step.name, **link} for step in steps[:-1] if (link := _read(step, "current")) is not None]
+    least = min(above, key=_raw_rate, default=None)
     return {
-        "trained": _as_json(trained),
-        "card": _as_json(_read(steps[-1], "max")),
-        "port": _as_json(port),
-        "narrowest": {"address": least[0], **_as_json(least[1])} if least is not None and slower else None,
+        "trained": trained,
+        "card": _read(steps[-1], "max"),
+        "port": _read(steps[-2], "max") if len(steps) > 1 else None,
+        "narrowest": least if least is not None and _raw_rate(least) < _raw_rate(trained) else None,
     }
 
 
-def _read(device: Path, which: str) -> Link | None:
-    """The ``current`` or ``max`` link of ``device``; None: unknown."""
+def _raw_rate(link: dict[str, JSON]) -> float:
+    """Raw rate for comparing links, without the encoding, which is equal or better on faster links."""
+    rate: float = link["gigatransfers"] * link["lanes"]
+    return rate
+
+
+def _read(device: Path, which: str) -> dict[str, JSON] | None:
+    """The ``current`` or ``max`` link of ``device``: GT/s of a lane, and lanes; None: unknown."""
     speed = _SPEED.match(text_of(device / f"{which}_link_speed") or "")
     lanes = text_of(device / f"{which}_link_width") or ""
     # A device that no longer answers reports 255 lanes.
     if speed is None or not lanes.isdigit() or not 0 < int(lanes) <= 32:
         return None
-    return Link(float(speed[1]), int(lanes))
-
-
-def _as_json(link: Link | None) -> JSON:
-    return None if link is None else {"gigatransfers": link.gigatransfers, "lanes": link.lanes}
+    return {"gigatransfers": float(speed[1]), "lanes": int(lanes)}

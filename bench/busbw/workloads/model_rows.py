@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -279,10 +278,8 @@ _Named = TypeVar("_Named", Model, Sample)
 
 
 def _files(own: Path | None) -> list[_File]:
-    folder = resources.files("busbw.workloads")
-    shipped = [*(folder / "models").iterdir(), folder / "samples.toml"]
-    texts = {f"workloads/{one.name}": one.read_text(encoding="utf-8") for one in shipped if one.name.endswith(".toml")}
-    texts = {origin: texts[origin] for origin in sorted(texts)}
+    shipped = {**limits.shipped("busbw.workloads", "models"), **limits.shipped("busbw.workloads", ".")}
+    texts = {f"workloads/{name}.toml": text for name, text in shipped.items()}
     if own is not None:
         texts[str(own)] = limits.read_text(own, limits.MOST_TOML_BYTES)
     return [parse(text, origin) for origin, text in texts.items()]
@@ -306,12 +303,12 @@ def samples(own: Path | None = None) -> dict[str, Sample]:
     return {row.name: row for file in _files(own) for row in file.sample}
 
 
-def named(rows: dict[str, _Named], name: str) -> _Named:
-    """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows."""
+def named(rows: dict[str, _Named], name: str, what: str = "model") -> _Named:
+    """The row called ``name``, ignoring case, spaces and dashes. Raises UsageError that lists all rows, as ``what``."""
     wanted = _plain(name)
     found = next((row for key, row in rows.items() if _plain(key) == wanted), None)
     if found is None:
-        refuse_unknown("row", name, rows, code="model")
+        refuse_unknown(what, name, rows, code="model")
     return found
 
 

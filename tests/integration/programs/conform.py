@@ -144,7 +144,7 @@ def _a_swap_returns_when_the_other_one_has_come(backend: Backend) -> None:
 
 
 def _no_op_moves_less_than_it_must(backend: Backend) -> None:
-    _hold(all(backend.moved_factor(op) >= 1 for op in OPS.values()), "moved_factor is at least 1")
+    _hold(all(backend.traffic_factor(op) >= 1 for op in OPS.values()), "traffic_factor is at least 1")
 
 
 def _conform(backend: Backend) -> Backend:

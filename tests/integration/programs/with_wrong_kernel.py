@@ -6,7 +6,7 @@ from busbw.backends.local import kernels
 from busbw.cli import main
 
 _made = kernels.kernels()
-if not isinstance(_made, str):
+if _made.missing is None:
     _wrong = {**_made.addresses, "stream_triad_float64": _made.of("stream_add", "float64")}
     _faulty = dataclasses.replace(_made, addresses=_wrong)
     kernels.kernels = lambda: _faulty  # type: ignore[assignment]

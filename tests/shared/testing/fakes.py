@@ -358,7 +358,7 @@ class FakeBackend:
         """As the device tells it, where there is one."""
         return None if self.device is None else self.device.conditions()
 
-    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
+    def traffic_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
         """The fake moves no more than it must."""
         return 1.0
 

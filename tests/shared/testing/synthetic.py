@@ -18,6 +18,7 @@ from busbw.backends import BACKENDS
 from busbw.ops import OPS
 from busbw.ops.groups import pair_rounds, split_world
 from busbw.runs import store
+from busbw.runs.causes import failed
 from busbw.runs.placement import RankPlacement, distance, rank_placements
 from busbw.runs.records import (
     JSON,
@@ -28,7 +29,6 @@ from busbw.runs.records import (
     Check,
     Ended,
     EndStatus,
-    Failed,
     GroupSamples,
     LaunchStarted,
     Measurement,
@@ -65,7 +65,7 @@ class World:
     ``late_seconds`` after that on top, in a random ``late_share`` of the samples. ``slow_share`` of the samples take
     ``slow_seconds`` more. ``slow_ranks`` and ``slow_pairs`` divide the rate of the pair ops by ``slow_factor``.
     ``by_distance`` is what holds for pairs that are so far apart (``placement.distance``; None: between hosts), before
-    all others. ``moved`` are the moved factors of ops.
+    all others. ``moved`` are the traffic factors of ops.
     """
 
     pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
@@ -215,7 +215,7 @@ def synthetic_run(
         for block in range(blocks):
             for one in turns:
                 if one in end.failed:
-                    rows.append(Failed(case=one, launch=launch, block=block, error=end.failed[one]))
+                    rows.append(failed(one, launch, block, end.failed[one]))
                 elif one not in end.skipped:
                     rows.append(_measurement(world, seats, one, launch, block, pace[one], samples, generator))
     if end.ended is not None:
@@ -337,10 +337,10 @@ def _group(
         ranks=members,
         bus_factor=op.factor(len(members)),
         wire_bytes=float(op.wire_bytes(len(members), one.size_bytes)),
-        moved_factor=world.moved.get(one.op, 1.0),
+        traffic_factor=world.moved.get(one.op, 1.0),
         slowest_ns=_integers(durations.max(axis=0)),
         fastest_ns=_integers(durations.min(axis=0)),
-        late_rank=tuple(members[index] for index in durations.argmin(axis=0).tolist()),
+        fastest_rank=tuple(members[index] for index in durations.argmin(axis=0).tolist()),
         last_rank=tuple(members[index] for index in arrival.argmax(axis=0).tolist()) if world.shared_clock else None,
         arrival_skew_ns=_integers((last - arrival.min(axis=0)) * 1e9) if world.shared_clock else None,
         exit_span_ns=_integers((leave.max(axis=0) - last) * 1e9) if world.shared_clock else None,

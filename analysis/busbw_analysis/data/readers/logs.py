@@ -25,7 +25,7 @@ from busbw_analysis.data.readers import (
 )
 from busbw_analysis.data.readers.lines import LONGEST_LINE
 from busbw_analysis.data.readers.log import ForeignLog
-from busbw_analysis.data.readers.tools import EVERY_NAME, NCCL, OF_MPI, UNTOLD, Tool
+from busbw_analysis.data.readers.tools import EVERY_NAME, NCCL, OF_MPI, UNKNOWN_TOOL, Tool
 
 HEAD_BYTES: Final = 1 << 20
 """Bytes searched at a time to recognise a log; NCCL messages at the start of a log may be longer."""
@@ -45,7 +45,7 @@ class Reader:
     name: str
     sign: re.Pattern[bytes]
     read: Callable[[str, Iterator[str]], ForeignLog]
-    tool: Tool = UNTOLD
+    tool: Tool = UNKNOWN_TOOL
 
 
 _NVBANDWIDTH: Final = Tool("cuda", "cuda", names=EVERY_NAME, one_host=True, copies=True)
@@ -81,7 +81,7 @@ def recognise(head: bytes) -> Reader | None:
 
 def tool_named(name: str) -> Tool:
     """Facts about the tool that a log names (``ForeignLog.tool``); none for a tool without a reader."""
-    return next((reader.tool for reader in READERS if reader.name in {name, f"{name} JSON"}), UNTOLD)
+    return next((reader.tool for reader in READERS if reader.name in {name, f"{name} JSON"}), UNKNOWN_TOOL)
 
 
 def reader_named(name: str) -> Reader:
@@ -117,7 +117,8 @@ def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> Forei
         reader = recognise(head)
     if reader is None:
         message = (
-            f"{name}: not a log that busbw can read; name its format with --format, or convert it to CSV (docs/logs.md)"
+            f"{name}: not a log that busbw can read; name its format with --format ({', '.join(map(slug, READERS))}), "
+            "or convert it to CSV (docs/logs.md)"
         )
         raise LogError(message)
     file.seek(0)

@@ -24,7 +24,7 @@ class Tool:
     copies: bool = False
 
 
-UNTOLD: Final = Tool()
+UNKNOWN_TOOL: Final = Tool()
 NCCL: Final = Tool("nccl", "cuda", traits=BackendTraits(cost_models="nccl", transport="nccl-net"))
 _MPI: Final = Tool("mpi", "cpu", traits=BackendTraits(cost_models="mpi", transport="mpi-net"))
 _OTHER_CALLS: Final = re.compile(

@@ -4,7 +4,9 @@ No external text (host, plan, error) is drawn: the only words are the units of t
 the page and escaped there, names the series.
 """
 
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,6 +18,7 @@ from busbw_analysis.report.plots.axes import (
     HEIGHT,
     INK,
     MUTED,
+    POINTS_PER_INCH,
     SLOTS,
     WIDTH,
     canvas,
@@ -68,10 +71,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one series, in the colour and marker of ``slot``."""
+    """Points of one series, in the colour and marker of ``slot``; ``joined``: by a line, for lack of a fit."""
 
     slot: int
     points: tuple[Point, ...]
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Line:
 
     vertices: (size in bytes, ns or B/s).
     slot: colour; None draws it in ink.
-    note: text written on a peak.
+    note: text written beside a peak.
     """
 
     kind: LineKind
@@ -101,9 +105,9 @@ class Panel:
     wide: bool = False
 
 
-def drawable(series: Iterable[Series]) -> bool:
-    """Whether a drawing is worthwhile: at least three sizes above 0. A table shows two better."""
-    return len({point.size_bytes for one in series for point in one.points if point.size_bytes > 0}) > 2
+def drawable(series: Iterable[Series], sizes: int = 2) -> bool:
+    """Whether a drawing is worthwhile: at least so many ``sizes`` above 0."""
+    return len({point.size_bytes for one in series for point in one.points if point.size_bytes > 0}) >= sizes
 
 
 def draw(panel: Panel, identity: str, title: str, description: str) -> str:
@@ -124,7 +128,7 @@ def paint(axes: Axes, panel: Panel) -> None:
     for position, size in enumerate(panel.breaks):
         axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
     for one in panel.series:
-        _draw_series(axes, one, 1.3 if panel.wide else 0.0)
+        _draw_series(axes, one, 1.3 if panel.wide or one.joined else 0.0, _THIN if panel.wide else _BAR)
 
 
 def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> str:
@@ -167,18 +171,27 @@ def _scale(axes: Axes, panel: Panel) -> None:
         else:
             inside = [y for y in reach if bottom / _FAR <= y <= top * _FAR]
             bottom, top = min([bottom, *inside]), max([top, *inside])
+    if panel.wide:  # for notes above the highest line, which phones show twice as large
+        top *= (top / bottom) ** 0.06
     bottom, top = widen(bottom, top, 1.25, 6.0)
     log_height(axes, bottom, top, format_time if panel.quantity == "time" else format_rate)
     size_axis(axes, sizes)
     head(axes, panel.heading, -0.152 if panel.wide else -0.172)
 
 
-def draw_bars(axes: Axes, slot: int, points: Iterable[Point]) -> None:
+_BAR: Final = (1.4, 0.6)
+_THIN: Final = (1.1, 0.45)
+"""Width in points and opacity of bars, and of those of a drawing with many series."""
+
+
+def draw_bars(axes: Axes, slot: int, points: Iterable[Point], style: tuple[float, float] = _BAR) -> None:
     """The interval or range of each point that has one."""
     barred = [(point.size_bytes, point.low, point.high) for point in points if point.low and point.high]
     if barred:
         sizes, lows, highs = zip(*barred, strict=True)
-        axes.vlines(sizes, lows, highs, color=SERIES[slot % SLOTS], linewidth=1.4, alpha=0.6, zorder=3)
+        width, alpha = style
+        bars = axes.vlines(sizes, lows, highs, color=SERIES[slot % SLOTS], linewidth=width, alpha=alpha, zorder=3)
+        bars.set_gid(f"bars {series_id(slot)}")
 
 
 def series_id(slot: int) -> str:
@@ -190,10 +203,9 @@ def _shown(series: Series) -> list[Point]:
     return [point for point in series.points if point.size_bytes > 0 and point.value > 0]
 
 
-def _draw_series(axes: Axes, series: Series, linewidth: float) -> None:
+def _draw_series(axes: Axes, series: Series, linewidth: float, bars: tuple[float, float]) -> None:
     points = _shown(series)
-    if not linewidth:
-        draw_bars(axes, series.slot, points)
+    draw_bars(axes, series.slot, points, bars)
     draw_points(
         axes, series.slot, [(point.size_bytes, point.value) for point in points], linewidth, series_id(series.slot)
     )
@@ -209,28 +221,36 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 
 def _write_notes(axes: Axes, panel: Panel) -> None:
-    """Notes of lines, each below its line at the first free place.
-
-    A note without a free place is left to the legend, because overlapping text is unreadable. A wide panel, whose
-    legend has the rates, uses only the left end.
+    """Notes of lines, each below its line. Of lines close together the lowest has its note below, the others share one
+    above all of them.
     """
-    height, places = (_WIDE_NOTE, _NOTE_PLACES[:1]) if panel.wide else (_NOTE, _NOTE_PLACES)
-    taken: list[tuple[float, float]] = []
-    for line in sorted((line for line in panel.lines if line.note), key=lambda one: one.vertices[0][1]):
-        (first, y), (last, _) = line.vertices[0], line.vertices[-1]
-        if min(first, y) <= 0:
-            continue
-        level = float(axes.transData.transform((first, y))[1])
-        near = {place for place, other in taken if abs(other - level) < height}
-        place = next((one for one in places if one not in near), None)
-        if place is None:
-            continue
-        taken.append((place, level))
-        write(axes, line.note, first * (last / first) ** place, y, (2, -11))
+    height = _WIDE_NOTE if panel.wide else _NOTE
+    points = POINTS_PER_INCH / axes.figure.dpi
+    noted = sorted((line for line in panel.lines if line.note), key=lambda one: one.vertices[0][1])
+    near: list[list[Line]] = []
+    last = -math.inf
+    for line in (line for line in noted if min(line.vertices[0]) > 0):
+        level = float(axes.transData.transform(line.vertices[0])[1]) * points
+        if level - last < 2 * height:
+            near[-1].append(line)
+        else:
+            near.append([line])
+        last = level
+    for lowest, *others in near:
+        write(axes, lowest.note, *lowest.vertices[0], (2, -11))
+        # The same peak may have a line for each of several curves.
+        if names := list(dict.fromkeys(line.note for line in others if line.note != lowest.note)):
+            write(axes, _joined(names), *others[-1].vertices[0], (2, 4))
 
 
-_NOTE_PLACES: Final = (0.0, 0.3, 0.6)
-"""Possible starts of a note along its line; the fastest points are near the peak towards the line's end."""
+def _joined(notes: Sequence[str]) -> str:
+    """One text of all notes, without repeating the words with which they all begin; only the ends if there are many."""
+    first, *_, last = words = [note.split() for note in notes] * (2 if len(notes) == 1 else 1)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    rest = " ".join(last[shared:])
+    return " ".join(first) + (f"{' …' if len(words) > 2 else ','} {rest}" if rest else "")
+
+
 _NOTE: Final = 13.0
-_WIDE_NOTE: Final = 24.0
-"""Distance between notes in points; phones show those of a wide drawing twice as large."""
+_WIDE_NOTE: Final = 22.0
+"""Height of a note in points; phones show those of a wide drawing twice as large."""

@@ -1,4 +1,4 @@
-"""Draw how models compare with measurements: ratios, parts of the time, and times relative to the fastest algorithm."""
+"""Draw how models compare with measurements: parts of the time, and times relative to the fastest algorithm."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ from busbw_analysis.report.plots.axes import (
 from busbw_analysis.report.plots.curves import LINE_STYLES, Point, draw_bars
 from busbw_analysis.report.plots.svg import SERIES, VARIABLES, inline
 
-Part = Literal["messages", "bytes", "sums", "unexplained"]
+Part = Literal["latency", "bandwidth", "reduction", "unexplained"]
 
 COLOURS: Final[dict[Part, str]] = {
-    "messages": SERIES[0],
-    "bytes": SERIES[1],
-    "sums": SERIES[2],
+    "latency": SERIES[0],
+    "bandwidth": SERIES[1],
+    "reduction": SERIES[2],
     "unexplained": HAIRLINE,
 }
 """In the order of the stack, from the bottom up."""
@@ -36,27 +36,8 @@ _HIGHEST_STACK = 2.0
 """A column is cut off at twice the measured time; the table has its numbers."""
 
 
-Ratios = Mapping[Literal["fit", "model"], Sequence[tuple[int, float]]]
-"""Predicted over measured time at each size (bytes)."""
 Stack = Mapping[int, Mapping[Part, float]]
 """Shares of the measured time, by size (bytes). A sum above 1 means that the model is too slow."""
-
-
-def draw_ratios(ratios: Ratios, identity: str, title: str, description: str) -> str:
-    """Predicted / measured − 1 over size as an inline SVG, on an axis on which twice and half are equally far from 0.
-
-    ``identity`` is unique on the page; title and description are its alternative text.
-    """
-    with canvas() as (figure, axes):
-        values = [ratio for points in ratios.values() for _, ratio in points]
-        reach = max(_LEAST_SPAN, *(max(value, 1 / value) * 1.15 for value in values))
-        log_height(axes, 1 / reach, reach, _difference)
-        size_axis(axes, [size for points in ratios.values() for size, _ in points])
-        head(axes, "Predicted / measured − 1")
-        axes.axhline(1.0, color=INK, linewidth=0.9, zorder=2)
-        for kind, points in ratios.items():
-            draw_points(axes, 0 if kind == "model" else 1, points, linewidth=0.8)
-        return inline(figure, identity, title, description)
 
 
 def draw_stack(stack: Stack, identity: str, title: str, description: str) -> str:
@@ -123,11 +104,3 @@ def draw_relative(
 def swatch(part: Part) -> str:
     """A legend sample of a part."""
     return sample(f'<path d="M7 1h14v12h-14z" fill="{VARIABLES[COLOURS[part]]}"/>')
-
-
-def _difference(ratio: float) -> str:
-    """A ratio as a difference from 1: ``+25 %``, ``−50 %``, ``0``."""
-    share = 100 * (ratio - 1)
-    if share == 0:
-        return "0"
-    return f"{'+' if share > 0 else '−'}{abs(share):,.4g} %".replace(",", "\u202f")

@@ -6,7 +6,7 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from busbw.units import format_flop, format_rate
-from busbw_analysis.diagnosis.roofline import ComputeRoof, Kernel, MemoryRoof, Roofline
+from busbw_analysis.diagnosis.roofline import ComputePeak, Kernel, MemoryPeak, Roofline
 from busbw_analysis.report.plots.axes import (
     INK,
     MUTED,
@@ -48,10 +48,10 @@ def draw(roofline: Roofline, dtype: str, slots: Mapping[str, int], identity: str
 
 def _scale(
     axes: Axes,
-    slopes: Sequence[MemoryRoof],
-    ceilings: Sequence[ComputeRoof],
+    slopes: Sequence[MemoryPeak],
+    ceilings: Sequence[ComputePeak],
     kernels: Sequence[Kernel],
-    outermost: Iterable[MemoryRoof],
+    outermost: Iterable[MemoryPeak],
 ) -> tuple[float, float]:
     """Set scales, limits and ticks; return the ends of the horizontal axis."""
     at = [kernel.intensity for kernel in kernels]
@@ -76,7 +76,7 @@ def _scale(
 
 
 def _draw_slope(
-    axes: Axes, slope: MemoryRoof, ceilings: Sequence[ComputeRoof], left: float, right: float, *, inner: bool
+    axes: Axes, slope: MemoryPeak, ceilings: Sequence[ComputePeak], left: float, right: float, *, inner: bool
 ) -> None:
     above = [ceiling.flop_per_second for ceiling in ceilings if ceiling.measured == slope.measured]
     end = min(right, max(above) / slope.bytes_per_second) if above else right
@@ -97,7 +97,7 @@ def _draw_slope(
         write(axes, format_rate(slope.bytes_per_second), middle, slope.bytes_per_second * middle, (6, -12))
 
 
-def _draw_ceiling(axes: Axes, ceiling: ComputeRoof, slopes: Sequence[MemoryRoof], left: float, right: float) -> None:
+def _draw_ceiling(axes: Axes, ceiling: ComputePeak, slopes: Sequence[MemoryPeak], left: float, right: float) -> None:
     alike = [slope.bytes_per_second for slope in slopes if slope.measured == ceiling.measured]
     start = max(left, ceiling.flop_per_second / max(alike)) if alike else left
     style, width = _LINE_OF[ceiling.measured]

@@ -12,9 +12,7 @@ from matplotlib.figure import Figure
 
 from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_time
-from busbw_analysis.predict.prediction import Line, PredictionQuery, Scaling, scaling
-from busbw_analysis.predict.scaling_models import Value
-from busbw_analysis.predict.selection import MeasuredCurves
+from busbw_analysis.predict import Line, Prediction, Scaling, scaling
 from busbw_analysis.report.plots.axes import dress, log_height, name_ticks, save, widen
 from busbw_analysis.report.plots.svg import SERIES
 
@@ -33,11 +31,12 @@ Scale = Callable[[int, float], float | None]
 """Ranks and seconds → drawn value."""
 
 
-def write(evidence: MeasuredCurves, asked: PredictionQuery, path: Path) -> None:
-    """Draw ``asked`` over ranks into ``path``. Raises UsageError as ``save`` does, AnalysisError if there is nothing to
-    draw.
+def write(prediction: Prediction, path: Path) -> None:
+    """Draw the question of ``prediction`` over ranks into ``path``. Raises UsageError as ``save`` does, AnalysisError
+    if there is nothing to draw.
     """
-    save(draw(scaling(evidence, asked), f"{asked.op} over {evidence.backend}"), path)
+    data, asked = prediction.data, prediction.query
+    save(draw(scaling(data, asked), f"{asked.op} over {data.key.backend}"), path)
 
 
 def draw(shown: Scaling, what: str) -> Figure:
@@ -84,7 +83,7 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
             zorder=3,
         )
         if line.chosen:
-            _band(axes, line.points, scale, SERIES[slot])
+            _band(axes, line, scale, SERIES[slot])
     left_out = [line.algorithm for line in shown.lines if line not in kept]
     if left_out:
         axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(left_out)}\n({_AS_IF_FREE})")
@@ -120,9 +119,9 @@ def _scaled(scale: Scale, points: Iterable[tuple[int, float | None]]) -> list[tu
     return [(ranks, value) for ranks, value in known if value is not None]
 
 
-def _band(axes: Axes, points: tuple[tuple[int, Value], ...], scale: Scale, colour: str) -> None:
-    lows = dict(_scaled(scale, ((ranks, time.low) for ranks, time in points)))
-    highs = dict(_scaled(scale, ((ranks, time.high) for ranks, time in points)))
+def _band(axes: Axes, line: Line, scale: Scale, colour: str) -> None:
+    lows = dict(_scaled(scale, ((ranks, time.low) for ranks, time in line.points)))
+    highs = dict(_scaled(scale, ((ranks, time.high) for ranks, time in line.points)))
     if ranks := [one for one in lows if one in highs]:
         axes.fill_between(
             ranks,

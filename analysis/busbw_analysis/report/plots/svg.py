@@ -81,7 +81,11 @@ def _strip(parent: ET.Element) -> None:
 
 
 def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
-    """Give the markers of each artist their tooltips, and move their common style to their group."""
+    """Give the markers of each artist their tooltips, and move their common style to their group. Bars get the class of
+    their series, with which they fade.
+    """
+    for bars in [element for element in root.iter("g") if element.attrib.get("id", "").startswith("bars ")]:
+        bars.attrib["class"] = bars.attrib["id"]
     for group in [element for element in root.iter("g") if element.attrib.get("id") in tips]:
         markers = list(group.iter("use"))
         for marker, tip in zip(markers, tips[group.attrib["id"]], strict=True):

@@ -5,7 +5,6 @@ from typing import Final
 
 from matplotlib.ticker import MaxNLocator
 
-from busbw.runs.records import RankTimeline
 from busbw.units import format_time
 from busbw_analysis.diagnosis.timelines import COMPUTE, RankTime
 from busbw_analysis.report.plots.axes import MUTED, canvas, name_ticks, row_axis, sample
@@ -28,24 +27,22 @@ def swatch(slot: int | None) -> str:
     return sample(f'<path d="{shape}" fill="var(--{f"series-{slot}" if slot is not None else "ink"})"/>')
 
 
-def draw(
-    timelines: Sequence[RankTimeline], times: Sequence[RankTime], identity: str, title: str, description: str
-) -> str:
+def draw(timeline: Sequence[RankTime], identity: str, title: str, description: str) -> str:
     """The step as an inline SVG. ``identity`` is unique on the page; title and description are its alternative text."""
-    longest = max(end for row in timelines for _, _, end in row.spans)
-    slots = colours([name for row in timelines for name, _, _ in row.spans])
-    height = _MARGIN + _ROW * len(timelines)
-    box = (0.08, 26 / height, 0.9, _ROW * len(timelines) / height)
+    longest = max(end for row in timeline for _, _, end in row.spans)
+    slots = colours([name for row in timeline for name, _, _ in row.spans])
+    height = _MARGIN + _ROW * len(timeline)
+    box = (0.08, 26 / height, 0.9, _ROW * len(timeline) / height)
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xlim(0, longest)
         ticks = [one for one in MaxNLocator(_TICKS).tick_values(0, longest) if one <= longest]
         name_ticks(axes.xaxis, ticks, list(map(format_time, ticks)))
-        row_axis(axes, [f"rank {row.rank}" for row in timelines])
-        for place, (row, time) in enumerate(zip(timelines, times, strict=True)):
+        row_axis(axes, [f"rank {row.rank}" for row in timeline])
+        for place, row in enumerate(timeline):
             for name, slot in slots.items():
                 wide = [(begin, end - begin) for named, begin, end in row.spans if named == name]
                 lane = place - _LANE - 0.04 if name == COMPUTE else place + 0.04
                 axes.broken_barh(wide, (lane, _LANE), facecolors=SERIES[slot], linewidth=0, zorder=3)
-            waits = [(begin, end - begin) for begin, end in time.waiting]
+            waits = [(begin, end - begin) for begin, end in row.waiting]
             axes.broken_barh(waits, (place - 0.03, 0.06), facecolors=MUTED, linewidth=0, zorder=4)
         return inline(figure, identity, title, description)

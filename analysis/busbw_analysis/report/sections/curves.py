@@ -1,12 +1,13 @@
 """The report section on operations: time and rate over size with fit, model and peak, and their numbers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
-from busbw.units import format_rate, format_size, format_time
+from busbw.runs.records import Case
+from busbw.units import counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
@@ -14,7 +15,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 from busbw_analysis.report.document import (
     Block,
     Column,
@@ -45,6 +46,18 @@ _STEPS_OF_A_SEGMENT = 24
 _DESCRIBED = 2
 """Most curves described in a figure's caption."""
 _MOST_IN_OVERVIEW = 12
+_PEAK_NAMES: Final[dict[PeakLevel, str]] = {
+    "DRAM": "DRAM",
+    "HBM": "HBM",
+    "PCIe": "PCIe",
+    "NVLink-C2C": "NVLink-C2C",
+    "links of GPUs": "GPU links",
+    "network": "network",
+    "storage": "storage",
+    "memory copy of a host": "memory copy",
+    "sockets of a host": "plain TCP",
+}
+"""Names of peaks for drawings, which have no host names."""
 _NO_WIRE = "One rank sends nothing, so there is no busbw; algbw is shown."
 _NO_KNOWN_WIRE = "This operation has no busbw."
 
@@ -102,6 +115,11 @@ class _Drawn:
     curve: Curve
 
     @property
+    def op(self) -> str:
+        """The operation."""
+        return self.curve.series.key.op
+
+    @property
     def alike(self) -> SeriesKey:
         """The key without backend, shared by curves that are compared."""
         return replace(self.curve.series.key, backend="", cost_models="")
@@ -111,8 +129,8 @@ class _Drawn:
         return self.side.called(curve_label(self.curve.series.key, varying) if varying or not self.side.name else "")
 
 
-_Reference: TypeAlias = tuple[int, _Drawn]
-"""A thin curve, in the colour of the slot that it is compared with."""
+_Slotted: TypeAlias = tuple[int, _Drawn]
+"""A curve and its slot; a reference has the slot that it is compared with."""
 
 
 def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
@@ -145,46 +163,36 @@ def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]] = Ma
 
 
 def overview(sides: Sequence[Side]) -> Figure | None:
-    """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn.
-
-    For an operation with several curves, the one with the most sizes is drawn, then the fastest.
-    """
-
-    def rank(one: _Drawn) -> tuple[int, float]:
-        rates = [point.busbw for point in one.curve.series.points if point.busbw and point.size_bytes]
-        return len(rates), max(rates, default=0.0)
-
-    every = ((op, one) for op, members in _drawn(sides).items() if op not in ON_SOCKETS for one in members)
-    alike = by_key(((op, sides.index(one.side)), one) for op, one in every if rank(one)[0] > 1)
-    best = {place: max(members, key=rank) for place, members in alike.items()}
-    ops = list(dict.fromkeys(op for op, _ in best))
-    kept = sorted(ops, key=lambda op: -max(rank(one)[1] for (other, _), one in best.items() if other == op))
-    ops = [op for op in ops if op in kept[:_MOST_IN_OVERVIEW]]
-    stride = -(-len(ops) // SLOTS) * SLOTS
-    chosen = [(ops.index(op) + stride * side, op, one) for (op, side), one in best.items() if op in ops]
-    references = [(slot % stride, one) for slot, _, one in chosen if one.side.reference]
-    chosen = [entry for entry in chosen if not entry[2].side.reference]
+    """busbw over size of every operation and side in one figure, with the peaks; None if nothing can be drawn."""
+    chosen, references, left_out = _chosen(sides)
+    varying = {
+        place: varying_fields(one.curve.series.key for one in members)
+        for place, members in grouped((one for _, one in chosen), lambda one: (one.side.name, one.op)).items()
+    }
     series: list[plots.Series] = []
     legend: list[LegendEntry] = []
-    peaks: dict[float, str] = {}
-    for slot, op, one in sorted(chosen, key=lambda entry: entry[0]):
-        label = one.side.called(op)
+    peaks: dict[tuple[float, str, str], list[str]] = {}
+    for slot, one in chosen:
+        settings = varying[one.side.name, one.op]
+        label = one.side.called(f"{one.op} · {curve_label(one.curve.series.key, settings)}" if settings else one.op)
         series.append(plots.Series(slot, tuple(points_of(one.curve, "rate", label))))
-        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(op)))
-        if isinstance(one.curve.peak, Peak) and one.curve.peak.busbw:
-            what = one.curve.peak.what
-            peaks.setdefault(one.curve.peak.busbw, f"{what} ({one.side.name})" if one.side.name else what)
+        legend.append(LegendEntry(plots.swatch(slot, "joined"), label, plots.series_id(slot), op_anchor(one.op)))
+        peak = one.curve.peak
+        if isinstance(peak, Peak) and peak.busbw:
+            what = f"{peak.what} ({one.side.name})" if one.side.name else peak.what
+            peaks.setdefault((peak.busbw, _PEAK_NAMES[peak.level], what), []).append(one.op)
     if not plots.drawable(series):
         return None
-    lines = [peak_line(series, peak) for peak in peaks]
+    lines = [peak_line(series, rate, name=f"{name} peak") for rate, name in dict.fromkeys(key[:2] for key in peaks)]
     lines += _reference_lines(references, "rate")
-    lines += _published_lines(((slot, one.curve) for slot, _, one in chosen), "rate")
-    legend += [
-        LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(peak)}: {what}") for peak, what in peaks.items()
-    ]
-    legend += _thin_entries(references, [one.curve for _, _, one in chosen], None)
-    left_out = f" The {len(ops)} fastest of {len(kept)} operations are shown." if len(kept) > len(ops) else ""
-    caption = f"busbw over size of every operation, with the peaks.{left_out}"
+    lines += _published_lines(((slot, one.curve) for slot, one in chosen), "rate")
+    for (rate, _, what), ops in peaks.items():
+        of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
+        legend.append(LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(rate)}: {what}{of}"))
+    legend += _thin_entries(references, [one.curve for _, one in chosen], None)
+    barred = any(point.low for one in series for point in one.points)
+    bars = " A bar is the interval or range of the launches." if barred else ""
+    caption = f"busbw over size of every operation, with the peaks: medians over launches.{bars}{left_out}"
     panel = plots.Panel("rate", "busbw over size", tuple(series), tuple(lines), wide=True)
     drawing = plots.draw(panel, "overview", "busbw over size of every operation", caption)
     columns: tuple[Column[int], ...] = (
@@ -198,6 +206,61 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     note = "Medians over launches; each operation's section has their ranges."
     numbers = table("busbw by size and operation", columns, rows, note, folded=True)
     return Figure(caption, (drawing,), tuple(legend), numbers)
+
+
+def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
+    """The curves of the overview with their slots, those drawn as thin lines, and a sentence on what is left out.
+
+    If there are more curves than ``SLOTS``, one of each operation is drawn: the one with the most sizes, then the
+    fastest. Settings in which pooled runs differ have a curve each. Curves that are compared share a colour.
+    """
+
+    def rank(one: _Drawn) -> tuple[int, float]:
+        rates = [point.busbw for point in one.curve.series.points if point.busbw and point.size_bytes]
+        return len(rates), max(rates, default=0.0)
+
+    every = [one for members in _drawn(sides).values() for one in members if one.op not in ON_SOCKETS]
+    every = [one for one in every if rank(one)[0] > 1]
+    all_fit = len({one.alike for one in every}) <= SLOTS
+    places = {id(side): place for place, side in enumerate(sides)}
+    apart = {id(side): _settings_apart(side) for side in sides}
+
+    def colour_of(one: _Drawn) -> Hashable:
+        key = one.curve.series.key
+        if all_fit:
+            return replace(one.alike, ranks=() if key.group == "all" else key.ranks, hosts=0)
+        return one.op, *(getattr(key, name) for name in apart[id(one.side)].get(one.op, ()))
+
+    best = {
+        place: max(members, key=rank)
+        for place, members in grouped(every, lambda one: (colour_of(one), places[id(one.side)])).items()
+    }
+    fastest: dict[Hashable, float] = {}
+    for (colour, _), one in best.items():
+        fastest[colour] = max(fastest.get(colour, 0.0), rank(one)[1])
+    kept = sorted(fastest, key=lambda colour: -fastest[colour])[:_MOST_IN_OVERVIEW]
+    slots = {colour: slot for slot, colour in enumerate(colour for colour in fastest if colour in kept)}
+    stride = -(-len(slots) // SLOTS) * SLOTS
+    found = [(slots[colour] + stride * place, one) for (colour, place), one in best.items() if colour in slots]
+    return (
+        sorted(((slot, one) for slot, one in found if not one.side.reference), key=lambda entry: entry[0]),
+        [(slot % stride, one) for slot, one in found if one.side.reference],
+        f" The {len(kept)} fastest of {len(fastest)} curves are shown." if len(kept) < len(fastest) else "",
+    )
+
+
+def _settings_apart(side: Side) -> dict[str, list[str]]:
+    """For each operation the settings in which the pooled runs of a side differ: they have no value in common."""
+    of_case = {field.name for field in fields(SeriesKey)} & set(Case.__struct_fields__)
+    names = sorted(of_case - {"op", "backend", "ranks", "group"})
+    runs = side.judgement.dataset.runs
+    cases = by_key((case.op, (run, case)) for run, stored in enumerate(runs) for case in stored.run.cases)
+
+    def differ(name: str, of_op: Sequence[tuple[int, Case]]) -> bool:
+        values = [set(of) for of in by_key((run, getattr(case, name)) for run, case in of_op).values()]
+        return len(values) > 1 and not set.intersection(*values)
+
+    return {op: [name for name in names if differ(name, of_op)] for op, of_op in cases.items()}
 
 
 def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[Block]) -> Section:
@@ -225,7 +288,7 @@ def _operation(anchor: str, op: str, drawn: Sequence[_Drawn], facing: Sequence[B
 
 
 def _figure(
-    identity: str, op: str, where: str, drawn: Sequence[_Drawn], labels: Sequence[str], references: Sequence[_Reference]
+    identity: str, op: str, where: str, drawn: Sequence[_Drawn], labels: Sequence[str], references: Sequence[_Slotted]
 ) -> Figure:
     curves = [one.curve for one in drawn]
     described = zip(curves[:_DESCRIBED], labels, strict=False)
@@ -238,7 +301,8 @@ def _figure(
     quantities: dict[plots.Quantity, str] = {"time": "time of one call", "rate": "rate"}
     for quantity, what in quantities.items():
         panel = panel_of(curves, labels, quantity, references)
-        if plots.drawable(panel.series):
+        # Of sockets two sizes are only a peak for other operations.
+        if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
             pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", description))
     # Without a drawing, the numbers are not folded.
     table = _numbers(op, drawn, labels, folded=bool(pictures))
@@ -271,7 +335,7 @@ def _finding(curve: Curve, label: str) -> str:
 def _tip(label: str, point: Point, value: str, ends: Sequence[str]) -> str:
     """The tooltip of a point: its value, its range and its launches."""
     launches = len(point.launch_medians_ns)
-    of = f"{launches} launch{'es' if launches != 1 else ''}"
+    of = counted(launches, "launch", "launches")
     spread = f"{' – '.join(ends)}, {of}" if ends else of
     return f"{label} · {format_size(point.size_bytes)}\n{value}\n{spread}"
 
@@ -293,7 +357,7 @@ def points_of(curve: Curve, quantity: plots.Quantity, label: str = "") -> Iterat
         yield plots.Point(point.size_bytes, *values, _tip(label, point, f"{text(values[0])}{of_peak}", ends))
 
 
-def _reference_lines(references: Sequence[_Reference], quantity: plots.Quantity) -> Iterator[plots.Line]:
+def _reference_lines(references: Sequence[_Slotted], quantity: plots.Quantity) -> Iterator[plots.Line]:
     for slot, one in references:
         points = points_of(one.curve, quantity)
         yield plots.Line("reference", tuple((float(point.size_bytes), point.value) for point in points), slot)
@@ -310,7 +374,7 @@ def _published_lines(curves: Iterable[tuple[int, Curve]], quantity: plots.Quanti
         yield plots.Line("reference", tuple(zip(map(float, one.sizes_bytes), values, strict=True)), slot)
 
 
-def _thin_entries(references: Iterable[_Reference], curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
+def _thin_entries(references: Iterable[_Slotted], curves: Iterable[Curve], slot: int | None) -> Iterator[LegendEntry]:
     names = [f"reference: {one.side.name}" for _, one in references]
     names += [f"published: {one.what}" for curve in curves for one in curve.published]
     for name in dict.fromkeys(names):
@@ -321,7 +385,7 @@ def panel_of(
     curves: Sequence[Curve],
     labels: Sequence[str],
     quantity: plots.Quantity = "rate",
-    references: Sequence[_Reference] = (),
+    references: Sequence[_Slotted] = (),
 ) -> plots.Panel:
     """Time or rate over size with fits and models, curve i in slot i.
 
@@ -336,7 +400,8 @@ def panel_of(
         rate = _rate_of(curve) if quantity == "rate" else None
         if rate and (curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None)):
             continue
-        series.append(plots.Series(slot, tuple(points_of(curve, quantity, label))))
+        points = tuple(points_of(curve, quantity, label))
+        series.append(plots.Series(slot, points, joined=not isinstance(curve.fit, Fit)))
         if isinstance(curve.fit, Fit):
             lines += [_line("fit", _vertices(segment), slot, rate) for segment in curve.fit.segments]
             breaks.update(curve.fit.breaks_bytes)
@@ -372,15 +437,16 @@ def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
     first, last = max(1.0, float(segment.first_bytes)), max(1.0, float(segment.last_bytes))
     for step in range(_STEPS_OF_A_SEGMENT + 1):
         size = first * (last / first) ** (step / _STEPS_OF_A_SEGMENT)
-        time_ns = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
+        time_ns = 1e9 * segment.seconds(size)
         if time_ns > 0:
             yield size, time_ns
 
 
-def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Reference]) -> Iterable[LegendEntry]:
+def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence[_Slotted]) -> Iterable[LegendEntry]:
     for slot, label in enumerate(labels):
         name = f"{label}, measured" if len(labels) == 1 else label
-        yield LegendEntry(plots.swatch(slot, "points"), name, plots.series_id(slot))
+        fitted = isinstance(curves[slot].fit, Fit)
+        yield LegendEntry(plots.swatch(slot, "points" if fitted else "joined"), name, plots.series_id(slot))
     shared = 0 if len(labels) == 1 else None
     if any(isinstance(curve.fit, Fit) for curve in curves):
         yield LegendEntry(plots.swatch(shared, "fit"), "fit")
@@ -429,8 +495,8 @@ def _numbers(op: str, drawn: Sequence[_Drawn], labels: Sequence[str], *, folded:
         notes.append(_NO_WIRE if unwired == {1} else _NO_KNOWN_WIRE)
     notes += [
         f"This backend moves {moved:g} times the bytes that the best algorithm needs."
-        for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
+        for moved in sorted({curve.series.traffic_factor for curve in curves} - {1.0})
     ]
     title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
     headers = 2 if several else 1
-    return table(title, columns, rows, *notes, row_headers=headers, folded=folded, without_empty=True)
+    return table(title, columns, rows, *notes, row_headers=headers, folded=folded)

@@ -3,9 +3,9 @@
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.diagnosis.composition import Composition, compositions_of
+from busbw_analysis.diagnosis.composition import Composition
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall, single_calls
+from busbw_analysis.diagnosis.single_calls import UNIT, SingleCall
 from busbw_analysis.report.document import Column, Paragraph, Section, table, three_digits
 
 _ONE_CALL: Final = (
@@ -32,7 +32,7 @@ _CALL_COLUMNS: Final[tuple[Column[SingleCall], ...]] = (
 
 def one_call(judgement: Judgement) -> Section | None:
     """Every case measured in both modes, barriers and isolated; None if there is none."""
-    rows = single_calls(judgement.dataset)
+    rows = judgement.single_calls
     if not rows:
         return None
     note = "Any one: the numbers that the slowest and the fastest sample would have printed."
@@ -58,7 +58,7 @@ _NOTES: Final = (
 
 def composition(judgement: Judgement) -> Section | None:
     """The sizes measured for all three operations; None if there are none."""
-    rows = compositions_of(judgement.curves)
+    rows = judgement.compositions
     if not rows:
         return None
     halves = table("A reduce-scatter followed by an all-gather", _HALVES, rows, *_NOTES, row_headers=2)

@@ -7,7 +7,7 @@ import msgspec
 
 from busbw.ops.training import workload_in_words
 from busbw.units import format_size, format_time
-from busbw_analysis.diagnosis.exchanges import EXACT, TARGET, Exchanged, exchanged, gaps
+from busbw_analysis.diagnosis.exchanges import EXACT, TARGET, Exchanged, gaps
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.plots import exchanges as plots
@@ -42,7 +42,7 @@ _COLUMNS: Final[tuple[Column[Exchanged], ...]] = (
 
 def exchanges(judgement: Judgement) -> Section | None:
     """Every group of trainings that differ only in the exchange; None if there is none."""
-    groups = exchanged(judgement.steps)
+    groups = judgement.exchanges
     if not groups:
         return None
     blocks = [block for number, group in enumerate(groups) for block in _group(number, group)]

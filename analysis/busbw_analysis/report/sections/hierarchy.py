@@ -36,7 +36,7 @@ def hierarchy(judgement: Judgement) -> Section | None:
         for name, label in _DRAWN.items()
         if any(getattr(level, name) for level in levels)
     )
-    figure = Figure(_ORDER, (picture,), legend, table("Levels", _COLUMNS, levels, _NOTE, without_empty=True))
+    figure = Figure(_ORDER, (picture,), legend, table("Levels", _COLUMNS, levels, _NOTE))
     return Section("hierarchy", "Hierarchy of memories and links", (figure,), gist=f"{gist}.")
 
 

@@ -5,8 +5,9 @@ from dataclasses import fields
 from typing import Final
 
 from busbw.runs.records import SETTINGS, settings_in_words
+from busbw.units import counted
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.groups import Interval, IntervalKind
+from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.report.document import Cell, Paragraph
@@ -30,7 +31,7 @@ def curve_label(key: SeriesKey, varying: frozenset[str]) -> str:
         "redop": key.redop or "no reduction",
         "ranks": f"ranks {rank_list(key.ranks)}",
         "group": "all ranks" if key.group == "all" else f"groups {key.group}",
-        "hosts": f"{key.hosts} host{'s' if key.hosts > 1 else ''}",
+        "hosts": counted(key.hosts, "host"),
         "mode": key.mode,
         "sync": f"sync {key.sync}",
         "cache": key.cache,

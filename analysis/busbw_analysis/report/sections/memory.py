@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import about_size, format_rate, format_size, format_time
+from busbw.units import about_size, counted, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
@@ -15,7 +15,7 @@ from busbw_analysis.diagnosis.memory import (
     MemoryCurve,
     MemoryPoint,
     Scaled,
-    beside,
+    compared_at_largest,
     most_of_memory,
     scaling,
     who,
@@ -31,7 +31,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    listed,
     percent,
     sentence,
     table,
@@ -126,7 +125,7 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     )
     if found:
         notes = (ends_in_words(one.point.kind for one in found), _COMMON_SIZE, *of_what)
-        yield table("More threads", columns, found, *notes, row_headers=2, without_empty=True)
+        yield table("More threads", columns, found, *notes, row_headers=2)
 
 
 def _named(key: SeriesKey, varying: frozenset[str]) -> str:
@@ -136,7 +135,7 @@ def _named(key: SeriesKey, varying: frozenset[str]) -> str:
 
 def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
     """The library's copy compared with the plain loop."""
-    found = beside(curves, "memory_copy", "stream_copy")
+    found = compared_at_largest(curves, "memory_copy", "stream_copy")
     if not found:
         return
     several = len({curve.key.dtype for curve, _, _ in found}) > 1
@@ -154,12 +153,12 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
 def _threads(curve: MemoryCurve) -> str:
     if curve.threads is None:
         return "a thread of its own" if curve.key.device == "cpu" else "a GPU"
-    return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{curve.where}"
+    return f"{counted(curve.threads, 'thread')}{curve.where}"
 
 
 def _touch(judgement: Judgement) -> Iterator[Block]:
     """The cost of the first touch of a page, compared with a warm write."""
-    found = beside(judgement.memory, FIRST_TOUCH, "memory_write")
+    found = compared_at_largest(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
     facts = [facts for stored in judgement.dataset.runs for facts in stored.run.environments.values()]
@@ -210,7 +209,7 @@ def _figure(
     finding = " ".join(_finding(curve, label) for label, curve in curves)
     panel = _panel([curve for _, curve in curves])
     pictures: tuple[str, ...] = ()
-    if plots.drawable(panel.series):
+    if plots.drawable(panel.series, sizes=3):
         pictures = (plots.draw(panel, identity, f"{name}: traffic over working set", finding),)
     numbers = _numbers(name, curves, cases, folded=bool(pictures))
     return Figure(finding, pictures, tuple(_legend(curves)), numbers)
@@ -286,7 +285,7 @@ def _numbers(
             f"Rates are those of {' or '.join(map(str, together))} ranks of a host together, from the first entry to "
             "the last exit if the clocks are synchronised."
         )
-    return table(name, columns, rows, *notes, row_headers=2, folded=folded, without_empty=True)
+    return table(name, columns, rows, *notes, row_headers=2, folded=folded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,5 +329,5 @@ def _plateaus(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[Block]:
         if all(one.plateau.kind == "none" for one in rows):
             ends = f"No interval: {'only one launch' if launches == 1 else 'the launches measured different sizes'}."
         note = f"The rate is the median over the plateau's sizes{without}. {ends}"
-        yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2, without_empty=True)
+        yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2)
     yield from refusals("plateaus", refused, several=len(curves) > 1)

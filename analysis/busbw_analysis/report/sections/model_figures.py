@@ -1,4 +1,4 @@
-"""The figure of a curve that has a model: measured and predicted, as three drawings, a legend and a table."""
+"""The figure of a curve that has a model: measured and predicted, as two drawings, a legend and a table."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,12 +8,11 @@ from busbw.units import format_size, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.normality import Modelled
-from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Spent
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, table
 from busbw_analysis.report.plots import curves, models
-from busbw_analysis.report.plots.models import Part, Ratios, Stack
+from busbw_analysis.report.plots.models import Part, Stack
 from busbw_analysis.report.sections.curves import points_of
 from busbw_analysis.report.sections.labels import ends_in_words, ends_of
 
@@ -24,7 +23,7 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
     """Drawings, legend and numbers of one curve; only the numbers if nothing can or should be drawn."""
     curve = one.curve
     series = (curves.Series(0, tuple(points_of(curve, "time", "measured"))),)
-    if not draw or not curves.drawable(series):
+    if not draw or not curves.drawable(series, sizes=3):
         return Figure(words, (), (), _numbers(one, folded=False))
     others = _distinct(one)
     lines = [curves.Line("other", vertices, None) for _, vertices in others]
@@ -32,15 +31,13 @@ def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Fig
     lines += [curves.Line("bound", tuple(bound), None)] if bound else []
     lines.append(curves.Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
     panel = curves.Panel("time", "Measured, predicted and bound", series, tuple(lines))
-    ratios = _ratios(one)
     stack = {spent.size_bytes: _parts(spent) for spent in one.explanation.spent if spent.size_bytes}
     name = curve.series.key.label
     pictures = (
         curves.draw(panel, f"{identity}-time", f"{name}: measured and predicted time over size", words),
-        models.draw_ratios(ratios, f"{identity}-ratio", f"{name}: predicted over measured time", words),
         models.draw_stack(stack, f"{identity}-parts", f"{name}: where the time goes", words),
     )
-    legend = tuple(_legend(one, [label for label, _ in others], ratios, stack))
+    legend = tuple(_legend(one, [label for label, _ in others], stack))
     return Figure(words, pictures, legend, _numbers(one, folded=True))
 
 
@@ -74,43 +71,26 @@ def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]
     ]
 
 
-def _ratios(one: Modelled) -> Ratios:
-    """Predicted over measured time, of the model and of the fit if there is one."""
-    model = [(p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes]
-    fit = one.curve.fit
-    if not isinstance(fit, Fit):
-        return {"model": model}
-    of_fit: list[tuple[int, float]] = []
-    for point in one.curve.series.points:
-        if size := point.size_bytes:
-            segment = ([one for one in fit.segments if one.first_bytes <= size] or fit.segments[:1])[-1]
-            predicted = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
-            of_fit.append((size, predicted / point.time_ns))
-    return {"fit": of_fit, "model": model}
-
-
 def _parts(spent: Spent) -> dict[Part, float]:
     """Shares of the measured time, from the bottom up; an unexplained part only if it is positive."""
-    parts: dict[Part, float] = {"messages": spent.messages_ns, "bytes": spent.bytes_ns}
-    if spent.sums_ns is not None:
-        parts["sums"] = spent.sums_ns
+    parts: dict[Part, float] = {"latency": spent.latency_ns, "bandwidth": spent.bandwidth_ns}
+    if spent.reduction_ns is not None:
+        parts["reduction"] = spent.reduction_ns
     if spent.unexplained_ns > 0:
         parts["unexplained"] = spent.unexplained_ns
     return {part: ns / spent.measured_ns for part, ns in parts.items()}
 
 
 _NAMES: Final[dict[Part, str]] = {
-    "messages": "latency (α)",
-    "bytes": "bandwidth (β or R, copies)",
-    "sums": "reduction (γ)",
+    "latency": "latency (α)",
+    "bandwidth": "bandwidth (β or R, copies)",
+    "reduction": "reduction (γ)",
     "unexplained": "unexplained",
 }
 
 
-def _legend(one: Modelled, others: Sequence[str], ratios: Ratios, stack: Stack) -> Iterator[LegendEntry]:
-    yield LegendEntry(curves.swatch(0, "points"), "measured; in the second drawing: the model")
-    if "fit" in ratios:
-        yield LegendEntry(curves.swatch(1, "points"), "in the second drawing: the fit of this curve")
+def _legend(one: Modelled, others: Sequence[str], stack: Stack) -> Iterator[LegendEntry]:
+    yield LegendEntry(curves.swatch(0, "points"), "measured")
     yield LegendEntry(curves.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
     if one.explanation.bound:
         yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
@@ -139,9 +119,9 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("Size S", lambda row: row[0].size_bytes, size_in_words),
     Column("Time", lambda row: row[0].time_ns, format_time, ends=lambda row: ends_of(row[0].interval)),
     Column("Model", lambda row: row[1].time_ns, format_time),
-    _of_the_time("latency (α)", lambda spent: spent.messages_ns),
-    _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bytes_ns),
-    _of_the_time(_NAMES["sums"], lambda spent: spent.sums_ns),
+    _of_the_time("latency (α)", lambda spent: spent.latency_ns),
+    _of_the_time("bandwidth (β, R, copies)", lambda spent: spent.bandwidth_ns),
+    _of_the_time(_NAMES["reduction"], lambda spent: spent.reduction_ns),
     Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
     Column("Lower bound", lambda row: row[2].bound_ns, format_time),
     Column("Bound / time", lambda row: row[2].bound_share, percent, "%"),
@@ -151,7 +131,7 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
 def _numbers(one: Modelled, *, folded: bool) -> Table:
     """The parts of the time at every size."""
     note = f"{ends_in_words(point.interval.kind for point, _, _ in one.rows)} Shares are as uncertain as the time."
-    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded, without_empty=True)
+    return table("Where the time goes", _NUMBER_COLUMNS, one.rows, note, folded=folded)
 
 
 def _unexplained(spent: Spent) -> Cell:

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from busbw.units import about_size, format_rate, format_size, format_time
+from busbw.units import about_size, format_rate, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Fastest
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, listed, percent, table
+from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
 from busbw_analysis.report.sections.curves import predictions_of
 from busbw_analysis.report.sections.labels import curve_label, varying_fields
@@ -27,13 +27,13 @@ _OPEN: Final = 6
 """Most curves shown unfolded; with more, each is folded."""
 _MOST_DRAWN: Final = 30
 """Most curves drawn: drawing dominates the time of a report. Others have tables only."""
-_NAMED: Final = 3
+_NAMED: Final = 2
 
 _HOW: Final = (
     "A model is a formula with α and β from messages between two ranks of the same run, never from the curve that it "
-    "is compared with. Predicted / measured − 1 is 0 if the model is right, and negative if the call takes longer. "
-    "The columns split the measured time into latency (α), bandwidth (β, or R if the ranks of a host share less, and "
-    "copies in memory) and an unexplained rest. Columns above 100 %: the model predicts more than was measured."
+    "is compared with. The columns split the measured time into latency (α), bandwidth (β, or R if the ranks of a host "
+    "share less, and copies in memory) and an unexplained rest. Columns above 100 %: the model predicts more than was "
+    "measured."
 )
 _LEAST: Final = (
     "No algorithm can be faster than the lower bound (Chan et al. 2007), with the same α, β and R. Efficiency is the "
@@ -70,15 +70,14 @@ def _operation(
 ) -> Section:
     varying = varying_fields(one.curve.series.key for one in members)
     labels = [curve_label(one.curve.series.key, varying) for one in members]
-    cases = dict(enumerate(judgement.cases))
-    captions = (f"{in_words(one.curve, judgement.dataset, cases)} {_efficiency(one)}".rstrip() for one in members)
+    captions = (f"{in_words(one.curve, judgement.dataset)} {_efficiency(one)}".rstrip() for one in members)
     figures = [
         model_figure(f"{anchor}-{number}", one, words, draw=number <= drawn)
         for number, (one, words) in enumerate(zip(members, captions, strict=True), start=1)
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
     blocks += _model_tables([one.curve for one in members])
-    notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
+    notes = dict.fromkeys(one.explanation.gamma_origin for one in members if one.explanation.gamma_origin)
     blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
     beside = (one for one in judgement.comparisons if one.key.op == op)
     for number, comparison in enumerate(beside, start=1):
@@ -134,9 +133,8 @@ def _at_once(one: Modelled) -> str:
 
 
 def _tied(found: Fastest) -> str:
-    names = found.algorithms
-    named = names if len(names) <= _NAMED else (*names[: _NAMED - 1], f"{len(names) - _NAMED + 1} more")
-    return f"{listed(named, 'or')}{' (a tie)' if len(names) > 1 else ''}"
+    tie = " (a tie)" if len(found.algorithms) > 1 else ""
+    return f"{listed(found.algorithms, _NAMED, word='or')}{tie}"
 
 
 def _model_tables(curves: Sequence[Curve]) -> list[Block]:

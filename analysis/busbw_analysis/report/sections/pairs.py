@@ -120,7 +120,7 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
         )
         blocks += [Paragraph(text) for text in _finding(label, ordered)]
         caption, folded = f"{label}: pairs by distance", len(rows) > _MOST_ROWS
-        blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded, without_empty=True))
+        blocks.append(table(caption, _SPLIT_COLUMNS, rows, note, row_headers=2, folded=folded))
     return blocks
 
 
@@ -259,7 +259,7 @@ def _heatmap(
 
     places: hosts or switches, shown above the columns and, if there are several, in the first row of each.
     """
-    shade = _shades_by_ratio(values[np.isfinite(values)].tolist())
+    shade = shades(values[np.isfinite(values)].tolist(), by_ratio=True)
     several = len(set(places)) > 1
     groups = list(places) if several else [""] * len(names)
     # With one rank per host, the rows name the host, and columns need only its leaf switch.
@@ -278,22 +278,18 @@ def _heatmap(
         Column("from \\ to", lambda row: names[row], None, unit),
         *(Column(name, to(place), str, group=groups[place]) for place, name in enumerate(names)),
     )
-    return table(caption, columns, range(len(names)), row_headers=2 if several else 1, folded=folded)
+    return table(caption, columns, range(len(names)), row_headers=2 if several else 1, folded=folded, every_column=True)
 
 
-def _shades_by_ratio(values: Sequence[float]) -> Callable[[float], int]:
-    """As ``shades``, but logarithmic for values far apart, which would otherwise look alike between hosts."""
-    if not values or max(values) <= _FAR_APART * min(values):
-        return shades(values)
-    low, high = math.log(min(values)), math.log(max(values))
-    return lambda value: round((HEAT_STEPS - 1) * (math.log(value) - low) / (high - low))
-
-
-def shades(values: Sequence[float]) -> Callable[[float], int]:
+def shades(values: Sequence[float], *, by_ratio: bool = False) -> Callable[[float], int]:
     """A function from a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is
     smaller.
+
+    by_ratio: values far apart have logarithmic shades; they would otherwise look alike between hosts.
     """
     high = max(values, default=1.0)
     low = min([*values, high * _NARROW])
-    span = high - low
-    return lambda value: round((HEAT_STEPS - 1) * (value - low) / span) if span > 0 else 0
+    far_apart = by_ratio and values and high > _FAR_APART * min(values)
+    scale: Callable[[float], float] = math.log if far_apart else float
+    span = scale(high) - scale(low)
+    return lambda value: round((HEAT_STEPS - 1) * (scale(value) - scale(low)) / span) if span > 0 else 0

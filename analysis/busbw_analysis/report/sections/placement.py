@@ -7,7 +7,7 @@ from busbw.runs.facts import fact
 from busbw.runs.placement import RankPlacement, binding, mappings, rank_placements
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
-from busbw.units import number_list
+from busbw.units import listed, number_list
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.report.document import Column, Table, table
@@ -29,7 +29,7 @@ def _hosts(runs: Sequence[StoredRun]) -> Table:
         for run in (stored.run for stored in runs)
         for host, here in grouped(rank_placements(run.hosts, run.environments), lambda one: one.host).items()
     ]
-    return table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True, without_empty=True)
+    return table("Where the ranks ran", _HOST_COLUMNS, hosts, distinct=True)
 
 
 def _way(placement: RankPlacement) -> str | None:
@@ -101,5 +101,4 @@ def _gpus(runs: Sequence[StoredRun]) -> Iterator[Table]:
 def _closest(gpu: Mapping[str, JSON]) -> str | None:
     nics = gpu.get("closest_nics")
     names = [str(name) for name in nics] if isinstance(nics, list) else []
-    more = f" and {len(names) - _MOST_CARDS} more" if len(names) > _MOST_CARDS else ""
-    return ", ".join(names[:_MOST_CARDS]) + more or None
+    return listed(names, _MOST_CARDS) or None

@@ -8,7 +8,8 @@ from typing import Final
 from busbw.ops import SYNCHRONISING
 from busbw.units import format_time
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.stragglers import (
     LEAST_COST,

@@ -135,7 +135,7 @@ def _kernels(roofline: Roofline) -> Table:
         "Attainable: under the measured peaks of the data type and of main memory; share is of that. Nominal: under "
         "the datasheet peaks, if both are known. Streaming kernels are shown at their largest size."
     )
-    return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2, without_empty=True)
+    return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2)
 
 
 _PEAK_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (

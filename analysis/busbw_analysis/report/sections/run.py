@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
-from busbw.units import format_size, format_span, format_time
+from busbw.units import counted, format_size, format_span, format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseRow, CaseState, Dataset
+from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.report.document import (
     MISSING,
     Cell,
@@ -29,8 +30,8 @@ from busbw_analysis.report.sections.placement import SHOWN_HERE, places
 _GLOSSARY: Final = "templates/glossary.toml"
 _STOP_WORDS: Final = {
     "converged": "the interval of the median was narrow enough",
-    "cap_time": "the time limit of a case was reached",
-    "cap_samples": "the sample limit of a case was reached",
+    "time_limit": "the time limit of a case was reached",
+    "sample_limit": "the sample limit of a case was reached",
 }
 _STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "caution", "skipped": "quiet"}
 _LONGEST = 400
@@ -39,7 +40,7 @@ _LONGEST = 400
 def case_label(case: Case, without: frozenset[str] = frozenset()) -> str:
     """A case in words, without its size; ``without`` names the fields to omit."""
     op, *details = case_in_words(case, without)
-    ranks = [] if "ranks" in without else [f"{case.ranks} rank{'s' if case.ranks != 1 else ''}"]
+    ranks = [] if "ranks" in without else [counted(case.ranks, "rank")]
     return " · ".join([op, case.backend, *details, *ranks])
 
 
@@ -119,7 +120,7 @@ def timing(dataset: Dataset) -> Section:
         plan = flatten(stored.run.plan, 4)
         blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, plan, *rounded, folded=True))
     spent = ", ".join(ran_for(stored) for stored in dataset.runs)
-    gist = f"{len(launches)} launch{'es' if len(launches) != 1 else ''}, {spent} of measuring; no sample is discarded."
+    gist = f"{counted(len(launches), 'launch', 'launches')}, {spent} of measuring; no sample is discarded."
     return Section("timing", "How it was timed", tuple(blocks), gist=gist)
 
 
@@ -148,13 +149,14 @@ def environment(dataset: Dataset) -> Section:
     )
     each = ((fact, value, hosts) for fact, values in recorded.items() for value, hosts in by_key(values).items())
     rows = [(fact, value, list(dict.fromkeys(hosts))) for fact, value, hosts in each]
-    columns: list[Column[tuple[str, str, list[str]]]] = [
+    alone = len(names) == 1
+    columns: tuple[Column[tuple[str, str, list[str]]], ...] = (
         Column("Fact", lambda row: row[0]),
         Column("Value", lambda row: row[1]),
-        Column("Hosts", lambda row: "all" if len(row[2]) == len(names) else ", ".join(row[2])),
-    ]
-    caption = f"Recorded on {names[0]}" if len(names) == 1 else f"Recorded on {len(names)} hosts"
-    blocks.append(table(caption, columns[:2] if len(names) == 1 else columns, rows, folded=True))
+        Column("Hosts", lambda row: None if alone else "all" if len(row[2]) == len(names) else ", ".join(row[2])),
+    )
+    caption = f"Recorded on {names[0]}" if alone else f"Recorded on {len(names)} hosts"
+    blocks.append(table(caption, columns, rows, folded=True))
     return Section("environment", "Machine and software", tuple(blocks), gist=f"{caption}: {len(rows)} facts.")
 
 
@@ -171,8 +173,10 @@ def _glossary() -> dict[str, dict[str, Any]]:
 
 
 def glossary_terms() -> tuple[tuple[str, str], ...]:
-    """The terms of the glossary and their meanings."""
-    return tuple((term, entry["meaning"].replace("\n", " ")) for term, entry in _glossary().items())
+    """The terms of the glossary and their meanings, with each flag below ``Flags``."""
+    flags = "".join(f" {flag}: {meaning}." for flag, meaning in FLAGS.items())
+    meanings = ((term, entry["meaning"].replace("\n", " ")) for term, entry in _glossary().items())
+    return tuple((term, meaning + flags if term == "Flags" else meaning) for term, meaning in meanings)
 
 
 def anchor_of(term: str) -> str:

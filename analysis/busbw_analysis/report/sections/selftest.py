@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from busbw.ops import STORING
-from busbw.units import format_size, format_time
-from busbw_analysis.data.groups import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
+from busbw.units import counted, format_size, format_time
+from busbw_analysis.data.groups import GroupSummary
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
@@ -63,7 +64,7 @@ def _own_cost(judgement: Judgement) -> Iterator[Paragraph]:
     if cases and compiled:
         alone = _longest(one.compiled_call_ns for one in compiled)
         in_a_row = _longest(one.compiled_loop_ns for one in compiled)
-        many = "1 case" if cases == 1 else f"{cases} cases"
+        many = counted(cases, "case")
         yield Paragraph(f"In the compiled loop, which ran {many}, it takes {alone} and {in_a_row}.")
 
 

@@ -112,7 +112,7 @@ def steps(judgement: Judgement) -> Section | None:
         notes.append("Dropped: tokens dropped because an expert was full.")
     if any(one.workload.wait_ns is not None for one in judgement.steps):
         notes.append(_WAITED)
-    rows = table("Steps", _COLUMNS, judgement.steps, *notes, without_empty=True)
+    rows = table("Steps", _COLUMNS, judgement.steps, *notes)
     places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(judgement.steps)) else []
     lates = [table("One delayed rank", _SLOWED, late, _LATE)] if (late := slowed(judgement.steps)) else []
     full = [(one, one.fullest, one.computed_memory) for one in judgement.steps if one.workload.slow_ns is None]

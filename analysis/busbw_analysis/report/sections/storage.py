@@ -44,7 +44,7 @@ def storage(judgement: Judgement) -> Section | None:
     if files:
         blocks.append(_files(files))
     if saves:
-        checkpoints = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves), without_empty=True)
+        checkpoints = table("Checkpoints", _SAVE_COLUMNS, saves, *_notes(saves))
         blocks += [Paragraph(_BLOCKED), checkpoints]
     gist = f"{', '.join(dict.fromkeys(one.op for one in judgement.files))}."
     return Section("storage", "Storage", tuple(blocks), gist=gist)
@@ -67,8 +67,12 @@ _COLUMNS: Final[tuple[Column[Stored], ...]] = (
     Column("All ranks", lambda one: one.rate, format_rate, ends=lambda one: (one.low, one.high)),
     Column("Of nominal", lambda one: one.rate / one.nominal if one.nominal else None, percent, "%"),
     Column("Of practical", lambda one: one.rate / one.practical if one.practical else None, percent, "%"),
-    Column("Other tool", lambda one: one.beside and one.beside.rate, format_rate),
-    Column("Over it", lambda one: one.rate / rate if one.beside and (rate := one.beside.rate) else None, three_digits),
+    Column("Other tool", lambda one: one.cross_check and one.cross_check.rate, format_rate),
+    Column(
+        "Over it",
+        lambda one: one.rate / rate if one.cross_check and (rate := one.cross_check.rate) else None,
+        three_digits,
+    ),
     Column("Data", lambda one: checked(one.check)),
     Column("Flags", lambda one: flagged(one.flags)),
 )
@@ -78,19 +82,21 @@ def _files(files: Sequence[Stored]) -> Table:
     ways = dict.fromkeys(one.access.way for one in files if one.access is not None)
     depth = "Depth: blocks in flight at any time."
     notes = (depth, *(f"{way}: {WAYS[way]}." for way in ways), *_other_tools(files), *_notes(files))
-    return table("Files", _COLUMNS, files, *notes, without_empty=True)
+    return table("Files", _COLUMNS, files, *notes)
 
 
 def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
-    for tool in dict.fromkeys(one.beside.tool for one in files if one.beside is not None and one.beside.rate):
+    checks = [one.cross_check for one in files if one.cross_check is not None]
+    for tool in dict.fromkeys(check.tool for check in checks if check.rate):
         yield (
             f"Other tool: {tool}, one job per rank on the same file after the samples, by its own time in whole "
             "milliseconds, without an interval. Over it: busbw's rate divided by that rate."
         )
-    sizes = [(one.size_bytes, one.access.block_bytes) for one in files if one.beside and one.beside.rate and one.access]
+    compared = [one for one in files if one.cross_check is not None and one.cross_check.rate]
+    sizes = [(one.size_bytes, one.access.block_bytes) for one in compared if one.access]
     if any(size > block and size % block for size, block in sizes):
         yield "It uses whole blocks only, and skips the rest of a file whose size is not a multiple of the block."
-    for reason in dict.fromkeys(one.beside.reason for one in files if one.beside is not None and one.beside.reason):
+    for reason in dict.fromkeys(check.reason for check in checks if check.reason):
         yield sentence(f"the other tool gave no rate: {reason}")
 
 

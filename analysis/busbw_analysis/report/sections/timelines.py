@@ -7,7 +7,7 @@ from busbw.ops.training import workload_in_words
 from busbw.units import format_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.steps import Trained
-from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, rank_times
+from busbw_analysis.diagnosis.timelines import CallTime, RankTime
 from busbw_analysis.report.document import Column, Figure, LegendEntry, Paragraph, Section, percent, table
 from busbw_analysis.report.plots import timelines as plots
 
@@ -23,7 +23,7 @@ _COLUMNS: Final[tuple[Column[RankTime], ...]] = (
     Column("Step", lambda one: one.span_ns, format_time),
     Column("Computes", lambda one: _share(one, one.compute_ns), percent, "%"),
     Column("Waits", lambda one: _share(one, one.waiting_ns), percent, "%"),
-    Column("for the last rank", lambda one: _share(one, one.late_ns), percent, "%"),
+    Column("for the last rank", lambda one: _share(one, one.waiting_for_last_ns), percent, "%"),
 )
 
 
@@ -50,22 +50,21 @@ def timelines(judgement: Judgement) -> Section | None:
     gist = "Computation, calls and waiting of every rank in one step of each kind."
     if not figures:
         return None
-    calls = [(one, call) for one in judgement.steps for call in call_times(one.timeline)]
+    calls = [(one, call) for one in judgement.steps for call in one.calls]
     tables = [table("How much of each call is hidden", _CALLS, calls, _HIDDEN)] if calls else []
     return Section("timelines", "Timelines of steps", (Paragraph(_HOW), *figures, *tables), gist=gist)
 
 
 def _figures(judgement: Judgement) -> Iterator[Figure]:
     for number, one in enumerate(judgement.steps):
-        times = rank_times(one.timeline, one.sent)
-        if not any(time.span_ns for time in times):
+        if not any(time.span_ns for time in one.timeline):
             continue
         what = f"{one.op} · {workload_in_words(one.workload)}"
         slots = plots.colours([name for row in one.timeline for name, _, _ in row.spans])
         legend = [LegendEntry(plots.swatch(slot), name) for name, slot in slots.items()]
         yield Figure(
             what,
-            (plots.draw(one.timeline, times, f"timeline-{number}", what, f"One step of {one.ranks} ranks over time"),),
+            (plots.draw(one.timeline, f"timeline-{number}", what, f"One step of {one.ranks} ranks over time"),),
             (*legend, LegendEntry(plots.swatch(None), plots.WAITING)),
-            table(what, _COLUMNS, times, folded=True, without_empty=True),
+            table(what, _COLUMNS, one.timeline, folded=True),
         )

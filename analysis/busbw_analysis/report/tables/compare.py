@@ -1,6 +1,5 @@
 """Output of ``busbw compare``: bands of sizes and their cases, as aligned columns and as JSON."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,17 +9,21 @@ from typing import Final
 import msgspec
 
 from busbw.runs.records import JSON, Case, case_in_words
-from busbw.units import format_size, format_time
+from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
-from busbw_analysis.diagnosis.findings import case_name
+from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
+from busbw_analysis.diagnosis.trust import dots, percent, trust_in_comparison
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
 
-LAYOUT: Final = 1
-"""Version of the JSON layout; raised when a key is removed or changes its meaning."""
+LAYOUT: Final = 2
+"""Version of the JSON layout; raised when a key is removed or changes its meaning.
+
+1: ``verdicts``, the number of bands with each verdict, was called ``words``.
+"""
 
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
@@ -29,6 +32,8 @@ _NAMED: Final = 3
 """Most cases of a kind that are named; JSON has all of them."""
 _OVER_SIZES: Final = "geometric mean"
 """The statistic of a band with several sizes, taken over their own statistics."""
+_MOST_LAUNCHES: Final = 30
+"""Most launches a side (or pairs) that are recommended."""
 
 
 def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
@@ -36,6 +41,7 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
     broken = {
         side: [msgspec.to_builtins(one) for one in comparison.incomplete if one.side == side] for side in ("A", "B")
     }
+    confidence, trust = trust_in_comparison(comparison)
     return {
         "compare": LAYOUT,
         "a": {"runs": list(comparison.first), "launches": comparison.launches[0], "incomplete": broken["A"]},
@@ -46,10 +52,14 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "power": POWER,
         "within": comparison.within,
         "answer": gist(comparison),
-        "words": dict(Counter(band.verdict.word for band in comparison.bands)),
+        "action": _sentences(_decides(comparison)),
+        "trust": _sentences(*trust),
+        "trust_confidence": confidence,
+        "verdicts": dict(Counter(band.verdict.word for band in comparison.bands)),
         "bands": [_band(band) for band in comparison.bands],
         "left_out": msgspec.to_builtins(comparison.left_out),
-        "notices": list(comparison.notices),
+        "in_turns": comparison.in_turns,
+        "notices": [notice.text for notice in comparison.notices],
         "gate": _gate(gate or gate_of(comparison, ())),
     }
 
@@ -83,6 +93,8 @@ def _band(band: ComparedBand) -> JSON:
         "band": band.band,
         "sizes": list(band.sizes),
         "statistic": band.cases[0].statistic if len(band.cases) == 1 else _OVER_SIZES,
+        "a_ns": band.first_ns,
+        "b_ns": band.second_ns,
         **_numbers(band.estimate, band.verdict),
         "cases": [
             {
@@ -110,18 +122,32 @@ def _numbers(estimate: Estimate, verdict: Verdict) -> dict[str, JSON]:
         "launches_needed": None if verdict.needed is None else verdict.needed.launches,
         "needed_to_detect": None if verdict.needed is None else verdict.needed.detects,
         "fewest_launches": verdict.fewest,
+        "detectable": verdict.detectable,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A row: a band, or one of its cases below it. ``one`` is that case, or the only case of the band."""
+    """A row: a band, or one of its cases below it.
+
+    sizes: "" for a case.
+    statistic: of the samples within a launch, as in ``ComparedCase``; all of them if the sizes of a band differ in it.
+    """
 
     name: str
     sizes: str
-    one: ComparedCase | None
-    estimate: Estimate
-    verdict: Verdict
+    of: ComparedBand | ComparedCase
+    statistic: str
+
+    @property
+    def estimate(self) -> Estimate:
+        """B over A."""
+        return self.of.estimate
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on it."""
+        return self.of.verdict
 
 
 def gist(comparison: Comparison) -> str:
@@ -182,43 +208,62 @@ def _times(found: Estimate) -> str:
 
 def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     """Labelled sentences: the result, how many launches would decide, and how far to trust it."""
-    every = (("Answer", gist(comparison)), ("Do", _decides(comparison)), ("Trust", _trust(comparison)))
-    return tuple((name, sentence(text)) for name, text in every if text)
+    confidence, trust = trust_in_comparison(comparison)
+    every = (
+        ("Answer", _sentences(gist(comparison))),
+        ("Do", _sentences(_decides(comparison))),
+        ("Trust", f"{dots(confidence)} {_sentences(*trust)}"),
+    )
+    return tuple((name, text) for name, text in every if text)
+
+
+def _sentences(*texts: str) -> str:
+    return " ".join(sentence(text) for text in texts if text)
 
 
 def _decides(comparison: Comparison) -> str:
-    """The number of launches that would decide the undecided bands; "" if all are decided or no number is known."""
+    """What would decide the undecided bands: the number of launches, or what to do if it is too large. "" if all are
+    decided or no number is known.
+    """
     undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
     fewest = max((one.fewest or 0 for one in undecided), default=0)
-    needed = [one.needed for one in undecided if one.needed is not None and one.fewest is None]
     if not undecided or comparison.imported:
         return ""
     if fewest:
         of = "pairs of launches" if comparison.paired else "launches of each side"
         return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
-    if not needed:
-        return "measure on a quieter machine: more launches would help little"
-    counts = sorted({one.launches for one in needed})
     of = "pairs" if comparison.paired else "launches a side"
-    between = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    return f"{between} {of} would decide; the notes below the tables give the number by band"
+    counts = sorted(one.needed.launches for one in undecided if one.needed is not None and not _hopeless(one))
+    decided = ""
+    if counts:
+        of_them = "" if len(counts) == len(undecided) else f" {len(counts)} of {len(undecided)} undecided bands"
+        decided = f"{_range(counts)} {of} would decide{of_them}; the notes below the tables give the number by band"
+    seen = sorted(one.detectable for one in undecided if _hopeless(one) and one.detectable is not None)
+    if not seen:
+        return decided
+    ends = " to ".join(dict.fromkeys((percent(seen[0]), percent(seen[-1]))))
+    better = (
+        "measure on a quieter machine"
+        if comparison.paired
+        else "take launches in turns (A B B A …) and compare with --paired, which cancels slow drift"
+    )
+    where = " in the other undecided bands" if counts else ""
+    detect = f"{min(comparison.launches)} {of} detect differences of {ends} or more{where}"
+    return _sentences(decided, f"{better}: {detect}, and {_MOST_LAUNCHES} would not be enough")
 
 
-def _trust(comparison: Comparison) -> str:
-    """The number of launches, and their scatter within a side."""
-    if comparison.imported:
-        return "numbers from logs: the scatter between runs is known only if a side has several tables"
-    one, two = comparison.launches
-    unit = "pairs of launches" if comparison.paired else "launches a side"
-    many = f"{one} {unit}" if one == two else f"{one} launches of A and {two} of B"
-    scatters = [band.estimate.scatter for band in comparison.bands if band.estimate.scatter is not None]
-    differ = f"; launches of a side differ by ± {100 * math.expm1(median(scatters)):.2g} %" if scatters else ""
-    return f"{many}{differ}"
+def _hopeless(verdict: Verdict) -> bool:
+    """Whether more launches than anybody makes would be needed."""
+    return verdict.needed is None or verdict.needed.launches > _MOST_LAUNCHES
+
+
+def _range(counts: Sequence[int]) -> str:
+    return " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
 
 
 _TIMES: Final[tuple[Column[_Line], ...]] = (
-    Column("A", lambda line: line.one and line.one.first_ns, format_time),
-    Column("B", lambda line: line.one and line.one.second_ns, format_time),
+    Column("A", lambda line: line.of.first_ns, format_time),
+    Column("B", lambda line: line.of.second_ns, format_time),
 )
 _SIZES: Final[tuple[Column[_Line], ...]] = (Column("sizes", lambda line: line.sizes or None),)
 _RATIOS: Final[tuple[Column[_Line], ...]] = (
@@ -232,10 +277,25 @@ _RATIOS: Final[tuple[Column[_Line], ...]] = (
 
 def bands_table(comparison: Comparison) -> Table:
     """One row per band in few columns, for the top of a page."""
-    columns: tuple[Column[_Line], ...] = (Column("Case", lambda line: line.name), *_RATIOS)
-    lines = [_Line(_band_name(band), "", None, band.estimate, band.verdict) for band in comparison.bands]
-    note = "B/A: ratio of times, B is slower above 1; low, high: exact 95 % interval"
-    return table("B against A by band of sizes", columns, lines, note, without_empty=True)
+    columns: tuple[Column[_Line], ...] = (
+        Column("Case", lambda line: line.name),
+        Column("Compared", lambda line: line.statistic),
+        *_TIMES,
+        *_RATIOS,
+    )
+    lines = [_Line(_band_name(band), "", band, _statistic(band)) for band in comparison.bands]
+    times = (
+        "A, B: the compared statistic of a launch (the mean if samples are bimodal), over several sizes the geometric "
+        "mean; median over launches"
+    )
+    ratio = "B/A: ratio of the same numbers over launches (Hodges-Lehmann), B is slower above 1"
+    interval = "low, high: exact 95 % interval"
+    return table("B against A by band of sizes", columns, lines, times, ratio, interval)
+
+
+def _statistic(band: ComparedBand) -> str:
+    """The statistics of the sizes of a band."""
+    return listed(dict.fromkeys(one.statistic for one in band.cases))
 
 
 def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph | Table]:
@@ -276,16 +336,15 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
         columns,
         [line for band in bands for line in _lines(band, cases=cases)],
         *(f"{what} ({', '.join(names)})" for what, names in notes.items()),
-        without_empty=True,
     )
 
 
 def _lines(band: ComparedBand, *, cases: bool) -> Iterator[_Line]:
-    alone = band.cases[0] if len(band.cases) == 1 else None
-    name = _sizes(band) if cases and alone else band.band
-    yield _Line(name, _sizes(band), alone, band.estimate, band.verdict)
+    alone = len(band.cases) == 1
+    # A size on its own has the verdict of its band, not that among sizes.
+    yield _Line(_sizes(band) if cases and alone else band.band, _sizes(band), band, _statistic(band))
     for one in () if alone or not cases else band.cases:
-        yield _Line(f"  {format_size(one.case.size_bytes)}", "", one, one.estimate, one.verdict)
+        yield _Line(f"  {format_size(one.case.size_bytes)}", "", one, one.statistic)
 
 
 def _sizes(band: ComparedBand) -> str:
@@ -305,15 +364,16 @@ def label(case: Case) -> str:
 
 
 def _why(band: ComparedBand, comparison: Comparison) -> str:
-    """The number of launches that an undecided band needs."""
+    """The number of launches that an undecided band needs, or the differences that are out of reach."""
     verdict, found = band.verdict, band.estimate
     if comparison.imported and 1 in found.launches:
         return "one number a side, no test"
     unit = "tables of logs" if comparison.imported else "pairs" if found.paired else "launches a side"
     if verdict.fewest is not None:
         return f"{verdict.fewest} {unit} are needed"
-    if verdict.needed is None:
-        return f"more than 1000 {unit} would detect {comparison.within * 100:.3g} %"
+    if verdict.needed is None or _hopeless(verdict):
+        below = "" if verdict.detectable is None else f" below {percent(verdict.detectable)}"
+        return f"{min(found.launches)} {unit} cannot detect differences{below}"
     if verdict.needed.detects is None:
         return f"{verdict.needed.launches} {unit} would show it equal"
     return f"{verdict.needed.launches} {unit} would detect {verdict.needed.detects * 100:.3g} %"
@@ -335,15 +395,15 @@ def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
             f"equal: the interval lies within ± {comparison.within * 100:.3g} %, even if p is small; faster, slower: "
             "p adj is at most 5 %"
         )
-    if any(band.verdict.needed is not None and band.verdict.fewest is None for band in comparison.bands):
+    if any(band.verdict.detectable is not None for band in comparison.bands):
         yield (
-            f"launches that would detect x %: with that many, {POWER:.0%} of comparisons call B slower if it is x % "
-            "slower, given the scatter between these launches"
+            f"to detect x %: {POWER:.0%} of comparisons call B slower if it is x % slower, given the scatter between "
+            "these launches"
         )
 
 
 def _side(runs: Sequence[str], launches: int) -> str:
-    count = f" ({launches} launch{'es' if launches != 1 else ''})" if launches else ""
+    count = f" ({counted(launches, 'launch', 'launches')})" if launches else ""
     return f"{', '.join(runs)}{count}"
 
 
@@ -358,11 +418,17 @@ def left_out_lines(comparison: Comparison) -> Iterator[str]:
         yield f"not compared, {why}: {', '.join(names)}"
 
 
+def findings(comparison: Comparison) -> tuple[Finding, ...]:
+    """Notices on the comparison, and one finding for every run that lacks part of its plan."""
+    short = (Finding("caution", "incomplete", line) for line in incomplete_lines(comparison))
+    return (*comparison.notices, *short)
+
+
 def incomplete_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence or two for every run that is missing part of its plan: its side and the missing parts."""
     for one in comparison.incomplete:
         lacks = [
-            f"{len(cases)} {state} ({_some([case_name(case) for case in cases])})"
+            f"{len(cases)} {state} ({listed(map(case_name, cases), _NAMED)})"
             for state, cases in (("failed", one.failed), ("not reached", one.not_reached), ("skipped", one.skipped))
             if cases
         ]
@@ -372,14 +438,9 @@ def incomplete_lines(comparison: Comparison) -> Iterator[str]:
         yield f"side {one.side} is incomplete. {ended}Run {one.run}: {'; '.join(lacks) or 'no case is missing'}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
-
-
 def gate_line(comparison: Comparison, reason: Reason) -> str:
     """A sentence for a reason why the gate fails."""
-    names = _some([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)])
+    names = listed([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)], _NAMED)
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
         unit = "pairs" if comparison.paired else "launches a side"

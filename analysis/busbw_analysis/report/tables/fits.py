@@ -34,22 +34,14 @@ class _Line:
 
     name: str
     curve: Curve
-    number: int = 0
-
-    @property
-    def fit(self) -> Fit | None:
-        """The fit, if there is one."""
-        return None if isinstance(self.curve.fit, Unavailable) else self.curve.fit
+    fit: Fit | None
+    segment: Segment | None
+    number: int
 
     @property
     def breakpoint(self) -> float | None:
         """The size at which the fit changes to this segment."""
         return None if self.fit is None or not self.number else self.fit.breaks_bytes[self.number - 1]
-
-    @property
-    def segment(self) -> Segment | None:
-        """The segment, if there is a fit."""
-        return None if self.fit is None else self.fit.segments[self.number]
 
 
 def _first(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
@@ -98,13 +90,14 @@ _COLUMNS: Final[tuple[Column[_Line], ...]] = (
 def fits_table(named: Iterable[tuple[str, Curve]]) -> Table:
     """One row for each segment of each named curve, and one for each curve without a fit."""
     lines = [
-        _Line(name, curve, number)
+        _Line(name, curve, fit, segment, number)
         for name, curve in named
-        for number in range(1 if isinstance(curve.fit, Unavailable) else len(curve.fit.segments))
+        for fit in [curve.fit if isinstance(curve.fit, Fit) else None]
+        for number, segment in enumerate(fit.segments if fit else [None])
     ]
     intervals = dict.fromkeys(line.fit.interval_note for line in lines if line.fit and line.fit.interval_note)
     notes = (*_NOTES, *(f"low, high: {note}" for note in intervals))
-    return table("Fits of single curves", _COLUMNS, lines, *notes, without_empty=True)
+    return table("Fits of single curves", _COLUMNS, lines, *notes)
 
 
 def _notes(line: _Line) -> Iterable[str]:

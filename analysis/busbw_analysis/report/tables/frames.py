@@ -15,7 +15,7 @@ from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.tables.show import share_of
+from busbw_analysis.report.tables.show import peaks_of, share_of
 
 _IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "group", "device", "root"})
 _OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "root", "backend", "device", "mode", "in_place")
@@ -32,16 +32,6 @@ _OF_SAMPLES: Final = (
     *("run", "launch", "block", "case", "op", "size_bytes", "group", "sample", "calls"),
     *("time_ns", "fastest_ns", "arrival_skew_ns", "exit_span_ns", "last_rank"),
 )
-
-
-def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
-    """The peak of every case, by its index, and group of ranks; those without a peak are left out."""
-    return {
-        (point.case, curve.series.key.ranks): curve.peak
-        for curve in judgement.curves
-        for point in curve.series.points
-        if isinstance(curve.peak, Peak)
-    }
 
 
 def case_frame(judgement: Judgement) -> pd.DataFrame:
@@ -107,7 +97,7 @@ def _of_block(block: Block) -> pd.DataFrame:
         calls=block.measurement.calls,
         slowest_ns=one.slowest_ns,
         fastest_ns=one.fastest_ns,
-        last_rank=one.last_rank or one.late_rank,
+        last_rank=one.last_rank or one.fastest_rank,
         arrival_skew_ns=one.arrival_skew_ns,
         exit_span_ns=one.exit_span_ns,
     )
@@ -137,7 +127,7 @@ def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
         calls=block.calls,
         slowest_ns=columns.slowest,
         fastest_ns=columns.fastest,
-        last_rank=pairs[total, columns.last if len(columns.last) else columns.late],
+        last_rank=pairs[total, columns.last_rank if len(columns.last_rank) else columns.fastest_rank],
         arrival_skew_ns=columns.skew if len(columns.skew) else None,
         exit_span_ns=columns.span if len(columns.span) else None,
     )

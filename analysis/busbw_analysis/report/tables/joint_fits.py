@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.units import format_rate, format_time
+from busbw.units import format_rate, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.fitting.design import Parameter
-from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
+from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, in_units, written
 from busbw_analysis.fitting.joint import Estimate, JointFit, NotSeparated, OneRegime
 from busbw_analysis.fitting.score import Validation
 from busbw_analysis.fitting.selection import Candidate
-from busbw_analysis.predict.selection import LIBRARY
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -19,7 +18,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    listed,
     percent,
     sentence,
     table,
@@ -68,13 +66,13 @@ def _of(joint: JointFit) -> Iterator[Block]:
     yield Paragraph(_validated(joint))
     notes = f"{formula(joint)}, one set for all; {joint.interval_note}"
     caption = "Parameters of all curves together"
-    yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes, without_empty=True)
+    yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes)
     if joint.not_separated:
         yield table("Not separated by these data", _TOGETHER_COLUMNS, joint.not_separated)
     if joint.algorithms:
         algorithms = [(joint, op) for op in joint.algorithms]
         notes = _names_explained(joint)
-        yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2, without_empty=True)
+        yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2)
     yield from _candidates(joint)
     yield table("Predictions of held-out data", _HELD_OUT_COLUMNS, joint.validations)
     explicit = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})
@@ -135,9 +133,7 @@ class _Known:
 
     def in_units(self, value: float | None) -> str | None:
         """``value`` with its unit."""
-        if value is None:
-            return None
-        return format_time(value * 1e9) if self.name in A_CALL else f"{value * 1e9:.3g} ns/B"
+        return None if value is None else in_units(self.name, value)
 
 
 def _parameters(joint: JointFit) -> Iterator[_Known]:
@@ -181,14 +177,13 @@ def _ties(joint: JointFit, op: str) -> str | None:
     ties = [f"{name} (textbook)" if name == own else name for name in joint.ties.get(op, ())]
     if not ties:
         return None if fitted is None else "the others do worse"
-    rest = len(ties) - _NAMED
-    some = ", ".join(ties) if rest <= 1 else f"{', '.join(ties[:_NAMED])} and {rest} more"
+    some = listed(ties, _NAMED)
     return f"not distinguished from {some}" if fitted is None else f"a tie with {some}"
 
 
 _ALGORITHM_COLUMNS: Final[tuple[Column[tuple[JointFit, str]], ...]] = (
     Column("Op", lambda one: one[1]),
-    Column("Algorithm", lambda one: one[0].algorithms[one[1]] or LIBRARY),
+    Column("Algorithm", lambda one: one[0].algorithms[one[1]]),
     Column("Held-out", lambda one: (own := _own(*one)) and own.held_out, percent, "%"),
     Column("Fitted", lambda one: (own := _own(*one)) and own.seen, percent, "%"),
     Column("Note", lambda one: _ties(*one)),

@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from busbw.runs.records import JSON, settings_in_words
-from busbw.units import format_rate, format_seconds, format_size, format_time
+from busbw.units import counted, format_rate, format_seconds, format_size, format_time
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.predict.forecast import Forecast
-from busbw_analysis.predict.prediction import Prediction, sized
-from busbw_analysis.predict.scaling_models import BY_MESSAGES
-from busbw_analysis.predict.selection import MeasuredCurves
+from busbw_analysis.data.series import LIBRARY
+from busbw_analysis.predict import BY_MESSAGES, Forecast, Prediction, sized
 from busbw_analysis.report.document import Column, Table, table
 
 
@@ -20,8 +18,8 @@ def document(prediction: Prediction) -> dict[str, JSON]:
         "headline": headline(prediction),
         "validated": all(one.held_out.passed for one in prediction.forecasts),
         "op": asked.op,
-        "backend": evidence.backend,
-        "algorithm_asked": evidence.algorithm,
+        "backend": evidence.key.backend,
+        "algorithm_asked": evidence.algorithm or LIBRARY,
         "ranks": asked.ranks,
         "hosts": asked.hosts,
         "measured_ranks": sorted({len(one.key.ranks) for one in evidence.curves}),
@@ -79,11 +77,11 @@ def predict_table(prediction: Prediction) -> Table:
     """One row per size; notes on the data, extrapolation and errors below."""
     asked, evidence = prediction.query, prediction.data
     forecasts = prediction.forecasts
-    hosts = "1 host" if asked.hosts == 1 else f"{asked.hosts} hosts"
+    hosts = counted(asked.hosts, "host")
     counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
-    measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(evidence)}"
-    by = "" if evidence.algorithm == "library" else f" by {evidence.algorithm}"
-    caption = f"{asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; {measured}"
+    measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(prediction)}"
+    by = "" if evidence.algorithm is None else f" by {evidence.algorithm}"
+    caption = f"{asked.op}{by} over {evidence.key.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
         *_each("rests on", forecasts, lambda one: [one.basis]),
         *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
@@ -97,14 +95,14 @@ def predict_table(prediction: Prediction) -> Table:
     notes += sized("no answer", prediction.unanswered.items(), asked.sizes_bytes)
     rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
     rows |= {one.size_bytes: one for one in forecasts}
-    return table(caption, _COLUMNS, sorted(rows.items()), *notes, without_empty=True)
+    return table(caption, _COLUMNS, sorted(rows.items()), *notes)
 
 
-def _elsewhere(evidence: MeasuredCurves) -> str:
+def _elsewhere(prediction: Prediction) -> str:
     """The other algorithms and numbers of ranks with which the op was measured."""
     counts = by_key(
         (", ".join(settings_in_words(one.key)) or "by the library's own", str(len(one.key.ranks)))
-        for one in evidence.of_op
+        for one in prediction.data.of_op
     )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 

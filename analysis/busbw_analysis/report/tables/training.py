@@ -242,7 +242,7 @@ def checkpoints_table(found: Sequence[Checkpoints], bytes_: int, rate: Rate) -> 
             "interval: work between two checkpoints, by Daly 2006, at least until the last one is written",
             "lost: share of all time in checkpoints, repeated work and restarts",
         ]
-    return table("", _CHECKPOINTS, found, *notes, without_empty=True)
+    return table("", _CHECKPOINTS, found, *notes)
 
 
 _ROOFLINE: Final[tuple[Column[tuple[Phase, dict[str, float]]], ...]] = (

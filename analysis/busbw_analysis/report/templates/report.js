@@ -52,7 +52,7 @@ document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: tru
 // Hovering over a legend entry fades all other curves.
 for (const figure of document.querySelectorAll("figure")) {
   for (const entry of figure.querySelectorAll("[data-series]")) {
-    const others = () => [...figure.querySelectorAll("svg.plot .series")].filter(
+    const others = () => [...figure.querySelectorAll("svg.plot :is(.series, .bars)")].filter(
       (group) => !group.classList.contains(entry.dataset.series),
     );
     const fade = (faded) => () => others().forEach((group) => group.classList.toggle("faded", faded));

@@ -229,16 +229,15 @@ end:
 
 def missing() -> str | None:
     """Reason why there are no compiled kernels in this process, or None."""
-    made = kernels()
-    return made if isinstance(made, str) else None
+    return kernels().missing
 
 
 @cache
-def kernels() -> Compiled | str:
-    """The kernels, or the reason why there are none."""
+def kernels() -> Compiled:
+    """The kernels."""
     if reason := unsupported_platform():
-        return reason
+        return Compiled(missing=reason)
     cleared = _loop("place", "i8", "store volatile i8 0, ptr %place, align 1", step=mmap.PAGESIZE)
     parts = (*map(_of_floats, _FLOATS), cleared, _team(platform.machine()))
     made = compiled("".join(parts), for_this_processor=True)
-    return f"memory kernels need llvmlite: {made}" if isinstance(made, str) else made
+    return made if made.missing is None else Compiled(missing=f"memory kernels need llvmlite: {made.missing}")

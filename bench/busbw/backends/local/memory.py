@@ -154,8 +154,8 @@ def _wrong(expected: Callable[..., torch.Tensor | float], bound: Bound) -> int:
 
 def _compiled() -> Compiled:
     made = kernels.kernels()
-    if isinstance(made, str):
-        raise BackendError(made)
+    if made.missing is not None:
+        raise BackendError(made.missing)
     return made
 
 

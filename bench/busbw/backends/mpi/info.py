@@ -1,6 +1,6 @@
 """Facts that the initialised MPI library reports: version, transport, CUDA support.
 
-Nothing is guessed: a property of the transport that the library does not report has the value ``NOT_TOLD``.
+Nothing is guessed: a property of the transport that the library does not report has the value ``NOT_REPORTED``.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ CONTROLS = (
 value in effect, whether it was set by the environment, a file or a default.
 """
 
-NOT_TOLD = "not told by the library"
+NOT_REPORTED = "not reported by the library"
 
 _LONGEST = 4096
 _DEVICE = "MPICH Device:"
@@ -103,9 +103,9 @@ def transport() -> dict[str, str]:
     elif version.startswith("Intel(R) MPI"):
         chosen = of_intel_mpi(os.environ)
     else:
-        chosen = {"transport": NOT_TOLD}
+        chosen = {"transport": NOT_REPORTED}
     # A control variable may be a filter (``pml``: ``^ucx``), so the component selected by it takes precedence.
-    return {**chosen, **_controls(), **{name: value for name, value in chosen.items() if value != NOT_TOLD}}
+    return {**chosen, **_controls(), **{name: value for name, value in chosen.items() if value != NOT_REPORTED}}
 
 
 def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
@@ -116,10 +116,10 @@ def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
     """
     kind, _, modules = device.partition(":")
     if kind != "ch4":
-        return {"netmod": NOT_TOLD}
+        return {"netmod": NOT_REPORTED}
     prefixes = ("MPIR_CVAR", "MPIR_PARAM", "MPICH")
     named = next((value for one in prefixes if (value := variables.get(f"{one}_CH4_NETMOD"))), None)
-    netmod = (named or next(iter(modules.replace(",", " ").split()), NOT_TOLD)).lower()
+    netmod = (named or next(iter(modules.replace(",", " ").split()), NOT_REPORTED)).lower()
     named = next((value for one in prefixes if (value := variables.get(f"{one}_OFI_USE_PROVIDER"))), None)
     return {"netmod": netmod, **_below(netmod, variables, named)}
 
@@ -127,24 +127,24 @@ def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
 def of_open_mpi(pml: str | None, variables: Mapping[str, str]) -> dict[str, str]:
     """Open MPI's transport: ``pml``, its selected point-to-point component, and the layer below."""
     if pml == "ob1":
-        return {"pml": pml, "btl": NOT_TOLD}
+        return {"pml": pml, "btl": NOT_REPORTED}
     if pml == "cm":
-        return {"pml": pml, "mtl": NOT_TOLD}
-    return {"pml": pml or NOT_TOLD, **_below(pml, variables)}
+        return {"pml": pml, "mtl": NOT_REPORTED}
+    return {"pml": pml or NOT_REPORTED, **_below(pml, variables)}
 
 
 def of_intel_mpi(variables: Mapping[str, str]) -> dict[str, str]:
     """Intel MPI's configuration: its fabrics, and the libfabric provider from its own or libfabric's variable."""
-    fabrics = variables.get("I_MPI_FABRICS", NOT_TOLD)
+    fabrics = variables.get("I_MPI_FABRICS", NOT_REPORTED)
     return {"fabrics": fabrics, **_below("ofi", variables, variables.get("I_MPI_OFI_PROVIDER"))}
 
 
 def _below(module: str | None, variables: Mapping[str, str], provider: str | None = None) -> dict[str, str]:
     """Configuration of UCX or libfabric if ``module`` is one of them; they do not report which transport they use."""
     if module == "ucx":
-        return {"UCX_TLS": variables.get("UCX_TLS", NOT_TOLD)}
+        return {"UCX_TLS": variables.get("UCX_TLS", NOT_REPORTED)}
     if module == "ofi":
-        return {"provider": provider or variables.get("FI_PROVIDER", NOT_TOLD)}
+        return {"provider": provider or variables.get("FI_PROVIDER", NOT_REPORTED)}
     return {}
 
 

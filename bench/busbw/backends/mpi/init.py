@@ -10,9 +10,11 @@ import torch.distributed as dist
 
 from busbw.backends.mpi.info import THREADS, library, short_name
 from busbw.backends.mpi.native import MPI, function
+from busbw.backends.mpi.probe import SRUN_MPI
 from busbw.backends.mpi.segments import EARLY, remove_segments
 from busbw.backends.side_channel import first_line, serve_store
 from busbw.errors import LaunchError
+from busbw.runs.placement import oversubscribed
 from busbw.system.environment import cores_of_launcher
 
 _LONGEST_NAME = 256
@@ -25,7 +27,7 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
         _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
     everyone = MPI.COMM_WORLD
     try:
-        refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
+        refuse_mismatched_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
     except LaunchError:
         remove_segments("self", EARLY)  # of the unusable world
         raise
@@ -58,12 +60,9 @@ def finalize() -> None:
         MPI.Finalize()
 
 
-_FLAGS = {"MPICH": "pmi2", "Intel(R) MPI": "pmi2", "Open MPI": "pmix"}
-"""Prefix of the library's version → value of srun's ``--mpi`` for the usual builds of that library."""
-
-
 def _flag_of(version: str) -> str:
-    wanted = next((flag for name, flag in _FLAGS.items() if version.startswith(name)), None)
+    name = version.replace("(R)", "")  # Intel(R) MPI Library
+    wanted = next((flag for vendor, flag in SRUN_MPI.items() if name.startswith(vendor)), None)
     return f"srun --mpi={wanted}" if wanted else "the srun --mpi type that it was built for (see srun --mpi=list)"
 
 
@@ -84,7 +83,7 @@ def refuse_another_manager(launcher: str, variables: Mapping[str, str], version:
         )
 
 
-def refuse_another_world(stated: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
+def refuse_mismatched_world(stated: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
     """Raise LaunchError if MPI's rank and size (``formed``) differ from the launcher's (``stated``).
 
     With the wrong launcher every rank becomes a separate world of size 1, which would measure only itself.
@@ -111,7 +110,7 @@ def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
     is needed: only then does MPICH yield the core while it waits. ``asked``, the value of mpi4py's own variable,
     overrides both. Raises LaunchError for an unknown level.
     """
-    level = asked or ("multiple" if local_ranks > cores else "funneled")
+    level = asked or ("multiple" if oversubscribed(local_ranks, cores) else "funneled")
     if level not in THREADS:
         raise LaunchError(f"MPI4PY_RC_THREAD_LEVEL={level!r}: expected one of {', '.join(THREADS)}")
     return level

@@ -27,13 +27,12 @@ except (ImportError, RuntimeError) as error:
         "MPI4PY_LIBMPI to its path, or pip install 'busbw[mpi]'"
     ) from error
 
-__all__ = ["MPI", "Buffer", "Counts", "Spec", "Step", "Steps", "address", "function", "scopes"]
+__all__ = ["MPI", "Counts", "Spec", "Step", "Steps", "address", "function", "scopes"]
 
 Counts = tuple[list[int], list[int]]
 Spec = tuple[MPI.buffer, int | Counts, MPI.Datatype]
 """A buffer in mpi4py's form: memory, count (or counts and displacements of blocks), type."""
 
-Buffer = Spec | MPI.InPlaceType | None
 Step = tuple[int, ...]
 
 _MOST_ELEMENTS = np.iinfo(np.intc).max

@@ -8,6 +8,11 @@ from functools import cache
 from busbw.errors import LaunchError
 from busbw.system.env_vars import without_places
 
+SRUN_MPI = {"MPICH": "pmi2", "Intel MPI": "pmi2", "Open MPI": "pmix"}
+"""Vendor of the MPI library, as mpi4py names it → ``srun --mpi`` with which the ranks of its usual builds find each
+other.
+"""
+
 _ASKS_SECONDS = 60.0
 
 _QUERY_VENDOR = """\

@@ -23,7 +23,7 @@ from busbw.backends.pytorch.calls import CALLS, exchange_all
 from busbw.backends.pytorch.training import step
 from busbw.backends.scheduled import Exchange
 from busbw.backends.side_channel import collect_reports, first_line, shut_connections, wait_warily
-from busbw.errors import BackendError, LaunchError
+from busbw.errors import BackendError, BusbwError, LaunchError
 from busbw.ops import MESSAGES
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks, split_world
@@ -42,7 +42,7 @@ class TorchBackend(LibraryBackend):
         self._library = library
         self._timeout = timeout = timedelta(seconds=world.timeout_seconds)
         try:
-            with _time_limited(world):
+            with _connecting(world):
                 self._store = _store(world)
                 self._store_port = world.store[1] if world.store else int(os.environ.get("MASTER_PORT", "0"))
                 dist.init_process_group(
@@ -82,7 +82,7 @@ class TorchBackend(LibraryBackend):
         for group in groups:
             if group in self._groups:
                 continue
-            with explained(self), _time_limited(self._world):
+            with explained(self), _connecting(self._world):
                 self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
 
     def exchange(self, case: Case) -> Exchange:  # noqa: ARG002 - a tensor has its own dtype
@@ -157,7 +157,7 @@ class TorchBackend(LibraryBackend):
         Their threads end with the last reference. A thread that still releases a tensor while the interpreter shuts
         down would abort the process (SIGABRT).
         """
-        with explained(self), _time_limited(self._world):
+        with explained(self), _time_limited(self._world, BackendError, "the process groups have not shut down"):
             dist.destroy_process_group()
             self._groups.clear()
             del self._control
@@ -176,23 +176,28 @@ class GlooBackend(TorchBackend):
             return f"Gloo's avg divides in place, which {case.dtype} does not support; use a floating-point dtype"
         return super().refuse(op, case)
 
-    def moved_factor(self, op: Op) -> float:
+    def traffic_factor(self, op: Op) -> float:
         """2 for reduce_scatter: ProcessGroupGloo clones the input, all-reduces all of it and keeps a slice."""
         return 2.0 if op.name == "reduce_scatter" else 1.0
 
 
-_CONNECTS_TIMEOUTS = 2
-"""Timeouts that ranks may take to connect; Gloo itself waits for five, for each of its groups."""
+_TIMEOUTS = 2
+"""Timeouts that ranks may take to connect or to shut down; Gloo itself waits for five, for each of its groups."""
 
 
-def _time_limited(world: World) -> AbstractContextManager[None]:
-    """Give up if the other ranks do not connect in time after the rendezvous; some of them may have failed."""
-    seconds = _CONNECTS_TIMEOUTS * world.timeout_seconds
+def _time_limited(world: World, kind: type[BusbwError], problem: str, advice: str = "") -> AbstractContextManager[None]:
+    """Give up with an error if the block takes too long; some of the other ranks may have failed."""
+    seconds = _TIMEOUTS * world.timeout_seconds
 
     def give_up() -> None:
-        world.lost(LaunchError(f"not all other ranks have connected within {seconds:g} s{_gloo_advice()}"))
+        world.lost(kind(f"{problem} within {seconds:g} s{advice}"))
 
     return no_longer_than(seconds, give_up)
+
+
+def _connecting(world: World) -> AbstractContextManager[None]:
+    """Give up if the other ranks do not connect in time after the rendezvous."""
+    return _time_limited(world, LaunchError, "not all other ranks have connected", _gloo_advice())
 
 
 def _gloo_advice() -> str:

@@ -13,6 +13,7 @@ from busbw.backends.cuda import CudaDevice, uuid_at
 from busbw.ops.base import Op
 from busbw.ops.groups import split_world
 from busbw.runs.records import Case, Record
+from busbw.units import counted
 
 _STAGED_COPY, _DRIVER_COPY = "peer_copy_staged", "peer_copy_driver"
 
@@ -66,8 +67,8 @@ def _why_not(op: Op, source: int, target: int, views: Sequence[View]) -> str | N
         return f"torch does not report the UUID of the GPU of rank {target}, so rank {source} cannot find it"
     if other.gpu not in one.names:
         return (
-            f"rank {source} sees only {len(one.names)} GPUs and not that of rank {target}; show all GPUs to every rank "
-            "(no --gpus-per-task, no --gpu-bind, no CUDA_VISIBLE_DEVICES per rank)"
+            f"rank {source} sees only {counted(len(one.names), 'GPU')} and not that of rank {target}; show all "
+            "GPUs to every rank (no --gpus-per-task, no --gpu-bind, no CUDA_VISIBLE_DEVICES per rank)"
         )
     if op.name == _STAGED_COPY or (other.gpu in one.access) == (op.name != _DRIVER_COPY):
         return None

@@ -16,27 +16,27 @@ class Algorithm:
     """An explicit algorithm.
 
     schedule: ``schedule(n)`` for n ranks that ``fit``; with ``levels``, also the number of ranks per host
-    takes: its requirement in words (None: no requirement)
+    needs: its requirement in words (None: no requirement)
     """
 
     summary: str
     schedule: Callable[..., Schedule]
     fit: Callable[[int], bool] = lambda _ranks: True
-    takes: str | None = None
+    needs: str | None = None
     levels: bool = False
 
     def refuse(self, ranks: int) -> str | None:
         """Why this algorithm cannot run on that many ranks; None if it can."""
-        return None if self.fit(ranks) else f"it takes {self.takes}; the group has {ranks}"
+        return None if self.fit(ranks) else f"it needs {self.needs}; the group has {ranks}"
 
     def on(self, ranks: int, hosts: int) -> Schedule:
         """The schedule for ``ranks`` ranks on ``hosts`` hosts, equally many on each."""
         return self.schedule(ranks, ranks // hosts) if self.levels else self.schedule(ranks)
 
 
-_in_levels = partial(Algorithm, takes="several hosts with equally many ranks", levels=True)
-_of_powers_of_two = partial(Algorithm, fit=is_power_of_two, takes="a power of two of ranks")
-_of_even_ranks = partial(Algorithm, fit=lambda ranks: ranks % 2 == 0, takes="an even number of ranks")
+_in_levels = partial(Algorithm, needs="several hosts with equal rank counts", levels=True)
+_of_powers_of_two = partial(Algorithm, fit=is_power_of_two, needs="a power-of-two number of ranks")
+_of_even_ranks = partial(Algorithm, fit=lambda ranks: ranks % 2 == 0, needs="an even number of ranks")
 
 
 def _reversed(all_gather: Callable[..., Schedule]) -> Callable[..., Schedule]:
