@@ -104,13 +104,13 @@ def out_of_memory(case: Case, place: Place) -> str | None:
 
     Counts the buffers of all ranks of a host that work concurrently, plus a margin for other memory. Not counted,
     because unknown here: memory that a library takes for messages, temporary memory of explicit algorithms, memory that
-    an op allocates itself, and blocks sent by a given traffic matrix.
+    an op allocates itself, and blocks sent by a given traffic matrix. Checkpoints are held against their disk.
     """
-    if not place.memory or case.device != "cpu" or case.dtype is None:
+    op = OPS[case.op]
+    if not place.memory or case.device != "cpu" or case.dtype is None or (op.stores and not op.local):
         return None
     if _FAR_MORE * case.size_bytes * case.ranks + _LEAST_MEMORY_MARGIN_BYTES < min(place.memory.values()):
         return None
-    op = OPS[case.op]
     held: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for ranks, own in _buffer_bytes(op, case):
         for host, count in Counter(map(place.hosts.__getitem__, ranks)).items():
