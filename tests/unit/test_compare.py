@@ -23,6 +23,7 @@ from busbw.units import format_time
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import Comparison, compare
+from busbw_analysis.diagnosis.compare_answer import answer_lines, gist
 from busbw_analysis.diagnosis.gate import gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import smallest_difference
 from busbw_analysis.diagnosis.judge import judge
@@ -267,7 +268,7 @@ def test_the_answer_has_the_count_and_the_strongest_ratio_of_every_verdict() -> 
     found = compared(run_of(1, cases, usual), run_of(2, cases, other))
     assert words_of(found) == {"equal": 6, "slower": 3, "faster": 3}
     by_word = {word: [band.estimate for band in found.bands if band.verdict.word == word] for word in words_of(found)}
-    said = compare_tables.gist(found)
+    said = gist(found)
     assert re.findall(r"(slower|faster|equal)[^;]*? in (\d+) of 12", said) == [
         *(("slower", "3"), ("faster", "3"), ("equal", "6"))
     ]
@@ -280,10 +281,10 @@ def test_the_answer_of_few_launches_begins_with_what_is_known() -> None:
     cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in SIZES]
     found = compared(run_of(1, cases, launches=3), run_of(2, cases, slower_by(0.3, "all_gather"), launches=3))
     ratios = sorted(band.estimate.ratio for band in found.bands)
-    said = compare_tables.gist(found)
+    said = gist(found)
     assert re.findall(r"([\d.]+)×", said) == [f"{ratio:.3g}" for ratio in (ratios[0], ratios[-1], median(ratios))]
     scatter = median(band.estimate.scatter or 0.0 for band in found.bands)
-    lines = dict(compare_tables.answer_lines(found))
+    lines = dict(answer_lines(found))
     assert f"± {100 * math.expm1(scatter):.2g} %" in lines["Trust"]
     assert lines["Do"].startswith(f"Measure {found.bands[0].verdict.fewest} ")
 
@@ -355,7 +356,7 @@ def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_ove
         compared(one, two, paired=True)
     found = compared(one, two)
     assert not found.in_turns
-    assert "before those of the other" in dict(compare_tables.answer_lines(found))["Trust"]
+    assert "before those of the other" in dict(answer_lines(found))["Trust"]
     assert trust_in_comparison(found)[0] == 3
 
 
@@ -475,7 +476,7 @@ def test_the_launches_that_are_said_to_be_needed_come_with_what_they_detect() ->
     assert (band["needed_to_detect"], document["power"]) == (0.05, 0.8)
     assert band["fewest_launches"] is None
     assert f"{band['launches_needed']} launches a side would detect 5 %" in told(found)
-    assert str(band["launches_needed"]) in dict(compare_tables.answer_lines(found))["Do"]
+    assert str(band["launches_needed"]) in dict(answer_lines(found))["Do"]
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -490,7 +491,7 @@ def test_launches_that_nobody_makes_are_not_asked_for(paired: bool) -> None:  # 
     assert band["verdict"] == "cannot tell"
     assert band["launches_needed"] is None or band["launches_needed"] > 30
     assert band["detectable"] == pytest.approx(smallest_difference(band["scatter"], 10, paired=paired))
-    action = dict(compare_tables.answer_lines(found))["Do"]
+    action = dict(answer_lines(found))["Do"]
     assert document["action"] == action
     assert percent(band["detectable"]) in action
     assert ("--paired" in action) != paired
@@ -506,7 +507,7 @@ def test_trust_has_the_same_points_everywhere() -> None:
     for found, points in ((quiet, 4), (few, 2)):
         document: Any = compare_tables.document(found)
         assert document["trust_confidence"] == points
-        assert dict(compare_tables.answer_lines(found))["Trust"] == f"{dots(points)} {document['trust']}"
+        assert dict(answer_lines(found))["Trust"] == f"{dots(points)} {document['trust']}"
 
 
 def test_times_of_a_band_are_of_the_statistic_that_is_compared() -> None:
@@ -603,9 +604,7 @@ def test_too_few_launches_for_so_many_bands_are_said(
     found = compared(one, two, paired=paired)
     assert {band.verdict.fewest for band in found.bands} == {fewest}
     assert (f"cannot tell: {fewest} " in told(found)) == (fewest is not None)
-    assert dict(compare_tables.answer_lines(found)).get("Do", "").startswith(f"Measure {fewest} ") == (
-        fewest is not None
-    )
+    assert dict(answer_lines(found)).get("Do", "").startswith(f"Measure {fewest} ") == (fewest is not None)
     assert words_of(found) == {"cannot tell" if fewest else "slower": ops}
     gate = gate_of(found, ["slower"])
     assert (gate.code, gate.reasons[0].needed) == ((2, fewest) if fewest else (1, None)), (

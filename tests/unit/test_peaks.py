@@ -94,7 +94,7 @@ def test_ranks_over_sockets_are_held_against_plain_sockets(
         assert found.code == "stream-shared-cores"
         return
     assert isinstance(found, Peak)
-    assert (found.level == "sockets of a host") == (busbw is not None)
+    assert (found.level == "plain TCP of a host") == (busbw is not None)
     if busbw is not None:
         assert found.busbw == pytest.approx(busbw, rel=1e-3)
         assert found.algbw == pytest.approx(busbw / (series.bus_factor or 0), rel=1e-3)

@@ -18,6 +18,7 @@ from busbw_analysis.data.load import pool, pool_by_setup
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
+from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import ranked
 from busbw_analysis.diagnosis.gate import FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of, with_joint_fits
@@ -178,7 +179,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             echo(f"{finding.severity}: {finding.text}", err=True)
         for line in compare_tables.left_out_lines(comparison):
             echo(line, err=True)
-        echo(f"{render_lines(compare_tables.answer_lines(comparison), '# ')}\n")
+        echo(f"{render_lines(answer_lines(comparison), '# ')}\n")
         echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
     for line in (compare_tables.gate_line(comparison, reason) for reason in gate.reasons):
         echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)

@@ -121,7 +121,7 @@ def answer_of(judgement: Judgement) -> Answer:
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
     unexplained, compare = _unexplained(judgement, verdicts)
-    action = _sentence(*dict.fromkeys(cause.action for cause in causes), compare)
+    action = sentences(*dict.fromkeys(cause.action for cause in causes), compare)
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
     bands = tuple(_by_band(verdicts, doubted=doubted))
@@ -131,9 +131,9 @@ def answer_of(judgement: Judgement) -> Answer:
         headline=_unfinished(judgement)
         or (_headline(judgement, status, causes) if bands else _unjudged(judgement, status)),
         bands=bands,
-        cause=_sentence(*(cause.text for cause in causes), unexplained),
+        cause=sentences(*(cause.text for cause in causes), unexplained),
         action=action,
-        trust=_sentence(*trust),
+        trust=sentences(*trust),
         measured=_measured(judgement),
         confidence=confidence,
         pooled=judgement.dataset.pooled,
@@ -165,7 +165,7 @@ def _unfinished(judgement: Judgement) -> str:
     if not runs or not bad <= _UNFINISHED or "failed" in states or "measured" not in states:
         return ""
     many = len(judgement.dataset.runs) > 1
-    return _sentence(
+    return sentences(
         *(
             f"{'killed or still running' if one.end is None else 'interrupted'}"
             f"{f' (run {one.run.id})' if many else ''}: {progress_of(one).in_words()}"
@@ -237,15 +237,15 @@ def _unjudged(judgement: Judgement, status: Status) -> str:
     if status == "failed":
         return _HEADLINES[status]
     if pair := _slowest_pair(judgement):
-        return _sentence(pair, "pairs are compared with each other, not with a peak")
+        return sentences(pair, "pairs are compared with each other, not with a peak")
     if any(level.share is not None for level in judgement.levels):
         return "Not judged: the rates are listed beside the nominal rates of the hardware."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
     options = [f"--{name}" for name in dict.fromkeys(name for log in logs for name in log.unknown) if name != "machine"]
     if options:
         missing = f"give the facts that the log lacks with {', '.join(options)}"
-        return _sentence(f"not judged: {_NO_REFERENCE}", missing)
-    return _sentence(f"not judged: {_lacks(judgement)}")
+        return sentences(f"not judged: {_NO_REFERENCE}", missing)
+    return sentences(f"not judged: {_lacks(judgement)}")
 
 
 def _lacks(judgement: Judgement) -> str:
@@ -326,7 +326,7 @@ def _measured(judgement: Judgement) -> str:
         "all data verified" if checks == {"verified"} and not wrong else "",
     ]
     pair = _slowest_pair(judgement) if judgement.verdicts else ""
-    return _sentence(", ".join(filter(None, parts)), *_best(judgement), pair)
+    return sentences(", ".join(filter(None, parts)), *_best(judgement), pair)
 
 
 def _best(judgement: Judgement) -> Iterator[str]:
@@ -383,6 +383,6 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
         yield f"highest rates of all ranks together: {rates}"
 
 
-def _sentence(*clauses: str) -> str:
+def sentences(*clauses: str) -> str:
     """Join ``clauses`` as sentences; empty clauses are left out."""
     return " ".join(f"{clause[:1].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause)

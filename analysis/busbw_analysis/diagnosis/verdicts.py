@@ -307,7 +307,7 @@ def _why(curve: Curve, point: Point, peak_share: float | None, published: Publis
 
 
 def _above(peak: Peak) -> str:
-    if peak.level == "sockets of a host":
+    if peak.level == "plain TCP of a host":
         return "above 100 %: plain sockets were slower when the peak was measured"
     if peak.measured:
         return "above 100 %: parts of this message stay in a cache, but the copies behind the peak may not"

@@ -54,7 +54,7 @@ PeakLevel = Literal[
     "network",
     "storage",
     "memory copy of a host",
-    "sockets of a host",
+    "plain TCP of a host",
 ]
 
 
@@ -387,7 +387,7 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
             f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
             f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
         )
-        return Peak(rate, rate, "sockets of a host", host, f"plain TCP of {host}", denominator, measured=True)
+        return Peak(rate, rate, "plain TCP of a host", host, f"plain TCP of {host}", denominator, measured=True)
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = host_copies(dataset).get(host)
     beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"
@@ -396,7 +396,7 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
         f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
         f"{format_rate(together)} for {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
     )
-    return _peak(series, together / moved, "sockets of a host", (host, f"plain TCP of {host}"), denominator)
+    return _peak(series, together / moved, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator)
 
 
 def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:

@@ -9,12 +9,13 @@ from busbw.errors import StoreError
 from busbw.workloads.model_rows import Model
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
 from busbw_analysis.diagnosis.compare import Comparison
+from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Judgement, with_joint_fits
 from busbw_analysis.report import to_html, to_json, to_markdown
-from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time, sentence
+from busbw_analysis.report.document import ComparisonSummary, Page, Paragraph, Section, clock_time
 from busbw_analysis.report.sections.curves import Side, operations, overview
 from busbw_analysis.report.sections.equivalents import composition, one_call
 from busbw_analysis.report.sections.exchanges import exchanges
@@ -31,7 +32,7 @@ from busbw_analysis.report.sections.storage import storage
 from busbw_analysis.report.sections.timelines import timelines
 from busbw_analysis.report.sections.training import training
 from busbw_analysis.report.sections.verdicts import reasons, verdict_table
-from busbw_analysis.report.tables.compare import answer_lines, bands_table, compare_blocks, findings, left_out_lines
+from busbw_analysis.report.tables.compare import bands_table, compare_blocks, findings, left_out_lines
 
 _LONGEST_NAME: Final = 100
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -74,7 +75,7 @@ def compared(comparison: Comparison, first: Judgement, second: Judgement) -> str
     page = page_beside((first, second), ("A", "B"))
     blocks = (*compare_blocks(comparison, cases=True), *map(Paragraph, left_out_lines(comparison)))
     by_size = Section("sizes", "Comparison by size", blocks, folded=True, gist="Every size of every band.")
-    notices = tuple(replace(one, text=sentence(one.text)) for one in (*findings(comparison), *_by_means(comparison)))
+    notices = tuple(replace(one, text=sentences(one.text)) for one in (*findings(comparison), *_by_means(comparison)))
     summary = ComparisonSummary(answer_lines(comparison), notices, bands_table(comparison))
     return to_html.render(replace(page, title="B against A", comparison=summary, sections=(by_size, *page.sections)))
 

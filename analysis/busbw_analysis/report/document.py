@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from busbw_analysis.diagnosis.answer import Answer
+from busbw_analysis.diagnosis.answer import Answer, sentences
 from busbw_analysis.diagnosis.answer import Status as RunStatus
 from busbw_analysis.diagnosis.findings import Finding, Severity
 from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
@@ -131,7 +131,7 @@ class Table:
     @property
     def note(self) -> str:
         """All notes as one paragraph."""
-        return " ".join(map(sentence, self.notes))
+        return sentences(*self.notes)
 
 
 def table(
@@ -257,13 +257,6 @@ def three_digits(value: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage without its sign: ``0.123`` → ``12.3``."""
     return three_digits(100 * share)
-
-
-def sentence(text: str) -> str:
-    """``text`` with a capital first letter and a full stop at its end."""
-    stripped = text.strip()
-    closed = stripped if stripped.endswith((".", "!", "?")) else f"{stripped}."
-    return closed[:1].upper() + closed[1:]
 
 
 def clock_time(stamp: str) -> str:

@@ -44,7 +44,8 @@ LAYOUT: Final = 7
 ``reduction_ns``, ``explanation`` had ``sums`` for ``gamma_origin``, curves and groups had ``moved_factor`` for
 ``traffic_factor``, ``storage`` had ``beside`` for ``cross_check``, and timelines had ``late_ns`` for
 ``waiting_for_last_ns``; codes and stop reasons had other names (``cap_time``, ``cap_samples``, ``moved-factor``,
-``taken-twice``, ``library-not-told``, ``storage-not-told``).
+``taken-twice``, ``library-not-told``, ``storage-not-told``), and the ``level`` of a peak was ``sockets of a host`` for
+``plain TCP of a host``.
 """
 
 _ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "pooled", "causes")

@@ -13,7 +13,8 @@ import numpy as np
 from busbw.units import about_size, format_size, format_time
 from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
-from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, sentence, table, three_digits
+from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.report.document import Block, Column, Figure, LegendEntry, table, three_digits
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.sections.labels import ends_of
@@ -99,7 +100,7 @@ def _caption(comparison: AlgorithmComparison) -> str:
         + ("" if expected is None else f", where S* is {about_size(expected)}")
         for one, expected in turns
     ]
-    return sentence("; ".join(changes))
+    return sentences("; ".join(changes))
 
 
 def _legend(names: Sequence[str], comparison: AlgorithmComparison) -> Iterator[LegendEntry]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
 from busbw.runs.records import Case
@@ -15,7 +15,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak, PeakLevel
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     Block,
     Column,
@@ -46,18 +46,6 @@ _STEPS_OF_A_SEGMENT = 24
 _DESCRIBED = 2
 """Most curves described in a figure's caption."""
 _MOST_IN_OVERVIEW = 12
-_PEAK_NAMES: Final[dict[PeakLevel, str]] = {
-    "DRAM": "DRAM",
-    "HBM": "HBM",
-    "PCIe": "PCIe",
-    "NVLink-C2C": "NVLink-C2C",
-    "links of GPUs": "GPU links",
-    "network": "network",
-    "storage": "storage",
-    "memory copy of a host": "memory copy",
-    "sockets of a host": "plain TCP",
-}
-"""Names of peaks for drawings, which have no host names."""
 _NO_WIRE = "One rank sends nothing, so there is no busbw; algbw is shown."
 _NO_KNOWN_WIRE = "This operation has no busbw."
 
@@ -180,7 +168,7 @@ def overview(sides: Sequence[Side]) -> Figure | None:
         peak = one.curve.peak
         if isinstance(peak, Peak) and peak.busbw:
             what = f"{peak.what} ({one.side.name})" if one.side.name else peak.what
-            peaks.setdefault((peak.busbw, _PEAK_NAMES[peak.level], what), []).append(one.op)
+            peaks.setdefault((peak.busbw, peak.level.removesuffix(" of a host"), what), []).append(one.op)
     if not plots.drawable(series):
         return None
     lines = [peak_line(series, rate, name=f"{name} peak") for rate, name in dict.fromkeys(key[:2] for key in peaks)]

@@ -3,9 +3,10 @@
 from typing import Final
 
 from busbw.units import format_rate
+from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, sentence, table
+from busbw_analysis.report.document import Column, Figure, LegendEntry, Section, percent, table
 from busbw_analysis.report.plots import hierarchy as hierarchy_plot
 
 _NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe", "C2C"})
@@ -52,5 +53,5 @@ _COLUMNS: Final[tuple[Column[HierarchyLevel], ...]] = (
     Column("In practice", lambda one: one.practical, format_rate),
     Column("Of nominal", lambda one: one.share, percent, "%"),
     Column("Measured by", lambda one: one.how),
-    Column("Nominal and practical rates", lambda one: sentence(one.denominator)),
+    Column("Nominal and practical rates", lambda one: sentences(one.denominator)),
 )

@@ -9,6 +9,7 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.memory import (
     FIRST_TOUCH,
@@ -32,7 +33,6 @@ from busbw_analysis.report.document import (
     Section,
     Table,
     percent,
-    sentence,
     table,
     three_digits,
 )
@@ -80,7 +80,7 @@ def memory(judgement: Judgement) -> Section | None:
     )
     counted = f"{_COUNTED} {_FETCHED}" if "cpu" in devices else _COUNTED
     # State once what 100 % means for all kernels that share it.
-    peaks = dict.fromkeys(sentence(_denominator(curve)) for curve in judgement.memory)
+    peaks = dict.fromkeys(sentences(_denominator(curve)) for curve in judgement.memory)
     blocks: list[Block] = [*map(Paragraph, (counted, _FOUND, *peaks))]
     blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
     most, op = max((point.rate, curve.key.op) for curve in judgement.memory for point in curve.points)

@@ -12,6 +12,7 @@ from busbw.runs.records import settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement, PairMatrix
 from busbw_analysis.diagnosis.peer_peaks import PairShares
@@ -23,7 +24,6 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
-    sentence,
     table,
     three_digits,
 )
@@ -77,7 +77,7 @@ def pairs(judgement: Judgement) -> Section | None:
         if smallest is not largest:
             blocks += _slow(smallest)
         unknown = by_key((one.unknown, format_size(one.size_bytes)) for one in ordered if one.unknown is not None)
-        blocks += (Paragraph(sentence(f"at {', '.join(at)}: {why}"), tone="quiet") for why, at in unknown.items())
+        blocks += (Paragraph(sentences(f"at {', '.join(at)}: {why}"), tone="quiet") for why, at in unknown.items())
         for matrix in reversed(ordered[1:-1]):
             blocks += _every_pair(matrix, label, placements, "rate", folded=True)
     return Section("pairs", "Pairs of ranks", tuple(blocks)) if blocks else None
@@ -149,7 +149,7 @@ def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
 
 
 def _slow(matrix: PairMatrix) -> list[Block]:
-    return [Paragraph(sentence(outlier.text), tone="caution") for outlier in matrix.outliers]
+    return [Paragraph(sentences(outlier.text), tone="caution") for outlier in matrix.outliers]
 
 
 def _every_pair(
@@ -218,13 +218,13 @@ def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
 
 def _of_their_peaks(shares: PairShares | Unavailable | None) -> Iterator[Paragraph]:
     if isinstance(shares, Unavailable):
-        yield Paragraph(sentence(f"no percentages: {shares.reason}"), tone="quiet")
+        yield Paragraph(sentences(f"no percentages: {shares.reason}"), tone="quiet")
     elif shares is not None:
         text = f"Each copy reaches {_spread(shares.share)} of the peak of its pair"
         text += f". 100 % of the lowest of these peaks is {shares.denominator}"
         if np.isfinite(shares.practical_share).any():
             text += f". Of the rate reached in practice: {_spread(shares.practical_share)}"
-        yield Paragraph(sentence(text))
+        yield Paragraph(sentences(text))
 
 
 def _spread(shares: Floats) -> str:

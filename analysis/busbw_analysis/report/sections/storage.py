@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak
@@ -14,7 +15,6 @@ from busbw_analysis.report.document import (
     Section,
     Table,
     percent,
-    sentence,
     table,
     three_digits,
 )
@@ -39,7 +39,7 @@ def storage(judgement: Judgement) -> Section | None:
         return None
     files = [one for one in judgement.files if one.op != _CHECKPOINT]
     saves = [one for one in judgement.files if one.op == _CHECKPOINT]
-    peaks = dict.fromkeys(sentence(_denominator(one)) for one in judgement.files)
+    peaks = dict.fromkeys(sentences(_denominator(one)) for one in judgement.files)
     blocks: list[Block] = [Paragraph(_HOW), *map(Paragraph, peaks)]
     if files:
         blocks.append(_files(files))
@@ -97,7 +97,7 @@ def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
     if any(size > block and size % block for size, block in sizes):
         yield "It uses whole blocks only, and skips the rest of a file whose size is not a multiple of the block."
     for reason in dict.fromkeys(check.reason for check in checks if check.reason):
-        yield sentence(f"the other tool gave no rate: {reason}")
+        yield sentences(f"the other tool gave no rate: {reason}")
 
 
 _SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (

@@ -6,10 +6,10 @@ from typing import Final
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.diagnosis.answer import Answer
+from busbw_analysis.diagnosis.answer import Answer, sentences
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK, NEAR_PRACTICAL, Status
-from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, sentence, table
+from busbw_analysis.report.document import TONES, Block, Cell, Column, Paragraph, Table, percent, table
 from busbw_analysis.report.sections.labels import curve_label, ends_of, op_anchor, varying_fields
 
 HOW: Final = (
@@ -95,5 +95,5 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         found[op] = [table(measured, columns, verdicts, *peaks, *notes)]
         # A single cause of everything is at the top of the page.
         codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)
-        found[op] += [Paragraph(sentence(f"explained by: {causes[code]}"), "quiet") for code in codes]
+        found[op] += [Paragraph(sentences(f"explained by: {causes[code]}"), "quiet") for code in codes]
     return found

@@ -1,23 +1,24 @@
 """Output of ``busbw compare``: bands of sizes and their cases, as aligned columns and as JSON."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 import msgspec
 
-from busbw.runs.records import JSON, Case, case_in_words
+from busbw.runs.records import JSON
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
+from busbw_analysis.diagnosis.compare_answer import decides, gist, hopeless, label, shared_words, titles_of
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
-from busbw_analysis.diagnosis.trust import dots, percent, trust_in_comparison
-from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, sentence, table
+from busbw_analysis.diagnosis.trust import percent, trust_in_comparison
+from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
 LAYOUT: Final = 2
 """Version of the JSON layout; raised when a key is removed or changes its meaning.
@@ -26,14 +27,10 @@ LAYOUT: Final = 2
 """
 
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
-_STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
-"""Index of the strongest band of a verdict, with the bands sorted by ratio."""
 _NAMED: Final = 3
 """Most cases of a kind that are named; JSON has all of them."""
 _OVER_SIZES: Final = "geometric mean"
 """The statistic of a band with several sizes, taken over their own statistics."""
-_MOST_LAUNCHES: Final = 30
-"""Most launches a side (or pairs) that are recommended."""
 
 
 def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
@@ -52,8 +49,8 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
         "power": POWER,
         "within": comparison.within,
         "answer": gist(comparison),
-        "action": _sentences(_decides(comparison)),
-        "trust": _sentences(*trust),
+        "action": sentences(decides(comparison)),
+        "trust": sentences(*trust),
         "trust_confidence": confidence,
         "verdicts": dict(Counter(band.verdict.word for band in comparison.bands)),
         "bands": [_band(band) for band in comparison.bands],
@@ -150,117 +147,6 @@ class _Line:
         return self.of.verdict
 
 
-def gist(comparison: Comparison) -> str:
-    """The comparison in a sentence: bands by verdict, each with its strongest ratio of times."""
-    titles = _titles(comparison)
-
-    def name(band: ComparedBand) -> str:
-        title = titles[label(band.case)].replace(" · ", " ")
-        return title if band.band == "no size" else f"{title} {band.band}"
-
-    ordered = sorted(comparison.bands, key=lambda band: band.estimate.ratio)
-    found = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
-    many = len(comparison.bands)
-    parts = []
-    for word, place in _STRONGEST.items():
-        if bands := found[word]:
-            most = bands[place]
-            parts.append(f"{word} in {_of(len(bands), many)}, most {name(most)}: {_times(most.estimate)}")
-    if found["equal"]:
-        parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(found['equal']), many)}")
-    if undecided := found["cannot tell"]:
-        ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (undecided[0], undecided[-1])]
-        middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
-        took = " to ".join(dict.fromkeys(ends))
-        parts.append(f"cannot tell in {_of(len(undecided), many)}, where B took {took} the time of A{middle}")
-    return f"B against A: {'; '.join(parts)}"
-
-
-def _titles(comparison: Comparison) -> dict[str, str]:
-    """The label of every curve, without the words that all curves share (``_shared``)."""
-    shared = _shared(comparison)
-    return {
-        label(band.case): " · ".join(
-            word for place, word in enumerate(case_in_words(band.case)) if not place or word not in shared
-        )
-        for band in comparison.bands
-    }
-
-
-def _shared(comparison: Comparison) -> list[str]:
-    """The words that all curves share, except their ops."""
-    every = [case_in_words(band.case)[1:] for band in comparison.bands]
-    return [word for word in every[0] if all(word in other for other in every)]
-
-
-def _of(some: int, every: int) -> str:
-    """The count of bands among all bands, in words."""
-    return (
-        "the only band of sizes" if every == 1 else f"{'all' if some == every else f'{some} of'} {every} bands of sizes"
-    )
-
-
-def _times(found: Estimate) -> str:
-    """A ratio with its interval, in words."""
-    between = "" if found.low is None or found.high is None else f" ({found.low:.3g} to {found.high:.3g})"
-    return f"{found.ratio:.3g}× the time{between}"
-
-
-def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
-    """Labelled sentences: the result, how many launches would decide, and how far to trust it."""
-    confidence, trust = trust_in_comparison(comparison)
-    every = (
-        ("Answer", _sentences(gist(comparison))),
-        ("Do", _sentences(_decides(comparison))),
-        ("Trust", f"{dots(confidence)} {_sentences(*trust)}"),
-    )
-    return tuple((name, text) for name, text in every if text)
-
-
-def _sentences(*texts: str) -> str:
-    return " ".join(sentence(text) for text in texts if text)
-
-
-def _decides(comparison: Comparison) -> str:
-    """What would decide the undecided bands: the number of launches, or what to do if it is too large. "" if all are
-    decided or no number is known.
-    """
-    undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
-    fewest = max((one.fewest or 0 for one in undecided), default=0)
-    if not undecided or comparison.imported:
-        return ""
-    if fewest:
-        of = "pairs of launches" if comparison.paired else "launches of each side"
-        return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
-    of = "pairs" if comparison.paired else "launches a side"
-    counts = sorted(one.needed.launches for one in undecided if one.needed is not None and not _hopeless(one))
-    decided = ""
-    if counts:
-        of_them = "" if len(counts) == len(undecided) else f" {len(counts)} of {len(undecided)} undecided bands"
-        decided = f"{_range(counts)} {of} would decide{of_them}; the notes below the tables give the number by band"
-    seen = sorted(one.detectable for one in undecided if _hopeless(one) and one.detectable is not None)
-    if not seen:
-        return decided
-    ends = " to ".join(dict.fromkeys((percent(seen[0]), percent(seen[-1]))))
-    better = (
-        "measure on a quieter machine"
-        if comparison.paired
-        else "take launches in turns (A B B A …) and compare with --paired, which cancels slow drift"
-    )
-    where = " in the other undecided bands" if counts else ""
-    detect = f"{min(comparison.launches)} {of} detect differences of {ends} or more{where}"
-    return _sentences(decided, f"{better}: {detect}, and {_MOST_LAUNCHES} would not be enough")
-
-
-def _hopeless(verdict: Verdict) -> bool:
-    """Whether more launches than anybody makes would be needed."""
-    return verdict.needed is None or verdict.needed.launches > _MOST_LAUNCHES
-
-
-def _range(counts: Sequence[int]) -> str:
-    return " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
-
-
 _TIMES: Final[tuple[Column[_Line], ...]] = (
     Column("A", lambda line: line.of.first_ns, format_time),
     Column("B", lambda line: line.of.second_ns, format_time),
@@ -305,10 +191,11 @@ def compare_blocks(comparison: Comparison, *, cases: bool) -> Iterator[Paragraph
     """
     curves = grouped(comparison.bands, lambda band: label(band.case))
     sides = (("A", comparison.first, comparison.launches[0]), ("B", comparison.second, comparison.launches[1]))
-    head = [*(f"{name}: {_side(runs, launches)}" for name, runs, launches in sides), " · ".join(_shared(comparison))]
+    head = [f"{name}: {_side(runs, launches)}" for name, runs, launches in sides]
+    head.append(" · ".join(shared_words(comparison)))
     yield Paragraph("\n".join(filter(None, head)))
     why = {_why(band, comparison) for band in comparison.bands if band.verdict.word == "cannot tell"}
-    for name, title in _titles(comparison).items():
+    for name, title in titles_of(comparison).items():
         yield _curve(title, curves[name], comparison, cases=cases, explain=len(why) > 1)
     alike = [f"cannot tell: {one}" for one in why if len(why) == 1]
     yield Paragraph("\n".join([*alike, *_notes(comparison, cases=cases)]))
@@ -358,11 +245,6 @@ def _band_name(band: ComparedBand) -> str:
     return f"{label(band.case)}: {band.band}{shown}"
 
 
-def label(case: Case) -> str:
-    """A case without its size: the op, and settings that differ from the default."""
-    return " ".join(case_in_words(case))
-
-
 def _why(band: ComparedBand, comparison: Comparison) -> str:
     """The number of launches that an undecided band needs, or the differences that are out of reach."""
     verdict, found = band.verdict, band.estimate
@@ -371,7 +253,7 @@ def _why(band: ComparedBand, comparison: Comparison) -> str:
     unit = "tables of logs" if comparison.imported else "pairs" if found.paired else "launches a side"
     if verdict.fewest is not None:
         return f"{verdict.fewest} {unit} are needed"
-    if verdict.needed is None or _hopeless(verdict):
+    if verdict.needed is None or hopeless(verdict):
         below = "" if verdict.detectable is None else f" below {percent(verdict.detectable)}"
         return f"{min(found.launches)} {unit} cannot detect differences{below}"
     if verdict.needed.detects is None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from busbw.units import format_rate, listed
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, in_units, written
 from busbw_analysis.fitting.joint import Estimate, JointFit, NotSeparated, OneRegime
@@ -19,7 +20,6 @@ from busbw_analysis.report.document import (
     Section,
     Table,
     percent,
-    sentence,
     table,
 )
 from busbw_analysis.report.tables.fits import TONES
@@ -54,11 +54,11 @@ def place(one: OneRegime) -> str:
 
 def _blocks(one: OneRegime) -> Iterator[Block]:
     if one.joint is None:
-        yield Paragraph(sentence(f"no joint fit: {one.refused}"))
+        yield Paragraph(sentences(f"no joint fit: {one.refused}"))
     else:
         yield from _of(one.joint)
     if one.left_out:
-        yield Paragraph(sentence(f"left out of the joint fit: {'; '.join(one.left_out)}"))
+        yield Paragraph(sentences(f"left out of the joint fit: {'; '.join(one.left_out)}"))
 
 
 def _of(joint: JointFit) -> Iterator[Block]:
@@ -77,7 +77,7 @@ def _of(joint: JointFit) -> Iterator[Block]:
     yield table("Predictions of held-out data", _HELD_OUT_COLUMNS, joint.validations)
     explicit = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})
     known = [f"explicit algorithms over send/recv: {', '.join(explicit)}"] if explicit else []
-    yield from (Paragraph(sentence(note)) for note in (*known, *joint.notes))
+    yield from (Paragraph(sentences(note)) for note in (*known, *joint.notes))
 
 
 def _found(joint: JointFit) -> str:

@@ -1,0 +1,130 @@
+"""The answer of a comparison: its result, how many launches would decide, and how far to trust it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from busbw.runs.records import Case, case_in_words
+from busbw_analysis.data.grouped import grouped
+from busbw_analysis.diagnosis.answer import sentences
+from busbw_analysis.diagnosis.compare import ComparedBand, Comparison
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict
+from busbw_analysis.diagnosis.trust import dots, percent, trust_in_comparison
+
+_STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
+"""Index of the strongest band of a verdict, with the bands sorted by ratio."""
+_MOST_LAUNCHES: Final = 30
+"""Most launches a side (or pairs) that are recommended."""
+
+
+def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    """Labelled sentences: the result, how many launches would decide, and how far to trust it."""
+    confidence, trust = trust_in_comparison(comparison)
+    every = (
+        ("Answer", sentences(gist(comparison))),
+        ("Do", sentences(decides(comparison))),
+        ("Trust", f"{dots(confidence)} {sentences(*trust)}"),
+    )
+    return tuple((name, text) for name, text in every if text)
+
+
+def gist(comparison: Comparison) -> str:
+    """The comparison in a sentence: bands by verdict, each with its strongest ratio of times."""
+    titles = titles_of(comparison)
+
+    def name(band: ComparedBand) -> str:
+        title = titles[label(band.case)].replace(" · ", " ")
+        return title if band.band == "no size" else f"{title} {band.band}"
+
+    ordered = sorted(comparison.bands, key=lambda band: band.estimate.ratio)
+    found = defaultdict(list, grouped(ordered, lambda band: band.verdict.word))
+    many = len(comparison.bands)
+    parts = []
+    for word, place in _STRONGEST.items():
+        if bands := found[word]:
+            most = bands[place]
+            parts.append(f"{word} in {_of(len(bands), many)}, most {name(most)}: {_times(most.estimate)}")
+    if found["equal"]:
+        parts.append(f"equal within {comparison.within * 100:.3g} % in {_of(len(found['equal']), many)}")
+    if undecided := found["cannot tell"]:
+        ends = [f"{band.estimate.ratio:.3g}× ({name(band)})" for band in (undecided[0], undecided[-1])]
+        middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
+        took = " to ".join(dict.fromkeys(ends))
+        parts.append(f"cannot tell in {_of(len(undecided), many)}, where B took {took} the time of A{middle}")
+    return f"B against A: {'; '.join(parts)}"
+
+
+def titles_of(comparison: Comparison) -> dict[str, str]:
+    """The label of every curve, without the words that all curves share (``_shared``)."""
+    shared = shared_words(comparison)
+    return {
+        label(band.case): " · ".join(
+            word for place, word in enumerate(case_in_words(band.case)) if not place or word not in shared
+        )
+        for band in comparison.bands
+    }
+
+
+def shared_words(comparison: Comparison) -> list[str]:
+    """The words that all curves share, except their ops."""
+    every = [case_in_words(band.case)[1:] for band in comparison.bands]
+    return [word for word in every[0] if all(word in other for other in every)]
+
+
+def label(case: Case) -> str:
+    """A case without its size: the op, and settings that differ from the default."""
+    return " ".join(case_in_words(case))
+
+
+def _of(some: int, every: int) -> str:
+    """The count of bands among all bands, in words."""
+    return (
+        "the only band of sizes" if every == 1 else f"{'all' if some == every else f'{some} of'} {every} bands of sizes"
+    )
+
+
+def _times(found: Estimate) -> str:
+    """A ratio with its interval, in words."""
+    between = "" if found.low is None or found.high is None else f" ({found.low:.3g} to {found.high:.3g})"
+    return f"{found.ratio:.3g}× the time{between}"
+
+
+def decides(comparison: Comparison) -> str:
+    """What would decide the undecided bands: the number of launches, or what to do if it is too large. "" if all are
+    decided or no number is known.
+    """
+    undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
+    fewest = max((one.fewest or 0 for one in undecided), default=0)
+    if not undecided or comparison.imported:
+        return ""
+    if fewest:
+        of = "pairs of launches" if comparison.paired else "launches of each side"
+        return f"measure {fewest} {of} or more: with fewer, no difference among so many bands can be significant"
+    of = "pairs" if comparison.paired else "launches a side"
+    counts = sorted(one.needed.launches for one in undecided if one.needed is not None and not hopeless(one))
+    decided = ""
+    if counts:
+        of_them = "" if len(counts) == len(undecided) else f" {len(counts)} of {len(undecided)} undecided bands"
+        decided = f"{_range(counts)} {of} would decide{of_them}; the notes below the tables give the number by band"
+    seen = sorted(one.detectable for one in undecided if hopeless(one) and one.detectable is not None)
+    if not seen:
+        return decided
+    ends = " to ".join(dict.fromkeys((percent(seen[0]), percent(seen[-1]))))
+    better = (
+        "measure on a quieter machine"
+        if comparison.paired
+        else "take launches in turns (A B B A …) and compare with --paired, which cancels slow drift"
+    )
+    where = " in the other undecided bands" if counts else ""
+    detect = f"{min(comparison.launches)} {of} detect differences of {ends} or more{where}"
+    return sentences(decided, f"{better}: {detect}, and {_MOST_LAUNCHES} would not be enough")
+
+
+def hopeless(verdict: Verdict) -> bool:
+    """Whether more launches than anybody makes would be needed."""
+    return verdict.needed is None or verdict.needed.launches > _MOST_LAUNCHES
+
+
+def _range(counts: Sequence[int]) -> str:
+    return " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
