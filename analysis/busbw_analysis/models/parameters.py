@@ -76,6 +76,9 @@ def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
 def parameters_from(points: Sequence[tuple[int, float]], messages: int, origin: str) -> Parameters | Unavailable:
     """α and β from point-to-point times: α is the time of the smallest message, β the slope to the largest.
 
+    Not from the fit of the curve, which weighs all sizes alike: on the stored sample its line is 9 % below the smallest
+    and 16 % below the largest time, and verdicts are on small and large messages.
+
     ``points``: (bytes, ns per call), ascending.
     ``messages``: message times per call.
     ``origin``: a description of the measurement.
