@@ -139,7 +139,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "my.toml"], ["--plan my.toml"]),
         (["shwo"], ["busbw show"]),
         (["all_reduce"], ["busbw run --op all_reduce"]),
-        (["show"], ["--results-dir", "--suite quick"]),
+        (["show", "--results-dir", "nothing-here"], ["--results-dir", "--suite quick"]),
         (["submit", "all_reduce", "--nodes", "1", "--ranks-per-node", "2"], ["all_reduce is an op", *plan.suites()]),
         (["run", "--suite", "quick", "--op", "reduce"], ["'reduce'", "is not in plan 'quick'", "all_reduce"]),
         (["run", "--op", "barrier", "--backend", "mpj", "--dry-run"], ["'mpj'", *BACKENDS]),
