@@ -67,6 +67,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**kept, "PATH": path, "BUSBW_RESULTS_DIR": str(folder / "results"), "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_documents_succeed(shell: dict[str, str]) -> None:
     for command in commands():
         finished = subprocess.run(

@@ -306,6 +306,7 @@ def test_a_launcher_that_is_ended_takes_ranks_and_mpiexec_along(commands: Comman
 # --- below mpiexec ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,pair_matrix,barrier")
     joined = commands.mpirun(3)

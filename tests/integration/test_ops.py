@@ -73,6 +73,7 @@ def test_bus_factors_are_those_of_the_definitions(every_op: tuple[int, StoredRun
             assert group.bus_factor == pytest.approx(wanted.get(row.case.op, 1.0)), row.case.op
 
 
+@pytest.mark.slow
 def test_a_step_of_training_is_verified_taken_apart_and_counted(commands: Commands) -> None:
     options = (
         "--scale",

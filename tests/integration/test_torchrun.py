@@ -136,6 +136,7 @@ def test_a_rank_that_waited_in_the_check_is_not_blamed_for_the_one_it_waited_for
     assert run.rows[-2].error.startswith(f"rank 2 (host {socket.gethostname()}) did not answer during broadcast at ")
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_and_nothing_is_lost(commands: Commands) -> None:
     ranks = (0, 2)
     started = _under_way(commands, ranks)

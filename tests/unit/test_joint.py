@@ -191,6 +191,7 @@ def test_noise_moves_parameters_a_little_and_intervals_hold_them(seed: int) -> N
     assert ends[0] < expected < ends[1]
 
 
+@pytest.mark.slow
 def test_intervals_cover_about_as_often_as_they_say() -> None:
     # A small edition of `make bench-fit`: 60 worlds, four parameters. 95 % would be 228 of 240; below 205 they lie.
     held = 0

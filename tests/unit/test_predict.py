@@ -285,6 +285,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert min(held[1_500_000], held[128 * MIB]) >= fewest_held(curves)
 
 
+@pytest.mark.slow
 def test_the_interval_of_other_ranks_holds_the_truth_about_as_often_as_it_says() -> None:
     held, widths = 0, []
     for seed in range(trials(4, 10)):

@@ -159,6 +159,7 @@ def test_intervals_hold_what_more_hosts_take() -> None:
     assert ends[0] < machines.seconds("all_reduce", "hierarchical", 4, 8, MIB) < ends[1]
 
 
+@pytest.mark.slow
 def test_intervals_cover_about_as_often_as_they_say() -> None:
     # 30 worlds, six parameters: 95 % would be 171 of 180; below 155 they lie.
     machines, held = Machines(), 0
