@@ -167,9 +167,25 @@ def test_nothing_in_common_is_no_comparison() -> None:
 
 
 def test_settings_that_differ_in_every_case_are_named_with_both_values() -> None:
-    one, two = run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 64, cache="flushed")])
-    with pytest.raises(UsageError, match=r"cache is warm in A and flushed in B$"):
+    one, two = run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 64, mode="persistent")])
+    with pytest.raises(UsageError, match=r"mode is isolated in A and persistent in B$"):
         compared(one, two)
+
+
+def test_an_op_is_compared_across_a_setting_with_one_value_on_each_side() -> None:
+    both = [case("broadcast", size, root=0) for size in (64, 1 << 20)]
+    usual = [case("all_reduce", size) for size in (64, 1 << 20)]
+    rings = [case("all_reduce", size, algorithm="ring", cache="flushed") for size in (64, 1 << 20)]
+    found = compared(run_of(1, [*both, *usual]), run_of(2, [*both, *rings]))
+    assert {band.case.op for band in found.bands} == {"all_reduce", "broadcast"}
+    assert not found.left_out
+    assert [(notice.code, notice.severity) for notice in found.notices] == [("across", "note")]
+    assert "algorithm default in A and ring in B" in found.notices[0].text
+    assert "cache warm in A and flushed in B" in found.notices[0].text
+    several = [*usual, case("all_reduce", 64, algorithm="pipelined")]
+    with pytest.raises(UsageError):
+        compared(run_of(1, several), run_of(2, rings))
+
 
 
 def test_sizes_that_no_launch_has_together_are_bands_of_their_own() -> None:

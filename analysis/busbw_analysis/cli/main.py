@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from busbw.errors import UsageError
+from busbw.errors import UnlikeRuns, UsageError
 from busbw.escape import echo, echo_toned
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
@@ -154,7 +154,9 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     """Compare B with A by launches: for each op and size band, B is faster, slower, equal or undecided.
 
     A and B are runs (a folder, the start or end of a name, "latest"), or comma-separated lists of runs, which are
-    pooled. Exit status: 0; with --fail-on, 1 if its condition holds and 2 if too few launches could detect it.
+    pooled. An op that has another backend, dtype, algorithm, threads or cache on each side is compared across that
+    setting. Exit status: 0; with --fail-on, 1 if its condition holds and 2 if too few launches could detect it; 2 if
+    the runs cannot be compared.
     """
     if second is None:
         raise UsageError(
@@ -163,8 +165,11 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     margin = _share(within)
     names = [_several(side) for side in (first, second)]
     stored = options.read_runs(results_dir, chain(*names))
-    sides = [pool(side, force=force) for side in (stored[: len(names[0])], stored[len(names[0]) :])]
-    comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
+    try:
+        sides = [pool(side, force=force) for side in (stored[: len(names[0])], stored[len(names[0]) :])]
+        comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
+    except UnlikeRuns as error:  # status 1 would look like a gate that fails
+        raise UsageError(str(error), code=error.code) from error
     gate = gate_of(comparison, fail_on)
     if page is not None:
         from busbw_analysis.report import compose as writer  # noqa: PLC0415 - it loads matplotlib

@@ -13,6 +13,7 @@ from busbw.ops import PAIRED
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
+from busbw.units import listed
 from busbw_analysis.data.bands import Band, band_of
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.load import CaseState, Dataset, differences
@@ -159,6 +160,8 @@ def compare(
         for notice in side.notices
     ]
     one, two = ({summary.case: summary for summary in summarise(side)} for side in (first, second))
+    two, across = _across(one, two)
+    notices += across
     for name, cases in (("A", one), ("B", two)):
         measured = [summary for summary in cases.values() if summary.state == "measured"]
         notices += [
@@ -233,8 +236,8 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding
     unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
     if unlike and not force:
         raise UnlikeRuns(
-            f"these runs differ: {'; '.join(unlike)}. Draw them in one figure with busbw report A B, or add --force to "
-            "compare the cases that both measured"
+            f"these runs differ: {'; '.join(unlike)}. Add --force to compare them all the same, or draw them in one "
+            "figure with busbw report A B"
         )
     yield from (Finding("caution", "forced", f"compared by force although {text}") for text in unlike)
 
@@ -381,6 +384,42 @@ def _together(members: Sequence[_Material]) -> _Material:
 
 def _median(side: Launches) -> float:
     return float(np.median(list(side.values())))
+
+
+_ACROSS: Final = (
+    *("backend", "device", "dtype", "in_place", "cache"),
+    *("algorithm", "threads", "numa_node", "pinning"),
+)
+"""Settings whose effect a comparison may be about. The others are how a call is timed, and on which ranks."""
+
+
+def _across(
+    one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]
+) -> tuple[dict[Case, CaseSummary], list[Finding]]:
+    """``two``, where an op without a common case has the values of ``one`` for settings that have one value on each
+    side; and a note on each such setting.
+    """
+    found, ops = dict(two), list[tuple[str, str]]()
+    for op in dict.fromkeys(case.op for case in one):
+        sides = [[case for case in side if case.op == op] for side in (one, two)]
+        if not sides[1] or set(sides[0]) & set(sides[1]):
+            continue
+        values = {name: [{getattr(case, name) for case in side} for side in sides] for name in _ACROSS}
+        changed = {name: (*a, *b) for name, (a, b) in values.items() if len(a) == len(b) == 1 and a != b}
+        as_in_a = {name: a for name, (a, _) in changed.items()}
+        as_first = {msgspec.structs.replace(case, **as_in_a): case for case in sides[1]}
+        if not changed or not set(sides[0]) & as_first.keys():
+            continue
+        found |= {case: found.pop(own) for case, own in as_first.items()}
+        ops.append(
+            (", ".join(f"{name} {_setting(a)} in A and {_setting(b)} in B" for name, (a, b) in changed.items()), op)
+        )
+    texts = (f"compared across {what}: {listed(names)}" for what, names in by_key(ops).items())
+    return found, [Finding("note", "across", text) for text in texts]
+
+
+def _setting(value: object) -> str:
+    return "default" if value is None else str(value)
 
 
 def _unlike_settings(one: Iterable[Case], two: Iterable[Case]) -> Iterator[str]:
