@@ -684,3 +684,16 @@ def test_a_run_with_itself_or_alone_and_an_empty_name_exit_2(three: list[str]) -
         result = busbw(*arguments)
         assert result.exit_code == 2
         assert result.stdout == ""
+
+
+def test_a_gate_that_passes_says_which_differences_it_cannot_see() -> None:
+    cases = [case("all_reduce", 64), case("all_gather", 64)]
+    noisy = World(launch_noise=0.2)
+    found = compared(run_of(1, cases, noisy), run_of(2, cases, noisy))
+    undecided = [band.verdict for band in found.bands if band.verdict.word == "cannot tell"]
+    seen = max(one.detectable for one in undecided if one.detectable is not None)
+    line = compare_tables.undecided_line(found)
+    assert line.startswith(f"{len(undecided)} of {len(found.bands)} ")
+    assert percent(seen) in line
+    steady = compared(run_of(1, cases), run_of(2, cases), within=0.5)
+    assert not compare_tables.undecided_line(steady)

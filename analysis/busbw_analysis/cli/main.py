@@ -188,6 +188,8 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
         echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
     for line in (compare_tables.gate_line(comparison, reason) for reason in gate.reasons):
         echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
+    if fail_on and not gate.code and (open_bands := compare_tables.undecided_line(comparison)):
+        echo(f"busbw: --fail-on {' '.join(fail_on)}: passed; {open_bands}", err=True)
     if gate.code:
         click.get_current_context().exit(gate.code)
 

@@ -334,3 +334,11 @@ def gate_line(comparison: Comparison, reason: Reason) -> str:
     if reason.finding == "no result":
         return f"{len(reason.cases)} cases of A cannot be judged, because B has no result for them: {names}"
     return f"{reason.finding}: {names}"
+
+
+def undecided_line(comparison: Comparison) -> str:
+    """What a gate that passes cannot see: the undecided bands, and the smallest difference visible in all of them."""
+    undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
+    seen = [one.detectable for one in undecided if one.detectable is not None]
+    visible = f"; differences below {percent(max(seen))} cannot be seen in all of them" if seen else ""
+    return f"{len(undecided)} of {counted(len(comparison.bands), 'band')} undecided{visible}" if undecided else ""
