@@ -187,7 +187,6 @@ def test_an_op_is_compared_across_a_setting_with_one_value_on_each_side() -> Non
         compared(run_of(1, several), run_of(2, rings))
 
 
-
 def test_sizes_that_no_launch_has_together_are_bands_of_their_own() -> None:
     cases = [case("all_reduce", size) for size in (64, 128)]
     run = run_of(1, cases)
