@@ -656,6 +656,16 @@ def test_the_page_names_the_statistic_beside_its_times(tmp_path: Path) -> None:
     assert "1 of 1 sizes have bimodal samples" in first
 
 
+def test_alike_notes_on_a_curve_stand_together() -> None:
+    noisy = World(launch_noise=0.4, slow_share=0.5, slow_seconds=4e-3)
+    cases = [case("all_reduce", size) for size in SIZES]
+    notes = [line for line in told(compared(run_of(1, cases, noisy), run_of(2, cases, noisy))).splitlines() if line]
+    places = [place for place, line in enumerate(notes) if line.startswith("# cannot tell")]
+    assert len(places) > 1
+    assert places == list(range(places[0], places[-1] + 1))
+    assert any(line.startswith("# bimodal") for line in notes[places[-1] + 1 :])
+
+
 @pytest.mark.parametrize("within", ["x", "-1%", "0", "0%", "100%", "1", "nan", ""])
 def test_what_is_no_share_is_refused(three: list[str], within: str) -> None:
     result = busbw(three[0], three[1], "--within", within)

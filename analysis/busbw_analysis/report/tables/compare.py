@@ -212,8 +212,10 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
     for band in bands:
         if explain and band.verdict.word == "cannot tell":
             notes.setdefault(f"cannot tell: {_why(band, comparison)}", []).append(band.band)
+    for band in bands:
         if band.estimate.launches != comparison.launches and not comparison.imported:
             notes.setdefault("launches of A and B: {} and {}".format(*band.estimate.launches), []).append(band.band)
+    for band in bands:
         for one in () if comparison.imported else band.cases:
             if one.statistic == "mean":
                 bimodal = "bimodal samples, so means are compared, not medians"
