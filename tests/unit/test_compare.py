@@ -671,6 +671,27 @@ def test_the_page_names_the_statistic_beside_its_times(tmp_path: Path) -> None:
     assert "1 of 1 sizes have bimodal samples" in first
 
 
+def test_the_page_has_the_verdict_beside_the_case_and_shared_words_once(tmp_path: Path) -> None:
+    cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in (64, 1 << 20)]
+    first, document = page_of(tmp_path, run_of(1, cases), run_of(2, cases, slower_by(0.3, "all_gather")))
+    (table,) = re.findall(r'<table class="verdicts bands">.*?</table>', first, flags=re.DOTALL)
+    assert re.findall(r'<td[^>]* data-label="([^"]+)"', table)[0] == "verdict"
+    rows = re.findall(r'<th scope="row"[^>]*>([^<]+)</th>\s*<td[^>]*>([^<]+)</td>', table)
+    assert [verdict for _, verdict in rows] == [band["verdict"] for band in document["bands"]]
+    assert not [name for name, _ in rows if "float32" in name]
+    assert first.partition("<figure")[0].count("float32") == 1
+
+
+def test_alike_notes_on_a_curve_stand_together() -> None:
+    noisy = World(launch_noise=0.4, slow_share=0.5, slow_seconds=4e-3)
+    cases = [case("all_reduce", size) for size in SIZES]
+    notes = [line for line in told(compared(run_of(1, cases, noisy), run_of(2, cases, noisy))).splitlines() if line]
+    places = [place for place, line in enumerate(notes) if line.startswith("# cannot tell")]
+    assert len(places) > 1
+    assert places == list(range(places[0], places[-1] + 1))
+    assert any(line.startswith("# bimodal") for line in notes[places[-1] + 1 :])
+
+
 @pytest.mark.parametrize("within", ["x", "-1%", "0", "0%", "100%", "1", "nan", ""])
 def test_what_is_no_share_is_refused(three: list[str], within: str) -> None:
     result = busbw(three[0], three[1], "--within", within)

@@ -468,6 +468,20 @@ def test_unlike_runs_stand_beside_each_other_and_like_ones_are_pooled() -> None:
         assert said == [format_rate(point["busbw"]) for point in curve["points"]]
 
 
+def test_sides_of_one_operation_have_a_colour_each_and_are_named_once() -> None:
+    cases = [case("all_reduce", size) for size in (1 << 10, 64 << 10, 1 << 20)]
+    own = synthetic_run(cases, WORLD)
+    html = compose.compose_beside([judge(pool((one,))) for one in (own, other_backend(own))]).html
+    (overview,) = re.findall(r'<figure class="overview">(.*?)</figure>', html, flags=re.DOTALL)
+    assert {f"var(--series-{slot})" in overview for slot in (0, 1)} == {True}
+    assert "gloo · all_reduce" in overview
+    assert "mpi · all_reduce" in overview
+    (part,) = re.findall(r'<section id="op-all-reduce">(.*?)</section>', html, flags=re.DOTALL)
+    assert {tip.partition(" · ")[0] for tip in re.findall(r'data-tip="([^"]+)"', part)} == {"gloo", "mpi"}
+    assert "gloo · gloo" not in html
+    assert "mpi · mpi" not in html
+
+
 def other_backend(stored: StoredRun) -> StoredRun:
     """The same run as if MPI had done it, at half the times."""
 

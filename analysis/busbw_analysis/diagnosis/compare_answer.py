@@ -79,9 +79,11 @@ def label(case: Case) -> str:
 
 def _of(some: int, every: int) -> str:
     """The count of bands among all bands, in words."""
-    return (
-        "the only band of sizes" if every == 1 else f"{'all' if some == every else f'{some} of'} {every} bands of sizes"
-    )
+    if every == 1:
+        return "the only band of sizes"
+    if some < every:
+        return f"{some} of {every} bands of sizes"
+    return "both bands of sizes" if every == 2 else f"all {every} bands of sizes"
 
 
 def _times(found: Estimate) -> str:

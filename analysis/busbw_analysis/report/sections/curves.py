@@ -91,7 +91,9 @@ class Side:
     reference: bool = False
 
     def called(self, text: str) -> str:
-        """``text`` with the name of this side."""
+        """``text`` with the name of this side, unless it already begins with the name, as a backend may."""
+        if self.name and f"{text} · ".startswith(f"{self.name} · "):
+            return text
         return " · ".join(filter(None, (self.name, text)))
 
 
@@ -200,7 +202,8 @@ def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]
     """The curves of the overview with their slots, those drawn as thin lines, and a sentence on what is left out.
 
     If there are more curves than ``SLOTS``, one of each operation is drawn: the one with the most sizes, then the
-    fastest. Settings in which pooled runs differ have a curve each. Curves that are compared share a colour.
+    fastest. Settings in which pooled runs differ have a curve each. Curves that are compared share a colour; if there
+    is nothing else to tell apart, each side has its own.
     """
 
     def rank(one: _Drawn) -> tuple[int, float]:
@@ -228,7 +231,7 @@ def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]
         fastest[colour] = max(fastest.get(colour, 0.0), rank(one)[1])
     kept = sorted(fastest, key=lambda colour: -fastest[colour])[:_MOST_IN_OVERVIEW]
     slots = {colour: slot for slot, colour in enumerate(colour for colour in fastest if colour in kept)}
-    stride = -(-len(slots) // SLOTS) * SLOTS
+    stride = 1 if len(slots) == 1 else -(-len(slots) // SLOTS) * SLOTS
     found = [(slots[colour] + stride * place, one) for (colour, place), one in best.items() if colour in slots]
     return (
         sorted(((slot, one) for slot, one in found if not one.side.reference), key=lambda entry: entry[0]),

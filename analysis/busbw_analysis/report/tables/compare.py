@@ -157,26 +157,36 @@ _RATIOS: Final[tuple[Column[_Line], ...]] = (
     Column("low", lambda line: line.estimate.low, "{:.3f}".format),
     Column("high", lambda line: line.estimate.high, "{:.3f}".format),
     Column("p adj", lambda line: line.verdict.adjusted_p, lambda p: f"{p:.3f}" if p >= 0.001 else "<0.001"),
-    Column("verdict", lambda line: Cell(line.verdict.word, _TONES[line.verdict.word])),
 )
+_VERDICT: Final[Column[_Line]] = Column("verdict", lambda line: Cell(line.verdict.word, _TONES[line.verdict.word]))
 
 
 def bands_table(comparison: Comparison) -> Table:
-    """One row per band in few columns, for the top of a page."""
+    """One row per band, for the top of a page.
+
+    The verdict is next to the case, so that a narrow page shows it without scrolling; words that all cases share are
+    in the first note.
+    """
     columns: tuple[Column[_Line], ...] = (
         Column("Case", lambda line: line.name),
+        _VERDICT,
         Column("Compared", lambda line: line.statistic),
         *_TIMES,
         *_RATIOS,
     )
-    lines = [_Line(_band_name(band), "", band, _statistic(band)) for band in comparison.bands]
+    titles = titles_of(comparison)
+    names = [_band_name(band, titles[label(band.case)].replace(" · ", " ")) for band in comparison.bands]
+    rows = zip(names, comparison.bands, strict=True)
+    lines = [_Line(name, "", band, _statistic(band)) for name, band in rows]
+    shared = ", ".join(shared_words(comparison))
+    every = f"all cases: {shared}" if shared else ""
     times = (
         "A, B: the compared statistic of a launch (the mean if samples are bimodal), over several sizes the geometric "
         "mean; median over launches"
     )
     ratio = "B/A: ratio of the same numbers over launches (Hodges-Lehmann), B is slower above 1"
     interval = "low, high: exact 95 % interval"
-    return table("B against A by band of sizes", columns, lines, times, ratio, interval)
+    return table("B against A by band of sizes", columns, lines, every, times, ratio, interval)
 
 
 def _statistic(band: ComparedBand) -> str:
@@ -207,13 +217,16 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
         Column("band", lambda line: line.name),
         *(_TIMES if cases else _SIZES),
         *_RATIOS,
+        _VERDICT,
     )
     notes: dict[str, list[str]] = {}
     for band in bands:
         if explain and band.verdict.word == "cannot tell":
             notes.setdefault(f"cannot tell: {_why(band, comparison)}", []).append(band.band)
+    for band in bands:
         if band.estimate.launches != comparison.launches and not comparison.imported:
             notes.setdefault("launches of A and B: {} and {}".format(*band.estimate.launches), []).append(band.band)
+    for band in bands:
         for one in () if comparison.imported else band.cases:
             if one.statistic == "mean":
                 bimodal = "bimodal samples, so means are compared, not medians"
@@ -240,9 +253,10 @@ def _sizes(band: ComparedBand) -> str:
     return "" if band.band == "no size" else sizes[0] if len(sizes) == 1 else f"{sizes[0]} … {sizes[-1]}"
 
 
-def _band_name(band: ComparedBand) -> str:
+def _band_name(band: ComparedBand, title: str = "") -> str:
+    """The case, the band and its sizes; ``title``: the name of the case if it is not to be its full name."""
     shown = "" if band.band == "no size" else f", {_sizes(band)}"
-    return f"{label(band.case)}: {band.band}{shown}"
+    return f"{title or label(band.case)}: {band.band}{shown}"
 
 
 def _why(band: ComparedBand, comparison: Comparison) -> str:
