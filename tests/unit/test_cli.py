@@ -439,6 +439,24 @@ def test_a_run_that_skipped_everything_exits_1(executed: Ending, tmp_path: Path)
     assert "nothing was measured, all cases were skipped" in result.stderr
 
 
+@pytest.mark.parametrize(("ops", "code"), [(["ping_pong"], 1), (["ping_pong", "all_reduce"], 0)])
+def test_a_run_that_measured_only_the_baseline_exits_1(
+    executed: Ending, tmp_path: Path, ops: list[str], code: int
+) -> None:
+    folder = write_synthetic(tmp_path, synthetic_run([case(name, 8) for name in ops]))
+    executed(RunResult(folder, 2, 0, speaks=True))
+    result = busbw("run", "--op", "all_reduce", "--sizes", "8", "--quiet")
+    assert result.exit_code == code
+    assert ("only the baseline was measured" in result.stderr) == bool(code)
+
+
+def test_one_case_is_counted_in_the_singular(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, synthetic_run([case("barrier", 0)]))
+    told = busbw("show", str(folder)).stdout
+    assert "· 1 case ·" in told
+    assert "1 of 1 case," in told.replace("\n# ", " ")
+
+
 def test_a_rank_that_does_not_speak_is_silent(executed: Ending, tmp_path: Path) -> None:
     executed(RunResult(tmp_path, 3, 0, speaks=False))
     assert busbw("run", "--op", "barrier").output == ""

@@ -152,6 +152,7 @@ def test_without_a_copy_there_is_no_peak_and_the_reason_is_said() -> None:
     found = peak("all_reduce", copies=())
     assert isinstance(found, Unavailable)
     assert found.code == "no-memory-copy"
+    assert "--no-baseline" in found.reason
     assert "node0" in found.reason
 
 

@@ -102,6 +102,12 @@ def test_what_is_not_toml_is_said_with_its_line() -> None:
     assert "line 1" in message
 
 
+def test_a_sweep_given_twice_as_a_table_is_told_how_several_are_written() -> None:
+    twice = "[sweep]\nops = ['barrier']\n"
+    assert "[[sweep]]" in refused(twice + twice)
+    assert "[[" not in refused("[timing]\n[timing]\n" + GOOD_SWEEP)
+
+
 def test_a_plan_needs_a_sweep() -> None:
     assert "sweep" in refused("launches = 1\n")
 
@@ -360,6 +366,14 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
     timing = plan.override(BASE, max_seconds=0.02).timing
     assert (timing.min_seconds, timing.max_seconds) == (0.02, 0.02)
     assert plan.override(BASE, max_seconds=2.0).timing.min_seconds == 0.1
+
+
+@pytest.mark.parametrize(
+    ("keys", "least"), [("max_seconds = 0.05", 0.05), ("max_seconds = 0", 0.0), ("max_seconds = 2.0", 0.1)]
+)
+def test_a_small_budget_of_a_plan_lowers_the_minimum_unless_it_is_given(keys: str, least: float) -> None:
+    assert plan.parse_plan(f"[timing]\n{keys}\n{GOOD_SWEEP}", "my.toml", HERE).timing.min_seconds == least
+    assert "min_seconds (0.1)" in refused(f"[timing]\nmin_seconds = 0.1\nmax_seconds = 0.05\n{GOOD_SWEEP}")
 
 
 @pytest.mark.parametrize(

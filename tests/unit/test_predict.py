@@ -319,6 +319,10 @@ def test_few_launches_give_no_interval_and_say_so() -> None:
         (found,) = answer(few, ranks, MIB).forecasts
         assert (found.seconds.low, found.seconds.high) == (None, None)
         assert "2 launches" in found.interval_note
+    text = render([predict_tables.predict_table(answer(few, 16, MIB))])
+    assert "interval: no" not in text
+    assert "held out: " not in text
+    assert "# no interval: 2 launches" in text
 
 
 def test_one_number_of_ranks_is_carried_on_by_messages_and_says_how_wrong_those_are() -> None:

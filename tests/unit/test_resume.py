@@ -105,7 +105,7 @@ def gone_on_with(stored: StoredRun, blocks: int) -> StoredRun:
 def test_a_whole_run_lacks_nothing() -> None:
     found = lack(whole_run())
     assert found.launches == ()
-    assert found.in_words().startswith("nothing is missing in run synthetic-0; it is complete")
+    assert found.in_words().startswith("nothing is missing in run synthetic-0")
 
 
 @pytest.mark.parametrize("kept", range(len(whole_run().rows)))
@@ -577,6 +577,15 @@ def test_a_dry_run_lists_what_is_missing(broken_off: Path) -> None:
         (3, 2, "all_gather", [1]),
         (3, 2, "barrier", [1]),
     ]
+
+
+def test_a_dry_run_of_a_whole_run_says_once_that_nothing_is_measured(tmp_path: Path) -> None:
+    result = busbw(write_synthetic(tmp_path, whole_run()), "--dry-run")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert result.stderr.count("nothing is missing") == 1
+    assert result.stderr.count("measured") == 1
+    assert "complete" not in result.stderr
 
 
 def test_the_command_refuses_another_world(broken_off: Path) -> None:

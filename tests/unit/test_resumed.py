@@ -50,6 +50,14 @@ def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, end: Synthet
     assert words in text
 
 
+def test_an_interruption_is_said_once_and_one_launch_in_the_singular() -> None:
+    stored = synthetic_run(CASES, launches=1, blocks=2, samples=30)
+    last = Ended(status="interrupted", reason="interrupted by a signal", ended="2026-01-02T04:00:00.000Z")
+    broken = StoredRun(stored.path, stored.run, (*stored.rows[:2], last), ())
+    (text,) = [one.text for one in judge(pool((broken,))).findings if one.code == "interrupted"]
+    assert text.startswith("Run synthetic-0 was interrupted by a signal. 0 of 1 launch is complete")
+
+
 def test_a_run_that_lacks_nothing_is_not_said_to() -> None:
     whole = synthetic_run(
         CASES, launches=2, blocks=2, samples=30, end=SyntheticEnd(failed={CASES[1]: "no"}, ended="failed")

@@ -22,7 +22,7 @@ def ended_in_words(stored: StoredRun) -> str:
     if end is None:
         text = f"Run {stored.run.id} has no end: it was killed or is still running. Its finished blocks are kept"
     else:
-        text = f"Run {stored.run.id} {_ended(end)}{f': {end.reason}' if end.reason else ''}"
+        text = f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"
     if progress.complete >= progress.planned:
         return f"{text}."
     return f"{text}. {progress.in_words()}; {resume_command(stored)} measures the rest."

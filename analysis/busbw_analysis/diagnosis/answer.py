@@ -12,7 +12,7 @@ import numpy as np
 from busbw.ops import LOCAL
 from busbw.ops.collectives import COLLECTIVES
 from busbw.runs.progress import progress_of
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of, slow_model
@@ -320,7 +320,7 @@ def _measured(judgement: Judgement) -> str:
     checks = {summary.check for summary in judgement.cases if summary.state == "measured" and summary.case.size_bytes}
     world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
     parts = [
-        f"{measured} of {len(dataset.cases)} cases",
+        f"{measured} of {counted(len(dataset.cases), 'case')}",
         f"{world} on {dataset.hosts_in_words}",
         f"{complete} of {planned} launches complete" if complete < planned else "",
         "all data verified" if checks == {"verified"} and not wrong else "",

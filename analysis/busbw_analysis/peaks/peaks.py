@@ -407,7 +407,8 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
         least = format_size(LEAST_COPY_BYTES)
         return Unavailable(
             "no-memory-copy",
-            f"no memory_copy of {least} or more was measured on {host}; add memory_copy to the plan to get a peak",
+            f"no memory_copy of {least} or more was measured on {host}; to get a peak, rerun without --no-baseline, or "
+            "add memory_copy to the plan",
         )
     point = series.points[-1]
     moved = point.wire_bytes * sharing / point.size_bytes

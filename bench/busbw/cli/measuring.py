@@ -28,6 +28,7 @@ from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.traffic import read_weights
 from busbw.runs import cases, plan, resume, store
+from busbw.runs.outline import outline
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import settings_in_words
 from busbw.runs.resume import Lack
@@ -75,7 +76,7 @@ def _print_lack(lack: Lack, *, as_json: bool) -> None:
             echo(plain_text(f"launch {lack.first + one.number + 1}{why}  {in_words(case)}  block {numbers}"))
     for case in lack.void:
         echo(f"not repeated because it failed before: {plain_text(in_words(case))}", err=True)
-    echo(f"{plain_text(lack.in_words())}; nothing was measured", err=True)
+    echo(f"{plain_text(lack.in_words())}{'; nothing was measured' if lack.launches else ''}", err=True)
 
 
 @contextmanager
@@ -230,7 +231,8 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     missing = backend_named(wanted.backend).missing()
     if missing is not None:
         echo(f"caution: backend {wanted.backend} cannot run here: {missing}", err=True)
-    left_out = f"{len(skipped)} of {len(planned.cases)} cases are skipped; " if skipped else ""
+    verb = "is" if len(skipped) == 1 else "are"
+    left_out = f"{len(skipped)} of {_counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
     echo(
         f"{_counted(len(planned.cases) - len(skipped), 'case')} × {wanted.launches} launch(es): about "
         f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
@@ -263,8 +265,18 @@ def _analysed(folder: Path, function: str) -> Any:  # noqa: ANN401 - busbw impor
         return None
 
 
-def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
-    """Print the result of a run, its folder and the next command."""
+def lacks_what_was_asked(result: Result, beside: Collection[str]) -> bool:
+    """Whether nothing was measured except the reference measurements ``beside``."""
+    if not result.measured or not beside:
+        return not result.measured
+    try:
+        return all(case.op in beside for _, case, _ in outline(result.folder).blocks)
+    except (BusbwError, OSError):  # the analysis reports what is wrong with the folder
+        return False
+
+
+def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None:
+    """Print the result of a run, its folder and the next command; ``empty``: nothing was measured that was asked."""
     folder = plain_text(shlex.quote(str(result.folder)))
     try:
         if as_json:
@@ -280,5 +292,6 @@ def conclude(result: Result, *, quiet: bool, as_json: bool) -> None:
     echo(f"results: {folder}\nnext:    busbw report {folder}", err=True)
     if result.failed and not result.whole:
         echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} lists them with the reason", err=True)
-    elif not result.measured and not result.whole:
-        echo(f"busbw: nothing was measured, all cases were skipped; busbw show {folder} lists the reasons", err=True)
+    elif empty:
+        what = "only the baseline was measured, all other" if result.measured else "nothing was measured, all"
+        echo(f"busbw: {what} cases were skipped; busbw show {folder} lists the reasons", err=True)

@@ -204,6 +204,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     changes = {name: asked[name] for name in ("launches", "timeout_seconds")}
     timeout = Timing().timeout_seconds if asked["timeout_seconds"] is None else asked["timeout_seconds"]
     settings = Settings(results_dir, port, quiet or as_json)
+    beside: list[str] = []
     with measuring.report_interruption(), launch.session(settings, timeout) as world:
         if not world.leads:
             result = launch.follow(world)
@@ -216,7 +217,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
             result = None if dry_run else launch.execute(wanted, world)
     if result is None:
         return
+    empty = not result.whole and measuring.lacks_what_was_asked(result, beside)
     if result.speaks:
-        measuring.conclude(result, quiet=quiet, as_json=as_json)
-    if not result.whole and (result.failed or not result.measured):
+        measuring.conclude(result, empty=empty, quiet=quiet, as_json=as_json)
+    if empty or (result.failed and not result.whole):
         click.get_current_context().exit(result.status)

@@ -21,7 +21,7 @@ from busbw.runs.progress import CaseBlock
 from busbw.runs.records import Case, Failed, Measurement, Skipped, settings_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import spread
-from busbw.units import about_size, format_rate, format_size, format_span, format_time
+from busbw.units import about_size, counted, format_rate, format_size, format_span, format_time
 
 _SIZE_WIDTH = 9
 _FIRST, _REST = f"{{:18}} {{:>{_SIZE_WIDTH}}}", " {:>8} {:>9} {:>6} {:>7} {:>6}"
@@ -84,7 +84,8 @@ class LiveTable(Listener):
             self._blocks_of.update(cases.cases[place] for place, _ in self._remaining.blocks)
         if self._launch == 0:
             self._print(
-                f"# {self._plan.name}: {len(cases.cases)} cases, {len(hosts)} ranks on {len(set(hosts))} host(s), "
+                f"# {self._plan.name}: {counted(len(cases.cases), 'case')}, {len(hosts)} ranks on "
+                f"{len(set(hosts))} host(s), "
                 f"{self._launches} launch(es){'' if self._remaining is None else ' to come'}, "
                 f"backend {self._plan.backend}"
             )

@@ -6,7 +6,7 @@ made, within 2 s and 500 MB. docs/operations.md lists the same numbers.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -72,16 +72,19 @@ def shipped(package: str, folder: str) -> dict[str, str]:
     return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
 
 
-def read_toml(text: str, origin: str) -> dict[str, Any]:
-    """The document in ``text``. Raises UsageError if it is not TOML, or nested too deeply."""
+def read_toml(text: str, origin: str, repeated: Iterable[str] = ()) -> dict[str, Any]:
+    """The document in ``text``; ``repeated``: tables that may be given several times.
+
+    Raises UsageError if it is not TOML, or nested too deeply.
+    """
     if _DEEP_KEY.search(text):  # tomllib takes quadratic time in the number of parts
         raise UsageError(f"{origin}: unsupported TOML: a key has more than {_MOST_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # plain ValueError: a number of 5000 digits
-        raise UsageError(
-            f"{origin}: not TOML: {'nested too deeply' if isinstance(error, RecursionError) else error}"
-        ) from error
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        hints = [f"; write each {name} as [[{name}]]" for name in repeated if f"('{name}',)" in why]
+        raise UsageError(f"{origin}: not TOML: {why}{''.join(hints)}") from error
 
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)

@@ -288,7 +288,7 @@ def read_plan(path: Path) -> Plan:
 
 def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     """A plan from TOML ``text``; ``traffic`` of a sweep may name a CSV file relative to ``folder``."""
-    document = limits.read_toml(text, origin)
+    document = limits.read_toml(text, origin, repeated=("sweep",))
     sweeps = document.get("sweep", [])
     sweeps = sweeps if isinstance(sweeps, list) else []
     if len(sweeps) > limits.MOST_SWEEPS:  # before building them, which may take long
@@ -305,6 +305,9 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
                 raise UsageError(
                     f"{origin}: the traffic matrices together have more than {limits.MOST_MATRIX_RANKS}² cells"
                 )
+    timing = document.get("timing")
+    if isinstance(timing, dict) and isinstance(most := timing.get("max_seconds"), int | float):
+        timing.setdefault("min_seconds", _minimum_within(most, Timing().min_seconds))
     return limits.converted(document, text, origin, Plan, sweep=Sweep, timing=Timing)
 
 
@@ -330,13 +333,17 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     sweeps = [_with(sweep, given, keep_sizes=others and _is_peak(sweep)) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
-        # A time budget below the plan's minimum lowers the minimum too.
-        pace.setdefault("min_seconds", max(0.0, min(plan.timing.min_seconds, pace["max_seconds"])))
+        pace.setdefault("min_seconds", _minimum_within(pace["max_seconds"], plan.timing.min_seconds))
     timing = msgspec.structs.replace(plan.timing, **pace)
     own = {key: value for key, value in given.items() if key in _OF_THE_PLAN}
     changed = msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
     _refuse_what_changes_nothing(changed, given)
     return changed
+
+
+def _minimum_within(max_seconds: float, min_seconds: float) -> float:
+    """A time budget below the minimum lowers the minimum too."""
+    return max(0.0, min(min_seconds, max_seconds))
 
 
 _OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "record_trace"})

@@ -48,7 +48,7 @@ class Progress:
     def in_words(self) -> str:
         """A sentence that counts launches from 1: "1 of 4 launches is complete, launch 2 in part (40 of 80 blocks)"."""
         launches = counted(self.planned, "launch", "launches")
-        verb = "is" if self.complete == 1 else "are"
+        verb = "is" if 1 in {self.complete, self.planned} else "are"
         whole = len(self.whole)
         parts = [f"launch {one + 1} in part ({blocks} of {whole} blocks)" for one, blocks in self.partial.items()]
         return ", ".join([f"{self.complete} of {launches} {verb} complete", *parts])

@@ -604,6 +604,12 @@ class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
     rows: int | None = None
     checksum: str | None = None
 
+    def in_words(self) -> str:
+        """Status and reason; a reason that begins with the status stands alone."""
+        if not self.reason:
+            return self.status
+        return self.reason if self.reason.startswith(self.status) else f"{self.status}: {self.reason}"
+
 
 Row: TypeAlias = Measurement | Imported | Skipped | Failed | LaunchStarted | Ended
 

@@ -75,7 +75,7 @@ class Lack:
         name = self.stored.run.id
         void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
         if not self.launches:
-            return f"nothing is missing in run {name}{void}; it is complete, so nothing is measured"
+            return f"nothing is missing in run {name}, so nothing is measured{void}"
         parts = []
         for one in self.launches:
             begun = one.resumes

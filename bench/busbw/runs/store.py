@@ -38,6 +38,7 @@ from busbw.runs.records import (
     Run,
     Skipped,
 )
+from busbw.units import counted
 
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.jsonl"
@@ -395,7 +396,13 @@ def find(results_dir: Path, selector: str) -> Path:
         return found[0]
     if found:
         raise UsageError(f"run {selector!r} is ambiguous in {results_dir}: {', '.join(one.name for one in found)}")
-    if runs:
+    held = list(folders(given)) if selector and given.is_dir() else []
+    if held:
+        message = (
+            f"{selector!r} is not a run, but a folder that holds {counted(len(held), 'run')}; give it as "
+            f"--results-dir {selector}, or the path of one run: {held[-1]}"
+        )
+    elif runs:
         message = (
             f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
             f"{results_dir} (busbw list runs)"

@@ -69,7 +69,7 @@ def read_progress(folder: Path) -> RunProgress:
         planned=progress.planned * len(progress.whole),
         begun=len(run.launches),
         launches=progress.in_words(),
-        ended=None if end is None else end.status + (f": {end.reason}" if end.reason else ""),
+        ended=None if end is None else end.in_words(),
         broken_off=bool(progress.partial),
     )
 

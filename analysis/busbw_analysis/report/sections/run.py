@@ -72,7 +72,7 @@ def missing_cases(dataset: Dataset) -> Section | None:
     order = list(_STATE_TONES)
     alike = sorted(by_reason.items(), key=lambda item: order.index(item[0][0]))
     counts = Counter(row.state for row in dataset.cases)
-    caption = f"Of {len(dataset.cases)} cases: " + ", ".join(
+    caption = f"Of {counted(len(dataset.cases), 'case')}: " + ", ".join(
         f"{counts[state]} {state}" for state in order if counts[state]
     )
     return Section("missing", "Cases without a result", (table("", _MISSING_COLUMNS, alike),), gist=f"{caption}.")

@@ -346,7 +346,7 @@ def gate_line(comparison: Comparison, reason: Reason) -> str:
             f"launches (A/B) are too few, at least {reason.needed} {unit} are needed ({more}): {names}"
         )
     if reason.finding == "no result":
-        return f"{len(reason.cases)} cases of A cannot be judged, because B has no result for them: {names}"
+        return f"{counted(len(reason.cases), 'case')} of A cannot be judged, because B has no result for them: {names}"
     return f"{reason.finding}: {names}"
 
 

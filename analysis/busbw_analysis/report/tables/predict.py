@@ -86,9 +86,10 @@ def predict_table(prediction: Prediction) -> Table:
         *_each("rests on", forecasts, lambda one: [one.basis]),
         *_each("model", forecasts, lambda one: [": ".join(filter(None, (one.algorithm, one.formula)))]),
         *_each("parameters", forecasts, lambda one: [one.parameters]),
-        *_each("interval", forecasts, lambda one: [one.interval_note]),
+        *_each("interval", forecasts, lambda one: [] if _no_interval(one) else [one.interval_note]),
+        *_each("", forecasts, lambda one: [one.interval_note] if _no_interval(one) else []),
         *_each("EXTRAPOLATED", forecasts, lambda one: one.extrapolated),
-        *_each("held out", forecasts, lambda one: [one.held_out.words]),
+        *_each("", forecasts, lambda one: [one.held_out.words]),
         *_each("tied", forecasts, _ties),
     ]
     notes += _each("measured", [one for one in forecasts if one.measured is not None], _seen)
@@ -105,6 +106,11 @@ def _elsewhere(prediction: Prediction) -> str:
         for one in prediction.data.of_op
     )
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
+
+
+def _no_interval(one: Forecast) -> bool:
+    """Whether the note says that there is no interval; it needs no label then."""
+    return one.interval_note.startswith("no interval")
 
 
 def _held_out(one: Forecast) -> str | None:

@@ -354,7 +354,7 @@ def about(judgement: Judgement) -> tuple[str, ...]:
     run = judgement.dataset.runs[0].run
     of_hosts = f"{counted(len(run.hosts), 'rank')} on {judgement.dataset.hosts_in_words}"
     backends = dict.fromkeys(row.case.backend for row in judgement.dataset.cases)
-    return str(run.plan.get("name", run.id)), f"{len(judgement.cases)} cases", of_hosts, *backends
+    return str(run.plan.get("name", run.id)), counted(len(judgement.cases), "case"), of_hosts, *backends
 
 
 def show_blocks(rows: Sequence[ShownRow], *about: str) -> list[Paragraph | Table]:
