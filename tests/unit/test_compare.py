@@ -179,7 +179,7 @@ def test_an_op_is_compared_across_a_setting_with_one_value_on_each_side() -> Non
     found = compared(run_of(1, [*both, *usual]), run_of(2, [*both, *rings]))
     assert {band.case.op for band in found.bands} == {"all_reduce", "broadcast"}
     assert not found.left_out
-    assert [(notice.code, notice.severity) for notice in found.notices] == [("across", "note")]
+    assert [(notice.code, notice.severity) for notice in found.notices] == [("across", "caution")]
     assert "algorithm default in A and ring in B" in found.notices[0].text
     assert "cache warm in A and flushed in B" in found.notices[0].text
     several = [*usual, case("all_reduce", 64, algorithm="pipelined")]

@@ -415,7 +415,7 @@ def _across(
             (", ".join(f"{name} {_setting(a)} in A and {_setting(b)} in B" for name, (a, b) in changed.items()), op)
         )
     texts = (f"compared across {what}: {listed(names)}" for what, names in by_key(ops).items())
-    return found, [Finding("note", "across", text) for text in texts]
+    return found, [Finding("caution", "across", text) for text in texts]
 
 
 def _setting(value: object) -> str:
