@@ -404,8 +404,8 @@ def find(results_dir: Path, selector: str) -> Path:
         )
     elif runs:
         message = (
-            f"{selector!r} not found: it is neither a run folder nor a file, nor one of the {len(runs)} runs in "
-            f"{results_dir} (busbw list runs)"
+            f"{selector!r} not found: it is neither a run folder nor a file, nor among the "
+            f"{counted(len(runs), 'run')} in {results_dir} (busbw list runs)"
         )
     else:
         message = (
