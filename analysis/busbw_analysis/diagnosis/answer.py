@@ -19,7 +19,7 @@ from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
-from busbw_analysis.diagnosis.trust import dots, trust_in
+from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
 from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
 from busbw_analysis.peaks.peaks import Peak
 
@@ -121,7 +121,7 @@ def answer_of(judgement: Judgement) -> Answer:
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
     unexplained, compare = _unexplained(judgement, verdicts)
-    action = sentences(*dict.fromkeys(cause.action for cause in causes), compare)
+    action = sentences(*dict.fromkeys(cause.action for cause in causes), compare, decide_more(judgement))
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
     bands = tuple(_by_band(verdicts, doubted=doubted))
@@ -184,7 +184,7 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> 
         return "As expected, with a caution."
     doubts = {finding.code for finding in judgement.findings if finding.severity != "note"} - found
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.model_ratio is not None]
-    placed = status == "explained" and found <= _PLACEMENT_CAUSES | {"noise"}
+    placed = status == "explained" and found <= _PLACEMENT_CAUSES
     if placed and doubts <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
         return "No sign of a faulty machine."
     return _HEADLINES[status]

@@ -8,10 +8,8 @@ from typing import Final
 from busbw.ops import PAIRED, SYNCHRONISING
 from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
-from busbw.units import counted
 from busbw_analysis.data.resumed import resume_command
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.trust import more_launches, percent, scatter_of
 from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK, times
 from busbw_analysis.models.families import GLOO, MPI
 
@@ -61,7 +59,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
             and rule.explains(judgement, verdict)
         ]
         # A cause of undecided verdicts alone does not explain why others are slower.
-        answers = not slower or rule.code == "noise" or any(verdicts[place].status == "slower" for place in explained)
+        answers = not slower or any(verdicts[place].status == "slower" for place in explained)
         if (explained and answers) or rule.always:
             action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
             causes.append(Cause(rule.code, text, action))
@@ -181,20 +179,6 @@ def _above_peak(judgement: Judgement) -> str:
     return f"{', '.join(ops)}: above the nominal peak, so {NOT_ITS_PEAK}" if ops else ""
 
 
-def _scatter_words(judgement: Judgement) -> str:
-    scatter = scatter_of(judgement)
-    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
-    if scatter is None or not undecided:
-        return ""
-    which = f"{counted(undecided, 'result')} undecided"
-    return f"launches of the same case differ by ± {percent(scatter)}, which leaves {which}"
-
-
-def _measure_again(judgement: Judgement) -> str:
-    advice = more_launches(judgement)
-    return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"
-
-
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
 _RULES: Final = (
     _Rule(
@@ -250,7 +234,6 @@ _RULES: Final = (
         lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
         always=False,
     ),
-    _Rule("noise", _measure_again, lambda _, verdict: verdict.status == "undecided", _scatter_words, always=False),
 )
 """The possible causes, in the order in which they are named.
 

@@ -57,8 +57,10 @@ def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
         text = f"{many}{where}: differences below {percent(visible)} cannot be detected"
+    undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
+    left = f"; {counted(undecided, 'result')} undecided" if undecided else ""
     advice = more_launches(judgement)
-    return sum(points), (text, advice if advice not in action else "", pooled, _tested(judgement))
+    return sum(points), (f"{text}{left}", advice if advice not in action else "", pooled, _tested(judgement))
 
 
 def _pooled(dataset: Dataset) -> str:
@@ -131,6 +133,14 @@ def scatter_of(judgement: Judgement) -> float | None:
 def fewest_made(judgement: Judgement) -> int:
     """The number of launches that every case has at least; 0 if nothing was measured."""
     return min((len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]), default=0)
+
+
+def decide_more(judgement: Judgement) -> str:
+    """What to do about undecided verdicts; "" without any."""
+    if all(verdict.status != "undecided" for verdict in judgement.verdicts):
+        return ""
+    advice = more_launches(judgement)
+    return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"
 
 
 def more_launches(judgement: Judgement) -> str:
