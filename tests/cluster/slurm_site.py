@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 150.0
 PMI2_GARBLED = "mpi/pmi2: invalid client request"
 """In the log of a job whose ranks never met: slurmstepd misread MPICH's requests. Seen twice, on a loaded machine."""
-SMALL = ("--op", "broadcast,barrier", "--sizes", "8,64KiB", "--max-seconds", "0.02")
+SMALL = ("--op", "broadcast,barrier", "--sizes", "8,64KiB", "--max-seconds", "0.02", "--no-baseline")
 """Options of ``busbw run`` behind a shipped file: three cases of its suite."""
 
 STEADY = """\

@@ -21,7 +21,7 @@ OPS = (
     *("barrier", "send_recv"),
 )
 PAIRS = ("ping_pong", "pair_uni", "pair_bidir")
-DELAYS_MS = (2, 10)
+DELAYS_MS = (1, 6)
 SIZE_BYTES = 1024
 RATE_MBIT = 100
 LARGE_BYTES = 4 << 20

@@ -28,8 +28,8 @@ ORDER, NEAR = 0.8, 0.25
 TIMING = """\
 [timing]
 blocks = 1
-min_samples = 4
-least_samples = 4
+min_samples = 3
+least_samples = 3
 min_seconds = 0.0
 max_seconds = 0.3
 launch_warmup_seconds = 0.2
@@ -47,7 +47,7 @@ compute = "wait=100ms"
 CALLS = """
 [[sweep]]
 ops = [{ops}]
-sizes = "1KiB..1MiB*4"
+sizes = "1KiB..256KiB*4"
 """
 
 
