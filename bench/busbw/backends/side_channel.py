@@ -118,17 +118,11 @@ def shut_connections(kept_port: int) -> None:
     they would not report in time and be considered lost.
     """
     for path in Path("/proc/self/fd").iterdir():
-        copy = -1
-        try:
-            copy = os.dup(int(path.name))
-            one = socket.socket(fileno=copy)
-        except OSError:  # closed in the meantime, or not a socket
-            if copy >= 0:
-                os.close(copy)
-            continue
-        with one, contextlib.suppress(OSError):  # not connected
-            if one.family in _INTERNET and kept_port not in {one.getsockname()[1], one.getpeername()[1]}:
-                one.shutdown(socket.SHUT_RDWR)
+        if path.is_socket():
+            # An error: it was closed in the meantime, or is not connected.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as one:
+                if one.family in _INTERNET and kept_port not in {one.getsockname()[1], one.getpeername()[1]}:
+                    one.shutdown(socket.SHUT_RDWR)
 
 
 def collect_reports(
