@@ -121,15 +121,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the fastest rank is stored as the one that came last",
         _MEASURE + "reduction.py",
-        "last_rank=latest % size",
-        "last_rank=-shortest % size",
+        "last_rank=_integers(latest % size)",
+        "last_rank=_integers(-shortest % size)",
         ("test_reduction.py",),
     ),
     Fault(
         "exit span from the first entry",
         _MEASURE + "reduction.py",
-        "exit_span=last_out - last_in",
-        "exit_span=last_out + first_in",
+        "exit_span_ns=_integers(last_out - last_in)",
+        "exit_span_ns=_integers(last_out + first_in)",
         ("test_reduction.py",),
     ),
     Fault(

@@ -108,8 +108,7 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
 ) -> None:
     swept: defaultdict[int, int] = defaultdict(int)
 
-    def sweep(self: object) -> None:
-        del self
+    def sweep() -> None:
         me = noted[threading.get_ident()]
         me.told.append("sweep")
         swept[me.rank] += 1
@@ -117,7 +116,7 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
         assert isinstance(inner, FakeBackend)
         inner.clock.advance(1_000_000)
 
-    monkeypatch.setattr("busbw.measure.sampling.CacheSweep.sweep", sweep)
+    monkeypatch.setattr(block, "cache_sweep", lambda _size: sweep)
     made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache="flushed"), wrap=Noting, timer_ns=100)
     samples = len(made.groups[0].slowest_ns)
     assert made.calls == 1, "the second call of a sample would find what the first one left"
@@ -143,9 +142,7 @@ class Prepared(Noting):
 def test_what_prepares_a_call_comes_after_the_caches_are_flushed_and_before_the_start(
     noted: dict[int, Noting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "busbw.measure.sampling.CacheSweep.sweep", lambda _sweep: noted[threading.get_ident()].told.append("sweep")
-    )
+    monkeypatch.setattr(block, "cache_sweep", lambda _size: lambda: noted[threading.get_ident()].told.append("sweep"))
     for cache, before in (("flushed", ("sweep", "prepare")), ("warm", ("prepare",))):
         noted.clear()
         made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache=cache), wrap=Prepared)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from busbw.errors import UsageError
+from busbw.ops import limits
 from busbw.system.catalog import PLAUSIBLE, VARIABLE, Catalogue, Gpu, Rate, catalogue, own_file, parse
 
 
@@ -45,6 +46,8 @@ def test_every_shipped_row_has_its_source_and_month(shipped: Catalogue) -> None:
     assert len(rows) > 60
     assert all(row.source.startswith("https://") and row.looked_up.startswith("20") for row in rows)
     assert all(shipped.origin(row) is None for row in rows)
+    files = limits.shipped("busbw.system", "peaks")
+    assert len(rows) == sum(len(parse(text, name)) for name, text in files.items()), "no row is in two files"
 
 
 def test_what_is_on_github_is_cited_by_the_page_that_states_it_and_its_commit(shipped: Catalogue) -> None:

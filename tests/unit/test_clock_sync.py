@@ -251,9 +251,9 @@ def test_no_error_within_the_bounds_of_the_points_makes_the_drift_worse_than_its
         clock_sync._Point(int(at), int(sign * error), error, 0)
         for at, sign, error in zip(moments, signs, errors, strict=True)
     ]
-    found = clock_sync._fit(points)
-    assert found.ppm is not None
-    assert abs(found.ppm) <= found.unnoticed_ppm - clock_sync._WANDER_PPM + 1e-9
+    drift_ppm, unnoticed_ppm = clock_sync._fit(points)
+    assert drift_ppm is not None
+    assert abs(drift_ppm) <= unnoticed_ppm - clock_sync._WANDER_PPM + 1e-9
 
 
 # --- what is measured by it ------------------------------------------------------------------------------------

@@ -169,10 +169,8 @@ def test_a_device_knows_itself(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Non
     made = CudaDevice(1)
     assert (made.name, made.cache_bytes, made.uuid) == ("cuda:1", 1 << 20, f"GPU-{UUID}")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace())
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"0,GPU-{UUID}")
-    older = CudaDevice(1)
-    assert (older.cache_bytes, older.uuid) == (32 << 20, f"GPU-{UUID}")
-    assert CudaDevice(0).uuid is None, "a number is not a name: it counts among what is visible"
+    silent = CudaDevice(1)
+    assert (silent.cache_bytes, silent.uuid) == (32 << 20, None)
     assert ("set_device", 1) in gpu.asked
 
 
@@ -203,13 +201,6 @@ def test_a_hold_is_calibrated_once_and_then_as_long_as_asked(gpu: Gpu, device: C
     spins = [cycles for name, cycles in (one for one in gpu.asked if isinstance(one, tuple)) if name == "spin"]
     assert spins[-2:] == [pytest.approx(3_000_000 * GHZ, rel=0.01), pytest.approx(6_000_000 * GHZ, rel=0.01)]
     assert len(spins) == 7 + 2
-
-
-def test_without_a_spinning_kernel_holding_is_refused(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.cuda, "_sleep")
-    with pytest.raises(BackendError, match=r"has no torch\.cuda\._sleep"):
-        CudaDevice(0).hold(1)
-    assert gpu.asked == [("set_device", 0)]
 
 
 def test_a_flush_writes_twice_the_cache(device: CudaDevice) -> None:
@@ -293,12 +284,6 @@ def test_two_streams_are_two_in_a_capture_too_however_many_torch_has_handed_out(
         both = device.together(lambda: ran_on.append(gpu.current), lambda: ran_on.append(gpu.current))  # noqa: B023
         device.capture([both])
         assert len(set(ran_on)) == 2, taken
-
-
-def test_one_stream_under_two_names_is_refused(gpu: Gpu) -> None:
-    gpu.handed_out = itertools.repeat(7)
-    with pytest.raises(BackendError, match="same stream of cuda:0 twice"):
-        CudaDevice(0)
 
 
 def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(gpu: Gpu, device: CudaDevice) -> None:

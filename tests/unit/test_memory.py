@@ -356,7 +356,7 @@ def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
 
 ACCESS = Access(1 << 20, 4, "direct")
 ON_DRIVE: dict[str, JSON] = {
-    "storage": {"path": "/scratch", "type": "ext4", "device": "/dev/nvme0n1p1", "tools": {"fio": "3.33"}},
+    "storage": {"path": "/scratch", "type": "ext4", "device": "/dev/nvme0n1p1"},
     "pci": {"gpus": [], "nics": [], "drives": [DRIVE]},
 }
 STORING = World(

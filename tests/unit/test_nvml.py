@@ -11,7 +11,7 @@ from testing.synthetic import case
 
 from busbw.runs.records import GpuConditions, Measurement
 from busbw.system.device import REASONS, DeviceConditions, reasons_in_words
-from busbw.system.nvml import Gpu, gpus_by_address, nvml_of, uuid_of
+from busbw.system.nvml import Gpu, gpus_by_address, nvml_of
 
 UUID = "GPU-12345678-1234-1234-1234-123456789abc"
 
@@ -162,12 +162,6 @@ def test_a_library_that_cannot_count_knows_no_gpu(monkeypatch: pytest.MonkeyPatc
     assert gpus_by_address() == {}
     installed(monkeypatch, None)
     assert gpus_by_address() == {}
-
-
-def test_uuids_are_written_as_the_library_writes_them() -> None:
-    assert uuid_of(UUID) == uuid_of(UUID.removeprefix("GPU-")) == UUID
-    assert uuid_of("MIG-1-2") == "MIG-1-2"
-    assert uuid_of("0") is uuid_of("") is uuid_of(None) is None
 
 
 def test_every_reason_has_a_bit_of_its_own() -> None:

@@ -246,7 +246,7 @@ def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Una
     part, ranks = slowest
     left_out = None
     if part.peak.practical_of == "reads" and series.key.op != "storage_read":
-        part = replace(part, peak=replace(part.peak, practical=None, practical_source=None, practical_of=None))
+        part = replace(part, peak=replace(part.peak, practical=None, practical_source=None))
         left_out = "the catalogue has practical rates of drives for reads only"
     each = format_rate(part.peak.nominal / ranks)
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"

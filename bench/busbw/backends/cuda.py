@@ -3,7 +3,6 @@
 Intentionally thin: each method is one or two calls of torch.cuda; comments explain where the obvious call is wrong.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -11,7 +10,7 @@ import torch
 
 from busbw.errors import BackendError
 from busbw.system.device import DeviceConditions, Mark
-from busbw.system.nvml import nvml_of, uuid_of
+from busbw.system.nvml import nvml_of
 
 _CACHES_TO_FLUSH = 2
 _LEAST_CACHE_BYTES = 32 << 20
@@ -62,6 +61,11 @@ def _event() -> torch.cuda.Event:
     return event
 
 
+def _spin(cycles: int) -> None:
+    """Enqueue a kernel that spins for ``cycles``; torch has it for its own tests."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call] # noqa: SLF001 - nothing public blocks a stream
+
+
 class CudaDevice:
     """GPU ``index`` in torch's numbering, made the current GPU of this process."""
 
@@ -84,10 +88,6 @@ class CudaDevice:
             torch.cuda.Stream(index)  # type: ignore[no-untyped-call] # as above
             for _ in range(2)
         )
-        if self._captured_on == self._concurrent:
-            raise BackendError(
-                f"torch returned the same stream of {self.name} twice, so nothing can run beside a captured graph"
-            )
 
     def mark(self) -> Mark:
         """A new event with timing."""
@@ -98,15 +98,8 @@ class CudaDevice:
         torch.cuda.synchronize(self.index)
 
     def hold(self, ns: int) -> None:
-        """Block the stream with a one-thread spin kernel. Raises BackendError if this torch has none."""
-        self._spin(round(ns * self._cycles_per_ns))
-
-    @cached_property
-    def _spin(self) -> Callable[[int], object]:
-        spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
-        if spin is None:
-            raise BackendError(f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held")
-        return spin
+        """Block the stream with a one-thread spin kernel."""
+        _spin(round(ns * self._cycles_per_ns))
 
     @cached_property
     def _cycles_per_ns(self) -> float:
@@ -115,7 +108,7 @@ class CudaDevice:
         rates = []
         for _ in range(_SPIN_TRIES):
             before.record()
-            self._spin(_SPIN_CYCLES)
+            _spin(_SPIN_CYCLES)
             after.record()
             self.synchronise()
             rates.append(_SPIN_CYCLES / max(1, after.ns_since(before)))
@@ -244,12 +237,6 @@ def address_of(properties: object) -> str | None:
 
 
 def uuid_at(index: int) -> str | None:
-    """UUID of GPU ``index``; None if neither torch nor CUDA_VISIBLE_DEVICES contains it."""
-    properties = torch.cuda.get_device_properties(index)
-    return uuid_of(getattr(properties, "uuid", None)) or uuid_of(_visible(index))
-
-
-def _visible(index: int) -> str | None:
-    """Entry of CUDA_VISIBLE_DEVICES for GPU ``index``; older versions of torch do not report the UUID."""
-    entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return entries[index] if index < len(entries) else None
+    """UUID of GPU ``index`` in NVML's format; None if torch does not report it."""
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"

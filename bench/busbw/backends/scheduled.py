@@ -11,7 +11,6 @@ from functools import partial
 import torch
 
 from busbw.backends.base import Call, Operation, in_order
-from busbw.errors import BackendError
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
 from busbw.ops.base import Op, first_reason
@@ -71,19 +70,11 @@ def refuse(op: Op, case: Case) -> str | None:
     return refused or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
 
 
-def schedule_of(op: Op, case: Case, ranks: int) -> Schedule:
-    """The schedule of ``case`` for a group of ``ranks``. Raises BackendError if ``refuse`` gives a reason."""
-    reason = refuse(op, case)
-    if reason is not None:
-        raise BackendError(reason)
-    return ALGORITHMS[op.name][case.algorithm or ""].on(ranks, case.nodes)
-
-
 def bind(
     op: Op, case: Case, group: Ranks, me: int, send: torch.Tensor, receive: torch.Tensor, exchange: Exchange
 ) -> Operation:
-    """Bind ``op`` for index ``me`` of ``group`` to these buffers, over ``exchange``. Raises as ``schedule_of``."""
-    schedule = schedule_of(op, case, len(group))
+    """Bind ``op``, which ``refuse`` allows, for index ``me`` of ``group`` to these buffers, over ``exchange``."""
+    schedule = ALGORITHMS[op.name][case.algorithm or ""].on(len(group), case.nodes)
     memory = _Memory.of(schedule, me, case.count, send, receive)
     add = _ADD[case.redop or "sum"]
     mine = [one for one in schedule.rounds if any(me in {transfer.source, transfer.to} for transfer in one)]

@@ -117,26 +117,12 @@ def shut_connections(kept_port: int) -> None:
     Called by a rank that gives up. Ranks that wait for it in the library notice only a closed connection; otherwise
     they would not report in time and be considered lost.
     """
-    for name in _open_files():
-        copy = -1
-        try:
-            copy = os.dup(int(name))
-            one = socket.socket(fileno=copy)
-        except OSError:  # closed in the meantime, or not a socket
-            if copy >= 0:
-                os.close(copy)
-            continue
-        with one, contextlib.suppress(OSError):  # not connected
-            if one.family in _INTERNET and kept_port not in {one.getsockname()[1], one.getpeername()[1]}:
-                one.shutdown(socket.SHUT_RDWR)
-
-
-def _open_files() -> list[str]:
-    """Open file descriptors of this process; empty if the system does not list them."""
-    try:
-        return [path.name for path in Path("/proc/self/fd").iterdir()]
-    except OSError:
-        return []
+    for path in Path("/proc/self/fd").iterdir():
+        if path.is_socket():
+            # An error: it was closed in the meantime, or is not connected.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as one:
+                if one.family in _INTERNET and kept_port not in {one.getsockname()[1], one.getpeername()[1]}:
+                    one.shutdown(socket.SHUT_RDWR)
 
 
 def collect_reports(

@@ -74,7 +74,7 @@ def _print_catalogue(rows: Catalogue) -> None:
             "kind": rate.kind,
             "name": rate.name,
             "nominal": f"{format_rate(rate.bytes_per_second)} per {rate.per}",
-            "in practice": examine.in_practice(rate.practical_bytes_per_second, rate.practical_of),
+            "in practice": examine.in_practice(rate.practical_bytes_per_second, rate.peak.practical_of),
             "direction": rate.direction,
             "source": source(rate),
         }

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from busbw.backends.patterns import settle
 from busbw.measure.bench import Bench, CaseFailed, Part, agreed, rounds_of
 from busbw.measure.buffers import part_in
 from busbw.measure.interference import InterferenceMonitor
-from busbw.measure.sampling import CacheSweep, RoundResult, RoundSettings, sample
+from busbw.measure.sampling import RoundResult, RoundSettings, sample
 from busbw.measure.stopping import Budget, budget_of, more_tries
 from busbw.measure.verify import check_case
 from busbw.ops import OPS
@@ -265,7 +266,13 @@ def _flush(bench: Bench, case: Case) -> Call | None:
         return None
     if bench.backend.device is not None:
         return bench.backend.device.flush
-    return CacheSweep(_CACHES_TO_SWEEP * last_level_cache_bytes()).sweep
+    return cache_sweep(_CACHES_TO_SWEEP * last_level_cache_bytes())
+
+
+def cache_sweep(size_bytes: int) -> Call:
+    """Call that evicts the caches by writing ``size_bytes`` of its own memory."""
+    memory = np.zeros(size_bytes, dtype=np.uint8)
+    return partial(np.add, memory, 1, out=memory)
 
 
 def _sets(bench: Bench, case: Case) -> int:

@@ -44,14 +44,6 @@ class _Point:
     rtt_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Drift:
-    """By how many ppm rank 0's clock runs faster (None: unknown), and the uncertainty of that, ppm."""
-
-    ppm: float | None = None
-    unnoticed_ppm: float = _UNWATCHED_PPM
-
-
 @dataclass(slots=True)
 class CommonClock:
     """This rank's conversion to and from the common clock, which is rank 0's.
@@ -66,7 +58,8 @@ class CommonClock:
     ranks: tuple[RankClock, ...] | None = None
     """Offsets of all ranks' clocks at the last comparison; None if there is only one clock."""
     _points: list[_Point] = field(default_factory=list)
-    _drift: _Drift = field(default_factory=_Drift)
+    _drift_ppm: float | None = None
+    _unnoticed_ppm: float = _UNWATCHED_PPM
 
     @property
     def shared(self) -> bool:
@@ -83,14 +76,14 @@ class CommonClock:
         if self.shared or None in self.domains:
             return
         self._points.append(_compare(self.backend, self.clock, self.domains, exchanges))
-        self._drift = _fit(self._points)
-        self.ranks = _everyone(self.backend, self._points[-1], self._drift.ppm)
+        self._drift_ppm, self._unnoticed_ppm = _fit(self._points)
+        self.ranks = _everyone(self.backend, self._points[-1], self._drift_ppm)
 
     def common(self, local_ns: Vector) -> Vector:
         """Convert times of this rank's clock to rank 0's, ns."""
         if not self._points:
             return local_ns
-        last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
+        last, drift = self._points[-1], (self._drift_ppm or 0.0) * 1e-6
         moved: Vector = local_ns + last.offset_ns + np.rint((local_ns - last.at_ns) * drift).astype(np.int64)
         return moved
 
@@ -98,7 +91,7 @@ class CommonClock:
         """Convert a time of rank 0's clock to this rank's, ns."""
         if not self._points:
             return common_ns
-        last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
+        last, drift = self._points[-1], (self._drift_ppm or 0.0) * 1e-6
         away = common_ns - last.offset_ns - last.at_ns
         return last.at_ns + away - round(away * drift / (1 + drift))
 
@@ -112,24 +105,24 @@ class CommonClock:
         if not self._points:
             return None
         last = self._points[-1]
-        return last.error_ns + _apart_ns(self.clock.now_ns() - last.at_ns, self._drift.unnoticed_ppm)
+        return last.error_ns + _apart_ns(self.clock.now_ns() - last.at_ns, self._unnoticed_ppm)
 
 
-def _fit(points: Sequence[_Point]) -> _Drift:
-    """Fit the drift of rank 0's clock against this one by least squares; unknown until there is enough to fit.
+def _fit(points: Sequence[_Point]) -> tuple[float | None, float]:
+    """By how many ppm rank 0's clock runs faster, by least squares (None: not enough to fit), and its uncertainty, ppm.
 
     The slope is a weighted sum of the offsets, so its error is at most the same sum of their bounds, if the drift is
     constant.
     """
     at = np.asarray([point.at_ns - points[0].at_ns for point in points], dtype=np.float64)
     if len(points) < _FIT_POINTS or at[-1] < _FIT_NS:
-        return _Drift()
+        return None, _UNWATCHED_PPM
     away = at - at.mean()
     weights = away / (away @ away)
     slope = float(weights @ np.asarray([point.offset_ns - points[0].offset_ns for point in points], dtype=np.float64))
     bound = float(np.abs(weights) @ np.asarray([point.error_ns for point in points], dtype=np.float64))
     unnoticed_ppm = bound * 1e6 + _WANDER_PPM
-    return _Drift(slope * 1e6, unnoticed_ppm) if unnoticed_ppm < _UNWATCHED_PPM else _Drift()
+    return (slope * 1e6, unnoticed_ppm) if unnoticed_ppm < _UNWATCHED_PPM else (None, _UNWATCHED_PPM)
 
 
 def _apart_ns(elapsed_ns: int, ppm: float = _UNWATCHED_PPM) -> int:

@@ -5,12 +5,12 @@ every rank ends with the same numbers, so all decide alike.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from busbw.backends.base import Backend, Vector
+from busbw.measure.bench import Bench
 from busbw.measure.loops import Samples
 from busbw.ops import traffic
 from busbw.ops.base import Matrix, Op
@@ -21,7 +21,6 @@ KEPT_VALUES = 4096
 """Most values for which the samples of every rank are stored; above it, only quantiles are."""
 
 _ABSENT = np.iinfo(np.int64).min
-_ALWAYS = 8
 
 
 def timed_by(case: Case) -> TimedBy:
@@ -37,33 +36,6 @@ def timed_by(case: Case) -> TimedBy:
 def durations(samples: Samples, clock: TimedBy) -> Vector:
     """Durations of samples by one of the clocks, ns; by the host's if there is no device."""
     return samples.exits - samples.entries if clock == "host" or samples.device_ns is None else samples.device_ns
-
-
-@dataclass(frozen=True, slots=True)
-class ReducedSamples:
-    """Samples reduced over all ranks; identical on every rank. Each field is an array of groups × samples.
-
-    slowest, fastest: longest and shortest duration of any rank, ns.
-    fastest_rank, last_rank: rank with the shortest duration, and rank that entered last.
-    arrival_skew, exit_skew: last minus first entry, and last minus first exit, ns.
-    exit_span: last exit minus last entry, ns.
-    switched, missed: 1 if any rank was preempted, or missed its start.
-    other_clock: longest duration by the other clock, ns (None: there is one clock).
-    overlap: 5 × groups × samples: pure, post, compute, wait, exposed, ns; on a device a 6th, post on the host (None:
-        no concurrent computation).
-    """
-
-    slowest: Vector
-    fastest: Vector
-    fastest_rank: Vector
-    last_rank: Vector
-    arrival_skew: Vector
-    exit_span: Vector
-    exit_skew: Vector
-    switched: Vector
-    missed: Vector
-    other_clock: Vector | None
-    overlap: Vector | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +61,8 @@ class Batch:
         return durations(self.samples, "host" if self.timed_by == "device" else "device")
 
 
-def joined(batches: list[ReducedSamples]) -> ReducedSamples:
-    """Concatenate the batches of one round."""
-    return ReducedSamples(
-        **{field.name: _along([getattr(batch, field.name) for batch in batches]) for field in fields(ReducedSamples)}
-    )
-
-
-def _along(vectors: Sequence[Vector | None]) -> Any:  # noqa: ANN401 - None only for fields that may be None
-    there = [vector for vector in vectors if vector is not None]
-    return np.concatenate(there, axis=-1) if there else None
-
-
-def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> ReducedSamples:
-    """Reduce one batch over all ranks with a single max-reduction. Collective.
+def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> Vector:
+    """Reduce one batch over all ranks with a single max-reduction; returns rows × groups × samples. Collective.
 
     Durations and entries are packed with the rank in the low digits (value · size + rank), so the extreme value
     carries its owner. Negated rows give minima. Times count from a common origin, so packing cannot overflow.
@@ -129,23 +89,7 @@ def reduce_batch(backend: Backend, groups: Round, taken: Batch) -> ReducedSample
     for number, group in enumerate(groups):
         if rank in group:
             mine[:, number] = rows
-    everywhere = backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
-    slowest, shortest, latest, last_out, first_in, first_out, switched, missed = everywhere[:_ALWAYS]
-    last_in = latest // size
-    more = everywhere[_ALWAYS:]
-    return ReducedSamples(
-        slowest=slowest,
-        fastest=-shortest // size,
-        fastest_rank=-shortest % size,
-        last_rank=latest % size,
-        arrival_skew=last_in + first_in,
-        exit_span=last_out - last_in,
-        exit_skew=last_out + first_out,
-        switched=switched,
-        missed=missed,
-        other_clock=None if other_clock is None else more[0],
-        overlap=None if overlapped is None else more[0 if other_clock is None else 1 :],
-    )
+    return backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,51 +122,50 @@ def gather_ranks(backend: Backend, batches: list[Batch], *, took_part: bool) -> 
     return PerRank(quantiles, rest[:, :count] if keep else None, rest[:, count:] if keep else None)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundFacts:
-    """Facts that all groups of a round share.
+def record_group(
+    bench: Bench,
+    op: Op,
+    case: Case,
+    group: Ranks,
+    matrix: Matrix,
+    reduced: Vector,
+    per_rank: PerRank,
+    compute_alone_ns: int | None,
+) -> GroupSamples:
+    """The record of one group of a round.
 
     matrix: traffic of an uneven op, elements.
-    comparable: whether the ranks' clocks can be compared.
-    traffic_factor: bytes moved by the backend over the necessary bytes.
+    reduced: rows × samples of the group, in the order of ``reduce_batch``.
     compute_alone_ns: duration of the concurrent computation alone (None: no concurrent computation).
     """
-
-    matrix: Matrix
-    comparable: bool
-    traffic_factor: float
-    compute_alone_ns: int | None
-
-
-def record_group(
-    op: Op, case: Case, group: Ranks, number: int, seen: ReducedSamples, per_rank: PerRank, facts: RoundFacts
-) -> GroupSamples:
-    """The record of group ``number`` of a round."""
     wire = (
-        float(traffic.crossing(facts.matrix) * case.size_bytes / max(case.count, 1))
+        float(traffic.crossing(matrix) * case.size_bytes / max(case.count, 1))
         if op.uneven
         else op.wire_bytes(len(group), case.size_bytes)
     )
-    comparable = facts.comparable
+    size, comparable, on_device = bench.backend.size, bench.common.comparable, bench.backend.device is not None
+    slowest, shortest, latest, last_out, first_in, first_out, switched, missed, *others = reduced
+    other_clock = others.pop(0) if on_device else None
+    last_in = latest // size
     entries = per_rank.entries if comparable else None
     origin = 0 if entries is None else int(entries[list(group)].min())
     return GroupSamples(
         ranks=group,
         bus_factor=op.factor(len(group)),
         wire_bytes=float(wire),
-        traffic_factor=facts.traffic_factor,
-        slowest_ns=_integers(seen.slowest[number]),
-        fastest_ns=_integers(seen.fastest[number]),
-        fastest_rank=_integers(seen.fastest_rank[number]),
-        last_rank=_integers(seen.last_rank[number]) if comparable else None,
-        arrival_skew_ns=_integers(seen.arrival_skew[number]) if comparable else None,
-        exit_span_ns=_integers(seen.exit_span[number]) if comparable else None,
-        exit_skew_ns=_integers(seen.exit_skew[number]) if comparable else None,
-        disturbed=_integers(np.flatnonzero(seen.switched[number])),
-        missed=_integers(np.flatnonzero(seen.missed[number])),
-        timed_by="host" if seen.other_clock is None else timed_by(case),
-        other_clock_ns=None if seen.other_clock is None else _integers(seen.other_clock[number]),
-        overlap=_overlap(seen, number, facts.compute_alone_ns),
+        traffic_factor=bench.backend.traffic_factor(op),
+        slowest_ns=_integers(slowest),
+        fastest_ns=_integers(-shortest // size),
+        fastest_rank=_integers(-shortest % size),
+        last_rank=_integers(latest % size) if comparable else None,
+        arrival_skew_ns=_integers(last_in + first_in) if comparable else None,
+        exit_span_ns=_integers(last_out - last_in) if comparable else None,
+        exit_skew_ns=_integers(last_out + first_out) if comparable else None,
+        disturbed=_integers(np.flatnonzero(switched)),
+        missed=_integers(np.flatnonzero(missed)),
+        timed_by=timed_by(case) if on_device else "host",
+        other_clock_ns=None if other_clock is None else _integers(other_clock),
+        overlap=None if compute_alone_ns is None else _overlap(others, compute_alone_ns),
         per_rank=tuple(
             RankSamples(
                 rank=rank,
@@ -235,10 +178,9 @@ def record_group(
     )
 
 
-def _overlap(seen: ReducedSamples, number: int, compute_alone_ns: int | None) -> OverlapSamples | None:
-    if seen.overlap is None or compute_alone_ns is None:
-        return None
-    pure, post, compute, wait, exposed, *host_post = (_integers(row[number]) for row in seen.overlap)
+def _overlap(parts: Sequence[Vector], compute_alone_ns: int) -> OverlapSamples:
+    """``parts``: pure, post, compute, wait, exposed; on a device a 6th, post on the host."""
+    pure, post, compute, wait, exposed, *host_post = map(_integers, parts)
     return OverlapSamples(
         pure_ns=pure,
         post_ns=post,

@@ -19,17 +19,7 @@ from busbw.measure.bench import Bench, Part, agreed, fail_together
 from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceWork, Hold
 from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
-from busbw.measure.reduction import (
-    Batch,
-    ReducedSamples,
-    RoundFacts,
-    durations,
-    gather_ranks,
-    joined,
-    record_group,
-    reduce_batch,
-    timed_by,
-)
+from busbw.measure.reduction import Batch, durations, gather_ranks, record_group, reduce_batch, timed_by
 from busbw.measure.stopping import ROWED, Budget
 from busbw.measure.sync import SYNCHRONIZERS, Synchronizer
 from busbw.ops.base import Matrix, Op
@@ -164,17 +154,6 @@ class _Sampler:
         return STARTS_OVERLAPPED if self.computes else 1
 
 
-class CacheSweep:
-    """Evicts the caches by writing ``size_bytes`` of its own memory."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._memory = np.zeros(max(size_bytes, 1), dtype=np.uint8)
-
-    def sweep(self) -> None:
-        """Write all of it."""
-        self._memory += 1
-
-
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
     """Settings of all rounds of a block.
@@ -239,9 +218,9 @@ def sample(
         # The machine may have changed meanwhile, so the reference is measured before and after the samples.
         alone_ns = int(np.median(np.concatenate([before, _alone(bench, sampler, len(before))])))
     per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
-    facts = RoundFacts(matrix, bench.common.comparable, bench.backend.traffic_factor(op), alone_ns)
     recorded = tuple(
-        record_group(op, case, group, number, seen, per_rank, facts) for number, group in enumerate(groups)
+        record_group(bench, op, case, group, matrix, seen[:, number], per_rank, alone_ns)
+        for number, group in enumerate(groups)
     )
     return RoundResult(recorded, sampler.calls, warmup, reason, "python" if anywhere else "compiled")
 
@@ -280,16 +259,15 @@ def _alone(bench: Bench, sampler: _Sampler, count: int) -> Vector:
 
 def _sample_until_done(
     bench: Bench, groups: Round, sampler: _Sampler, budget: Budget, estimate_ns: int, pace_ns: int
-) -> tuple[ReducedSamples, list[Batch], StopReason]:
-    """Take batches of samples until the stopping rule is met."""
+) -> tuple[Vector, list[Batch], StopReason]:
+    """Take batches of samples until the stopping rule is met; returns all of them as ``reduce_batch`` does."""
     batches: list[Batch] = []
-    seen: list[ReducedSamples] = []
+    seen: list[Vector] = []
     began = bench.clock.now_ns()
     # The origin is the earliest start of any rank; if clocks are not comparable, each rank uses its own.
     origin = int(bench.common.common(np.asarray([began], dtype=np.int64))[0])
     if bench.common.comparable:
         origin = -int(agreed(bench, [-origin])[0])
-    count = 0
     more = stopping.first_batch(budget, estimate_ns, pace_ns)
     if sampler.case.sync == "window":
         # The window length is adapted after each batch; ranks could miss all of a large first batch.
@@ -300,11 +278,10 @@ def _sample_until_done(
         late = sampler.missed(samples)
         batches.append(Batch(samples, entries - origin, exits - origin, late, timed_by(sampler.case)))
         seen.append(reduce_batch(bench.backend, groups, batches[-1]))
-        count += more
-        everything = joined(seen)
+        everything = np.concatenate(seen, axis=-1)
         elapsed = int(agreed(bench, [bench.clock.now_ns() - began])[0])
         precision = bench.timing.precision
-        reason = stopping.stop_reason(budget, everything.slowest, elapsed, precision, len(batches))
+        reason = stopping.stop_reason(budget, everything[0], elapsed, precision, len(batches))
         if reason is not None:
             return everything, batches, reason
-        more = stopping.next_batch(budget, everything.slowest, elapsed, precision, len(batches))
+        more = stopping.next_batch(budget, everything[0], elapsed, precision, len(batches))

@@ -6,14 +6,12 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from busbw.errors import UsageError
 from busbw.ops.base import Matrix
 from busbw.ops.limits import MOST_MATRIX_RANKS, MOST_TRAFFIC_BYTES, read_text
 
 Weights = tuple[tuple[float, ...], ...]
-_Value = TypeVar("_Value", int, float)
 
 
 def imbalanced(ranks: int, imbalance: float) -> Weights:
@@ -33,10 +31,7 @@ def read_weights(path: Path) -> Weights:
 
     Raises UsageError if it is unreadable, not square, all zero, or has a value that is not a number ≥ 0.
     """
-    try:
-        text = read_text(path, MOST_TRAFFIC_BYTES)
-    except UsageError as error:
-        raise UsageError(f"traffic matrix {error}") from error
+    text = read_text(path, MOST_TRAFFIC_BYTES, "traffic matrix ")
     rows = csv.reader(io.StringIO(text, newline=""))
     try:
         weights = [tuple(map(float, row)) for row in rows if any(cell.strip() for cell in row)]
@@ -76,7 +71,8 @@ def split(weights: Weights, count: int) -> Matrix:
     received = [sum(column) for column in zip(*weights, strict=True)]
     heaviest = max(*sent, *received)
     if heaviest in received and heaviest not in sent:
-        return _transposed(split(_transposed(weights), count))
+        turned = split(tuple(zip(*weights, strict=True)), count)
+        return tuple(zip(*turned, strict=True))
     exact = [[weight * count / heaviest for weight in row] for row in weights]
     matrix = [[math.floor(share) for share in row] for row in exact]
     busiest = sent.index(heaviest)
@@ -86,10 +82,6 @@ def split(weights: Weights, count: int) -> Matrix:
         if sum(row) < count and sum(line[to] for line in matrix) < count:
             row[to] += 1
     return tuple(tuple(line) for line in matrix)
-
-
-def _transposed(matrix: tuple[tuple[_Value, ...], ...]) -> tuple[tuple[_Value, ...], ...]:
-    return tuple(zip(*matrix, strict=True))
 
 
 def crossing(matrix: Matrix) -> int:

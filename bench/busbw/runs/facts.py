@@ -78,7 +78,7 @@ _HOST = {
     "pci": {**{name: [_DEVICE] for name in ("gpus", "nics", "drives")}, "unknown": list[str]},
     "rdma": [{**_PORT, "up": bool}],
     "memory_modules": {"kind": str, "megatransfers": Count, "channels": Count, "unknown": list[str]},
-    "storage": {**dict.fromkeys(("path", "type", "device", "way"), str), "tools": dict[str, str | None]},
+    "storage": dict.fromkeys(("path", "type", "device", "way"), str),
     "nccl": {"version": str},
     "mpi": {**dict.fromkeys(("library", "threads", "device", "loop"), str), "transport": dict[str, str]},
     "versions": dict[str, str | None],

@@ -78,11 +78,6 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
         _check_rate(self, "bytes_per_second", PLAUSIBLE[self.kind])
 
     @property
-    def practical_of(self) -> str | None:
-        """Direction of the practical rate if it is not both: drives write more slowly, and by different amounts."""
-        return "reads" if self.kind == "nvme" and self.practical_bytes_per_second is not None else None
-
-    @property
     def peak(self) -> "HardwarePeak":
         """The peak of one unit."""
         return HardwarePeak(
@@ -93,7 +88,6 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
             source=self.source,
             practical_source=self.practical_source,
             kind=self.kind,
-            practical_of=self.practical_of,
         )
 
 
@@ -177,7 +171,6 @@ class HardwarePeak:
     direction: direction of the rates
     source: source of the nominal value: a URL, or who states it
     kind: kind of the catalogue row, if there is one
-    practical_of: direction of the practical value if it is not both (``reads`` of a drive)
     """
 
     nominal: float
@@ -187,7 +180,11 @@ class HardwarePeak:
     source: str
     practical_source: str | None = None
     kind: Kind | None = None
-    practical_of: str | None = None
+
+    @property
+    def practical_of(self) -> str | None:
+        """Direction of the practical rate if it is not both: drives write more slowly, and by different amounts."""
+        return "reads" if self.kind == "nvme" and self.practical is not None else None
 
     def times(self, count: float, what: str) -> "HardwarePeak":
         """``count`` of these units together."""
@@ -258,21 +255,16 @@ def own_file(given: Path | None = None, environment: Mapping[str, str] = os.envi
 def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Catalogue:
     """The shipped rows and those of ``own_file``. Raises UsageError with file, line, row and key."""
     rows: dict[tuple[str, str], Rate | Gpu] = {}
-    seen: dict[tuple[str, str], str] = {}
-    texts = {f"peaks/{name}.toml": text for name, text in limits.shipped("busbw.system", "peaks").items()}
-    files = dict(texts)
+    for name, text in limits.shipped("busbw.system", "peaks").items():
+        rows.update(parse(text, f"peaks/{name}.toml"))
+    added: dict[tuple[str, str], Rate | Gpu] = {}
     own = own_file(given, environment)
     if own is not None:
-        files[str(own)] = limits.read_text(own, limits.MOST_TOML_BYTES, "peaks ")
-    for origin, text in files.items():
-        for key, row in parse(text, origin).items():
-            if key in seen and origin in texts:
-                raise UsageError(f"{origin}: {row.name!r} is also in {seen[key]}")
-            seen[key] = origin
-            rows[key] = row
+        added = parse(limits.read_text(own, limits.MOST_TOML_BYTES, "peaks "), str(own))
+    rows.update(added)
     rates = tuple(row for row in rows.values() if isinstance(row, Rate))
     gpus = [row for row in rows.values() if isinstance(row, Gpu)]
-    origins = {key: origin for key, origin in seen.items() if origin not in texts}
+    origins = dict.fromkeys(added, str(own))
     ways: tuple[tuple[str, tuple[Kind, ...]], ...] = (
         ("link", ("nvlink", "xgmi")),
         ("host_link", ("c2c",)),
@@ -284,7 +276,7 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
             there = {row.name for row in rates if row.kind in kinds}
             if named is not None and named not in there:
                 raise UsageError(
-                    f"{seen[_key(gpu)]}: gpu {gpu.name!r}, key '{field}': no row of kind {' or '.join(kinds)} is named "
+                    f"{own or 'peaks'}: gpu {gpu.name!r}, key '{field}': no row of kind {' or '.join(kinds)} is named "
                     f"{named!r}; known: {', '.join(sorted(there))}"
                 )
     # A user's row comes first: it may give a shipped GPU's driver name to a row with another name.

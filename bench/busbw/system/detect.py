@@ -269,14 +269,8 @@ def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     row = rows.rate("nvme", f"NVMe on {bus}")
     what = f"{drive.get('model') or 'unknown model'} on {link.what}"
     # Drives reach less than the link itself.
-    reached = replace(link, practical=None, practical_source=None) if row is None else row.peak
-    return replace(
-        link,
-        practical=reached.practical,
-        practical_source=reached.practical_source,
-        practical_of=reached.practical_of,
-        what=what,
-    )
+    practical, source = (None, None) if row is None else (row.practical_bytes_per_second, row.practical_source)
+    return replace(link, practical=practical, practical_source=source, what=what, kind="nvme")
 
 
 def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> HardwarePeak | str:

@@ -91,7 +91,7 @@ def cores_of_launcher() -> int:
     other while the first rank initialises MPI, so ranks would count different numbers.
     """
     allowed = set(allowed_cores())
-    with suppress(AttributeError, psutil.Error, OSError):
+    with suppress(psutil.Error, OSError):
         launcher = psutil.Process(os.getppid())
         for pid in (launcher.pid, *(child.pid for child in launcher.children())):
             with suppress(OSError):  # it may have ended by now

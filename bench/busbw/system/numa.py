@@ -8,7 +8,6 @@ import ctypes
 import mmap
 import os
 import platform
-from collections.abc import Callable
 
 from busbw.errors import BackendError
 from busbw.ops.numa_nodes import MOST_NODES
@@ -20,9 +19,7 @@ include/uapi/asm-generic/unistd.h, arch/powerpc/kernel/syscalls/syscall.tbl.
 _DEFAULT, _BIND = 0, 2
 _STRICT, _MOVE = 1, 2
 
-Syscall = Callable[..., int]
-
-_madvise = ctypes.CDLL(None, use_errno=True).madvise if hasattr(mmap, "MADV_DONTNEED") else None
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
 
 
 def _kernel(number: int, *arguments: object) -> int:
@@ -32,38 +29,28 @@ def _kernel(number: int, *arguments: object) -> int:
     return 0 if call(ctypes.c_long(number), *arguments) == 0 else ctypes.get_errno()
 
 
-def missing() -> str | None:
-    """Why memory cannot be placed on a node here; None if nothing is known to prevent it."""
-    if platform.system() != "Linux":
-        return f"placing memory on NUMA nodes requires Linux; this is {platform.system()}"
-    if platform.machine() not in _MBIND:
-        known = ", ".join(_MBIND)
-        return f"the number of mbind is unknown for the processor {platform.machine()}; supported are {known}"
-    return None
-
-
-def bind(address: int, length: int, node: int, call: Syscall = _kernel) -> None:
+def bind(address: int, length: int, node: int) -> None:
     """Place ``length`` bytes of pages from ``address`` on ``node``: existing pages move, and pages touched later are
     allocated there. Raises BackendError if the kernel refuses, or cannot move all pages.
     """
-    if (why := missing()) is not None:
-        raise BackendError(why)
-    mask = (ctypes.c_ulong * (MOST_NODES // (8 * ctypes.sizeof(ctypes.c_ulong))))()
-    width = 8 * ctypes.sizeof(ctypes.c_ulong)
-    mask[node // width] = 1 << node % width
+    machine = platform.machine()
+    if machine not in _MBIND:
+        known = ", ".join(_MBIND)
+        raise BackendError(f"the number of mbind is unknown for the processor {machine}; supported are {known}")
+    mask = (1 << node).to_bytes(MOST_NODES // 8, "little")  # as are all of these processors
     pages, flags = _pages(address, length), ctypes.c_uint(_STRICT | _MOVE)
-    code = call(_MBIND[platform.machine()], *pages, ctypes.c_int(_BIND), mask, ctypes.c_ulong(MOST_NODES + 1), flags)
+    code = _kernel(_MBIND[machine], *pages, ctypes.c_int(_BIND), mask, ctypes.c_ulong(MOST_NODES + 1), flags)
     if code:
         raise BackendError(f"{length} B cannot be placed on NUMA node {node}: {os.strerror(code)}")
 
 
-def release(address: int, length: int, call: Syscall = _kernel) -> None:
+def release(address: int, length: int) -> None:
     """Reset the policy of these pages and free the whole pages inside them, so that the next user of this memory does
     not inherit a node. Their contents are lost. Never fails.
     """
-    if missing() is None:
+    if platform.machine() in _MBIND:
         pages = _pages(address, length)
-        call(_MBIND[platform.machine()], *pages, ctypes.c_int(_DEFAULT), None, ctypes.c_ulong(0), ctypes.c_uint(0))
+        _kernel(_MBIND[platform.machine()], *pages, ctypes.c_int(_DEFAULT), None, ctypes.c_ulong(0), ctypes.c_uint(0))
     # The policy applies to pages touched later; an allocator would reuse the existing pages for the next buffer.
     give_pages_back(address, length)
 
@@ -74,7 +61,7 @@ def give_pages_back(address: int, length: int) -> None:
     """
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (address + length) // mmap.PAGESIZE * mmap.PAGESIZE
-    if _madvise is not None and last > first:
+    if last > first:
         _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 

@@ -14,20 +14,10 @@ from typing import Any
 from busbw.runs.records import JSON
 from busbw.system.device import DeviceConditions
 
-_UUID_PREFIX = "GPU-"
-
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """New and old name of one function: it was renamed in driver 535 and nvidia-ml-py 12.535. Older drivers lack the new
 name; the old one will be removed.
 """
-
-
-def uuid_of(given: object) -> str | None:
-    """A GPU's UUID in NVML's format, from torch's device property or an entry of CUDA_VISIBLE_DEVICES."""
-    text = "" if given is None else str(given).strip()
-    if text.startswith(("MIG-", _UUID_PREFIX)):
-        return text
-    return f"{_UUID_PREFIX}{text}" if text.count("-") == 4 else None
 
 
 @dataclass(frozen=True, slots=True)

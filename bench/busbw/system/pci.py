@@ -5,7 +5,7 @@ None or listed in ``unknown``: virtual machines often show a flat bus, whatever 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -108,7 +108,7 @@ def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
 
 def _gpus(sysfs: Path) -> list[_Place]:
     found = []
-    for device in _listed(sysfs / "bus/pci/devices"):
+    for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         vendor, kind = text_of(device / "vendor"), text_of(device / "class") or ""
         if kind.startswith(_GPU_CLASSES.get(vendor or "", ())) and (place := _place(device)) is not None:
             found.append(place)
@@ -120,7 +120,7 @@ def _named(sysfs: Path, folders: Sequence[str]) -> tuple[list[tuple[_Place, tupl
     by_address: dict[str, tuple[_Place, list[str]]] = {}
     elsewhere: list[str] = []
     for folder in folders:
-        for entry in _listed(sysfs / folder):
+        for entry in sorted((sysfs / folder).glob("*")):
             device = entry / "device"
             if not device.exists():
                 continue  # loopback, bridges, tunnels: no hardware
@@ -141,10 +141,3 @@ def _place(device: Path) -> _Place | None:
     folder = Path(*steps[: steps.index(path[-1]) + 1])
     node = text_of(folder / "numa_node")
     return _Place(path, int(node) if node is not None and node.isdigit() else None, folder)
-
-
-def _listed(folder: Path) -> Iterable[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return ()

@@ -38,16 +38,12 @@ def rank_facts(local_rank: int, gpu: int | None, node: int | None = None) -> dic
 
 def allowed_cores() -> list[int]:
     """Core numbers in the affinity mask of this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0))
 
 
 @cache
 def binds_threads() -> bool:
     """Whether threads of this process may choose their core."""
-    if not hasattr(os, "sched_setaffinity"):
-        return False
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})

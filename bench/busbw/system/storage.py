@@ -8,7 +8,6 @@ import mmap
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +53,7 @@ def storage_facts(path: str | None) -> dict[str, JSON]:
     if path is None:
         return {}
     folder = Path(path).absolute()
-    facts: dict[str, JSON] = {"path": str(folder), "error": _error(folder), "tools": _tools()}
+    facts: dict[str, JSON] = {"path": str(folder), "error": _error(folder)}
     if facts["error"] is None:
         try:
             facts |= {**_mount(folder), **_space(folder)}
@@ -86,10 +85,9 @@ def _mount(folder: Path) -> dict[str, JSON]:
     """The file system of ``folder``: the last one mounted at the longest path above it."""
     resolved = folder.resolve()
     above = [one for one in psutil.disk_partitions(all=True) if resolved.is_relative_to(one.mountpoint)]
-    if not above:
+    found = max(reversed(above), key=lambda one: len(Path(one.mountpoint).parts), default=None)
+    if found is None:
         return {"type": None, "device": None, "mount": None, "options": None}
-    longest = max(len(Path(one.mountpoint).parts) for one in above)
-    found = [one for one in above if len(Path(one.mountpoint).parts) == longest][-1]
     return {"type": found.fstype, "device": found.device, "mount": found.mountpoint, "options": found.opts}
 
 
@@ -103,10 +101,6 @@ def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
     """How the page cache can be bypassed in ``folder``, and why O_DIRECT is not possible."""
     if kind in _IN_MEMORY:
         return "memory", f"{kind} is in memory"
-    if not hasattr(os, "posix_fadvise"):
-        return "memory", "this system can neither bypass its page cache nor drop a file from it"
-    if not hasattr(os, "O_DIRECT"):
-        return "dropped", "this system has no O_DIRECT"
     block = mmap.mmap(-1, GRAIN_BYTES)  # O_DIRECT requires an aligned buffer; this one starts at a page
     with tempfile.NamedTemporaryFile(dir=folder, prefix="busbw-") as file:
         try:
@@ -121,17 +115,6 @@ def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
         finally:
             os.close(opened)
     return "direct", None
-
-
-def _tools() -> dict[str, JSON]:
-    """Versions of other tools that measure storage; None if not installed."""
-    try:
-        version = subprocess.run(
-            [shutil.which("fio") or "fio", "--version"], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return {"fio": None}
-    return {"fio": version.stdout.strip().removeprefix("fio-")}
 
 
 def refuse_path(path: str, ranks: int, size_bytes: int) -> None:

@@ -170,8 +170,7 @@ def _refuse(case: Case) -> str | None:
             case.device != "cpu" and case.threads is not None,
             "--threads applies to the CPU only; this case runs on a GPU",
         ),
-        (case.mode == "persistent", f"mode persistent is for communication; {case.op} is computation"),
-        (case.mode == "overlap", f"mode overlap is for communication; {case.op} is computation"),
+        (case.mode in {"persistent", "overlap"}, f"mode {case.mode} is for communication; {case.op} is computation"),
     )
 
 

@@ -20,8 +20,6 @@ from busbw.units import format_size
 
 Bytes = npt.NDArray[np.uint8]
 
-O_DIRECT: int = getattr(os, "O_DIRECT", 0)
-"""0 if the system does not have it."""
 
 _WITH_DIRECT = " with O_DIRECT"
 
@@ -45,7 +43,7 @@ class BlockFile:
                 f"cannot allocate {format_size(size_bytes)} of memory for a file of the same size: {error}"
             ) from error
         self._folder = folder
-        self._access = access
+        self.access = access
         self._block = min(access.block_bytes, size_bytes)
         self._pool = ThreadPoolExecutor(access.depth) if access.depth > 1 else None
         try:
@@ -69,7 +67,7 @@ class BlockFile:
 
     def drop_cache(self) -> None:
         """Drop the file from the page cache, unless it is accessed with O_DIRECT. Raises OSError."""
-        if self._access.way != "direct":
+        if self.access.way != "direct":
             os.fsync(self._file)  # dirty pages cannot be dropped
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -87,7 +85,7 @@ class BlockFile:
         if self._pool is None:
             self._every(move, 0, 1)
             return
-        depth = self._access.depth
+        depth = self.access.depth
         # Each thread accesses every depth-th block, one at a time, so all stay close together in the file.
         under_way = [self._pool.submit(self._every, move, first, depth) for first in range(depth)]
         wait(under_way)  # even if one has failed, because none may continue into the next call
@@ -119,7 +117,7 @@ def open_unlinked(folder: Path, *, direct: bool) -> int:
     try:
         if direct:
             # In two steps, because some file systems create the file before they refuse O_DIRECT.
-            again = os.open(name, os.O_RDWR | O_DIRECT)
+            again = os.open(name, os.O_RDWR | os.O_DIRECT)
             os.close(opened)
             opened = again
     except OSError as error:

@@ -12,7 +12,7 @@ from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.files import BlockFile
 from busbw.errors import BackendError
 from busbw.ops.base import first_reason
-from busbw.runs.records import Case, CrossCheck
+from busbw.runs.records import Case
 
 _NOISE_BYTES = 1 << 20
 _NOISE_SEED = 5
@@ -32,8 +32,7 @@ class _DataFile:
         if bound.case.access is None:
             raise BackendError(f"{bound.case.op} needs 'blocks' in its case")
         self._bound = bound
-        self._access = bound.case.access
-        self.file = BlockFile(bound.folder, bound.case.size_bytes, self._access)
+        self.file = BlockFile(bound.folder, bound.case.size_bytes, bound.case.access)
         self._random = np.random.default_rng(_NOISE_SEED)
         self._noise = np.zeros(_NOISE_BYTES, dtype=np.uint8)
         self._fresh = True
@@ -76,10 +75,6 @@ class _DataFile:
         self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
         return int(torch.count_nonzero(self._bound.receive != self._bound.send))
 
-    def cross_check_rate(self, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
-        """Rate that fio measures on the same file."""
-        return fio.measured(self.file.name, self.file.size_bytes, self._access, timeout_seconds, writes=writes)
-
     def _fill(self) -> None:
         """Fill the memory with data and new noise, so that data left from an earlier check count as wrong."""
         self._noise = self._random.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
@@ -103,12 +98,13 @@ class _DataFile:
 
 def _bind(bound: Bound, *, writes: bool) -> Operation:
     data_file = _DataFile(bound)
+    file = data_file.file
     return Operation(
         data_file.write if writes else data_file.read,
         wrong=data_file.wrong_written if writes else data_file.wrong_read,
         prepare=data_file.prepare_to_write if writes else data_file.prepare_to_read,
-        cross_check=partial(data_file.cross_check_rate, writes=writes),
-        free=data_file.file.close,
+        cross_check=partial(fio.measured, file.name, file.size_bytes, file.access, writes=writes),
+        free=file.close,
     )
 
 

@@ -21,6 +21,7 @@ from busbw.backends.compiled_loop import Compiled
 from busbw.backends.local.kernels import LINE_BYTES
 from busbw.errors import BackendError
 from busbw.system.slurm_topology import allowed_cores, binds_threads
+from busbw.system.sysfs import text_of
 from busbw.units import numbers_in
 
 Words = npt.NDArray[np.int64]
@@ -59,10 +60,7 @@ def cores_in_order(cores: Sequence[int], folder: Path = Path("/sys/devices/syste
     """``cores`` in the order of use: cores that share a physical core with an earlier one come last."""
 
     def place_among_siblings(core: int) -> int:
-        try:
-            listed = (folder / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
-        except OSError:
-            return 0
+        listed = text_of(folder / f"cpu{core}" / "topology" / "thread_siblings_list") or ""
         siblings = sorted(set(cores) & set(numbers_in(listed) or ()))
         return siblings.index(core) if core in siblings else 0
 

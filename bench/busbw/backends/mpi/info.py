@@ -172,32 +172,30 @@ def selected(name: str) -> str | None:
 
 
 def _controls() -> dict[str, str]:
-    start, end = function("MPI_T_init_thread"), function("MPI_T_finalize")
-    provided = ctypes.c_int()
-    if start is None or end is None or start(MPI.THREAD_SINGLE, ctypes.byref(provided)) != MPI.SUCCESS:
+    if not _succeeds("MPI_T_init_thread", MPI.THREAD_SINGLE, ctypes.byref(ctypes.c_int())):
         return {}
     try:
         return {name: value for name in CONTROLS if (value := _control(name))}
     finally:
-        end()
+        _succeeds("MPI_T_finalize")
 
 
 def _control(name: str) -> str | None:
     """Text value of a control variable; None if it does not exist or is not printable text."""
     index, count, handle = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
     words = ctypes.create_string_buffer(_LONGEST)
-    steps = (
-        ("MPI_T_cvar_get_index", name.encode(), ctypes.byref(index)),
-        ("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count)),
+    exists = _succeeds("MPI_T_cvar_get_index", name.encode(), ctypes.byref(index)) and _succeeds(
+        "MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count)
     )
-    for step_name, *arguments in steps:
-        step = function(step_name)
-        if step is None or step(*arguments) != MPI.SUCCESS:
-            return None
-    read, free = function("MPI_T_cvar_read"), function("MPI_T_cvar_handle_free")
-    if read is None or free is None:
+    if not exists:
         return None
-    was_read = count.value <= _LONGEST and read(handle, words) == MPI.SUCCESS
-    free(ctypes.byref(handle))
+    was_read = count.value <= _LONGEST and _succeeds("MPI_T_cvar_read", handle, words)
+    _succeeds("MPI_T_cvar_handle_free", ctypes.byref(handle))
     text = words.value.decode(errors="replace")
     return text if was_read and text.isprintable() else None
+
+
+def _succeeds(name: str, *arguments: object) -> bool:
+    """Whether the library has function ``name``, and a call with these arguments succeeds."""
+    call = function(name)
+    return call is not None and call(*arguments) == MPI.SUCCESS

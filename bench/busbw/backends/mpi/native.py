@@ -43,13 +43,7 @@ _SHARED = {"Allreduce", "Reduce", "Reduce_scatter_block"}
 
 def function(name: str) -> "Callable[..., int] | None":
     """Function ``name`` of the library; None if it does not exist."""
-    for scope in scopes():
-        try:
-            found: Callable[..., int] = getattr(scope, name)
-        except AttributeError:
-            continue
-        return found
-    return None
+    return next((getattr(scope, name) for scope in scopes() if hasattr(scope, name)), None)
 
 
 @cache

@@ -16,7 +16,6 @@ from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import JSON, Case
-from busbw.system.environment import NCCL_PACKAGES, versions
 
 
 class NcclBackend(TorchBackend):
@@ -62,12 +61,9 @@ def facts() -> dict[str, JSON]:
     """Facts under ``nccl``; reading them creates no CUDA context.
 
     version: version of the loaded library, which a cluster may have substituted for pip's.
-    packages: pip packages with a different version.
     """
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call] # as torch has it
-    packages = versions(NCCL_PACKAGES)
-    others = {name: installed for name, installed in packages.items() if installed.partition(".post")[0] != version}
-    return {"nccl": {"version": version, "packages": others}}
+    return {"nccl": {"version": version}}
 
 
 def why_not(op: Op, case: Case) -> str | None:

@@ -65,10 +65,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
             "reduces up and broadcasts down two trees, each with half of the data in 8 segments", all_reduce.double_tree
         ),
         "reduce-scatter-all-gather": Algorithm(
-            "PAT reduce-scatter, then PAT all-gather",
-            lambda ranks: all_reduce.reduce_scatter_all_gather(
-                exchanges.mirrored(exchanges.all_gather_pat(ranks)), exchanges.all_gather_pat(ranks)
-            ),
+            "PAT reduce-scatter, then PAT all-gather", all_reduce.reduce_scatter_all_gather
         ),
         "parameter-server": Algorithm("all send to rank 0, which sends the sum back", all_reduce.parameter_server),
         "sharded-parameter-server": Algorithm("each rank serves one block", all_reduce.sharded_parameter_server),

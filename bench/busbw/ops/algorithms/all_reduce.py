@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import permutations
 
 from busbw.ops.algorithms.base import Round, Schedule, every_turn, joined, same, vectors
+from busbw.ops.algorithms.exchanges import all_gather_pat, mirrored
 from busbw.ops.algorithms.partners import core, distances, doubling, fold, halving, unfold
 from busbw.ops.algorithms.rooted import SEGMENTS
 from busbw.ops.algorithms.trees import down, down_the_binomial_tree, filled, twins, up, up_the_binomial_tree
@@ -44,9 +45,10 @@ def double_tree(ranks: int, segments: int = SEGMENTS) -> Schedule:
     return _of(ranks, 2 * segments, up(both, segments), down(both, segments))
 
 
-def reduce_scatter_all_gather(first: Schedule, second: Schedule) -> Schedule:
-    """A reduce-scatter that leaves block r in slot r of rank r, followed by an all-gather that starts there."""
-    return _of(first.ranks, first.blocks, first.rounds, second.rounds)
+def reduce_scatter_all_gather(ranks: int) -> Schedule:
+    """PAT reduce-scatter, then PAT all-gather."""
+    gathering = all_gather_pat(ranks)
+    return _of(ranks, ranks, mirrored(gathering).rounds, gathering.rounds)
 
 
 def parameter_server(ranks: int) -> Schedule:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots, every_turn, joined, own_blocks, same, vectors
 from busbw.ops.algorithms.partners import core, distances, fold, halving
 from busbw.ops.algorithms.rings import around_every_host, hosts_of
-from busbw.ops.algorithms.trees import below, chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
+from busbw.ops.algorithms.trees import chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
 
 SEGMENTS = 8
 """Segments of a chain or tree: enough to overlap, few enough to stay large."""
@@ -35,9 +35,7 @@ def broadcast_double_tree(ranks: int) -> Schedule:
     """Rank 0 sends each half of the data down one of two trees of all others, in segments; a rank with children in
     one tree is a leaf in the other (Sanders et al. 2009).
     """
-    others = range(1, ranks)
-    # With two ranks, rank 1 is the root of both trees and has no children.
-    trees = below(0, *twins(others)) if ranks > 2 else (filled(ranks, 1),) * 2
+    trees = twins(range(1, ranks), above=[0]) if ranks > 1 else ((), ())
     return _broadcast(ranks, 2 * SEGMENTS, down(trees, SEGMENTS))
 
 

@@ -29,18 +29,20 @@ def filled(ranks: int, children: int) -> Tree:
     return _hung([(rank - 1) // children for rank in range(1, ranks)], range(ranks))
 
 
-def twins(members: Sequence[int]) -> tuple[Tree, Tree]:
+def twins(members: Sequence[int], above: Sequence[int] = ()) -> tuple[Tree, Tree]:
     """Two binary trees of the same members, ⌈lg n⌉ deep: a rank with children in one is a leaf in the other, so that
     every rank sends and receives at once (Sanders et al. 2009). With an odd number, one member has one child in both.
 
     In the first tree the even places have children; place 0 is the root with one child. The second tree is the mirror
     image, or, if even places would have children again, shifted by one place (numbered as in NCCL's
-    src/graph/trees.cc).
+    src/graph/trees.cc). ``above``: one more rank above both roots (none: empty).
     """
     ranks = len(members)
     parents = [_parent_of(place, ranks) for place in range(1, ranks)]
     other = [*reversed(members)] if ranks % 2 == 0 else [*members[1:], *members[:1]]
-    return _hung(parents, members), _hung(parents, other)
+    if above:
+        parents = [0, *(parent + 1 for parent in parents)]
+    return _hung(parents, [*above, *members]), _hung(parents, [*above, *other])
 
 
 def _parent_of(place: int, ranks: int) -> int:
@@ -60,19 +62,6 @@ def _hung(parents: Sequence[int], members: Sequence[int]) -> Tree:
         return depths[place]
 
     return tuple(Edge(members[place], members[parent], depth(place)) for place, parent in enumerate(parents, start=1))
-
-
-def below(root: int, *trees: Tree) -> tuple[Tree, ...]:
-    """The same trees with one more rank above their roots."""
-    return tuple(
-        (Edge(_root(tree), root, 1), *(Edge(edge.child, edge.parent, edge.depth + 1) for edge in tree))
-        for tree in trees
-        if tree
-    )
-
-
-def _root(tree: Tree) -> int:
-    return next(edge.parent for edge in tree if edge.depth == 1)
 
 
 def up(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
