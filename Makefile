@@ -45,7 +45,7 @@ $(developed): $(installed)
 demo: $(installed) ## self-test, quick suite on RANKS local ranks (default: one per core), report: three minutes
 	$(venv)/bin/busbw selftest $(addprefix --ranks ,$(RANKS)) --results-dir results || test $$? -eq 1
 	@echo "Measuring the quick suite: one to two minutes."
-	$(venv)/bin/busbw run --suite quick --quiet $(addprefix --ranks ,$(RANKS)) --results-dir results
+	$(venv)/bin/busbw run --suite quick --quiet $(addprefix --ranks ,$(RANKS)) $(addprefix --launches ,$(LAUNCHES)) --results-dir results
 	$(venv)/bin/busbw report latest --results-dir results
 
 readme-picture: $(installed) ## docs/report.png: screenshot of the report of RUN (default: latest), with Chromium

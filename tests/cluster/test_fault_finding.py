@@ -113,13 +113,13 @@ def one_fault(cables: dict[str, Cable] | None = None, paths: tuple[Way, ...] = (
     return Network(1000, 0.2, cables or {}, paths)
 
 
-SLOW_HOST = one_fault({"n3": Cable(up_mbit=100, down_mbit=100)})
-SLOW_UP = one_fault({"n3": Cable(up_mbit=100)})
-SLOW_DOWN = one_fault({"n2": Cable(down_mbit=100)})
-SLOW_PAIR = one_fault(paths=both_ways("n1", "n4", rate_mbit=100))
-SLOW_PATH = one_fault(paths=(Way("n2", "n3", rate_mbit=100),))
-FAR_PAIR = one_fault(paths=both_ways("n2", "n4", delay_ms=3))
-FAR_HOST = one_fault({"n4": Cable(delay_ms=3)})
+SLOW_HOST = one_fault({"n3": Cable(up_mbit=200, down_mbit=200)})
+SLOW_UP = one_fault({"n3": Cable(up_mbit=200)})
+SLOW_DOWN = one_fault({"n2": Cable(down_mbit=200)})
+SLOW_PAIR = one_fault(paths=both_ways("n1", "n4", rate_mbit=200))
+SLOW_PATH = one_fault(paths=(Way("n2", "n3", rate_mbit=200),))
+FAR_PAIR = one_fault(paths=both_ways("n2", "n4", delay_ms=1.5))
+FAR_HOST = one_fault({"n4": Cable(delay_ms=1.5)})
 
 
 FAULTS = [

