@@ -84,9 +84,6 @@ def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
 
 def _columns(parts: list[PairPart]) -> PairColumns:
     """All parts joined. Empties ``parts`` and frees every column once it is copied, to save memory."""
-    if not parts:
-        message = "a block of a pair matrix contains no pair; measure it again"
-        raise DamagedRun(message)
     chunks = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
     parts.clear()
     columns = {name: np.concatenate(chunks.pop(name)) for name in list(chunks)}
