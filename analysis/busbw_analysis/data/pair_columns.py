@@ -6,7 +6,7 @@ A record per pair takes several kB and about 100 µs; columns take only the size
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain, islice
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from busbw.errors import DamagedRun
 from busbw.ops import PAIRED
 from busbw.runs.records import GroupSamples, Measurement, RankSamples
 from busbw.runs.store import Groups
-from busbw_analysis.data.pair_parts import Integers, PairPart, part_of, parts_of, small
+from busbw_analysis.data.pair_parts import Integers, PairPart, part_of, parts_of
 
 _AT_A_TIME = 4096
 """Number of pairs that exist as records at the same time."""
@@ -84,9 +84,6 @@ def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
 
 def _columns(parts: list[PairPart]) -> PairColumns:
     """All parts joined. Empties ``parts`` and frees every column once it is copied, to save memory."""
-    if not parts:
-        message = "a block of a pair matrix contains no pair; measure it again"
-        raise DamagedRun(message)
     chunks = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
     parts.clear()
     columns = {name: np.concatenate(chunks.pop(name)) for name in list(chunks)}
@@ -102,11 +99,4 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
     if any(len(group.ranks) != 2 for group in groups):
         message = "a block of a pair matrix contains a group without exactly two ranks; measure it again"
         raise DamagedRun(message)
-
-    def column(name: str) -> Integers:
-        vectors = (getattr(group, name) or () for group in groups)
-        return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
-
-    quantiles = [[rank.quantiles_ns for rank in group.per_rank] for group in groups]
-    length = np.asarray([len(group.slowest_ns) for group in groups])
-    return part_of(groups, length, column, small(np.asarray(quantiles)))
+    return part_of(groups)

@@ -37,7 +37,7 @@ class PairTimes:
     low_ns, high_ns: interval over launches; with too few launches their range; for one launch, the interval within it
     launches: number of launches of every pair
     launch_medians_ns: pairs × launches, in the order of each pair's launches; NaN after a pair's last launch
-    launch_keys: the launches of every pair; a single entry if all pairs have the same launches
+    launch_keys: the launches of every pair
     slow_over_fast: ratio of the two modes; 0 for a unimodal pair
     """
 
@@ -54,11 +54,6 @@ class PairTimes:
     def has_modes(self) -> Truths:
         """Which pairs are bimodal."""
         return self.slow_over_fast > 0
-
-    @property
-    def keys(self) -> Sequence[tuple[tuple[int, int], ...]]:
-        """The launches of every pair."""
-        return self.launch_keys if len(self.launch_keys) > 1 else [*self.launch_keys] * len(self.ranks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,11 +142,11 @@ def numbers_of(case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> PairNumbe
 
 def _ordered(
     case: Case, blocks: Sequence[tuple[int, PairBlock]]
-) -> tuple[Integers, _Entries, tuple[tuple[tuple[int, int], ...], ...], Integers]:
+) -> tuple[Integers, _Entries, list[tuple[tuple[int, int], ...]], Integers]:
     """Sort all pairs of all blocks.
 
     Returns the position of the first appearance of each pair in the joined columns, ascending; the sorted entries; the
-    launches of every pair (one item if all are equal); and how many launches each pair has.
+    launches of every pair; and how many launches each pair has.
     """
     columns = [block.columns for _, block in blocks]
     names = np.concatenate([part.ranks[:, 0].astype(np.int64) * case.ranks + part.ranks[:, 1] for part in columns])
@@ -169,8 +164,10 @@ def _ordered(
     pair, launch = pair[order], launch[order]
     new = np.concatenate([[True], (np.diff(pair) != 0) | (np.diff(launch) != 0)])
     launches = np.bincount(pair[new], minlength=len(unique))
-    present = np.split(launch[new], np.cumsum(launches)[:-1]) if launches.min() < len(seen) else [np.arange(len(seen))]
-    keys = tuple(tuple(seen[index] for index in indices.tolist()) for indices in present)
+    keys = [tuple(seen)] * len(unique)
+    if launches.min() < len(seen):
+        present = np.split(launch[new], np.cumsum(launches)[:-1])
+        keys = [tuple(seen[index] for index in indices.tolist()) for indices in present]
     entries = _Entries(pair, np.cumsum(new) - 1, block[order], place[order], length[order])
     return np.sort(first_at), entries, keys, launches
 

@@ -313,7 +313,7 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic)
     """
     name, groups = f"launch_{statistic}s_ns", summary.groups
     if isinstance(groups, PairGroups):
-        rows = list(zip(groups.numbers.keys, getattr(groups.numbers, name).tolist(), strict=True))
+        rows = list(zip(groups.numbers.launch_keys, getattr(groups.numbers, name).tolist(), strict=True))
     else:
         rows = [(group.launch_keys, getattr(group, name)) for group in groups]
     columns = by_key(entry for keys, values in rows for entry in zip(keys, values, strict=False))

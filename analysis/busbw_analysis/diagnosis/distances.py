@@ -154,9 +154,8 @@ class _Pairs:
         launches = list(dict.fromkeys(key for part in parts for keys in part.launch_keys for key in keys))
         medians = [np.full((len(part.ranks), len(launches)), np.nan) for part in parts]
         for part, table in zip(parts, medians, strict=True):
-            for number, keys in enumerate(part.launch_keys):
-                rows = number if len(part.launch_keys) > 1 else slice(None)
-                table[rows, [launches.index(key) for key in keys]] = part.launch_medians_ns[rows, : len(keys)]
+            for keys, rows in by_key((keys, number) for number, keys in enumerate(part.launch_keys)).items():
+                table[np.ix_(rows, [launches.index(key) for key in keys])] = part.launch_medians_ns[rows, : len(keys)]
         ranks, times = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ranks", "time_ns"))
         return cls(ranks, times, np.concatenate(medians))
 

@@ -77,13 +77,11 @@ class Needed:
     """A number of launches per side (paired: of pairs), and what it achieves with probability ``POWER``.
 
     detects: a true difference of this share (B takes 1 + share times as long as A, or the reverse) is detected; None:
-        none that matters.
-    confirms: sides that differ by less than this are called equal.
+        the sides are called equal.
     """
 
     launches: int
     detects: float | None
-    confirms: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +217,7 @@ def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
     if needed is None:
         return None
     if needed > have:
-        return Needed(needed, within, confirms=True)
+        return Needed(needed, within)
     seen, margin = abs(math.log(found.ratio)), math.log1p(within)
 
     def enough(count: int) -> bool:
@@ -230,7 +228,7 @@ def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
     if count is None:
         return None
     finds = _Size(count, scatter, tests, found.paired).finds(seen) >= POWER
-    return Needed(count, math.expm1(seen) if finds else None, confirms=not finds)
+    return Needed(count, math.expm1(seen) if finds else None)
 
 
 def _first(enough: Callable[[int], bool], fewest: int) -> int | None:
