@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.choices import TABLES, Calls, Choice, Library, library_in, library_of, selected
+from busbw_analysis.models.choices import TABLES, Calls, Choice, Library, library_of, selected
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.library_algorithms import formula_of
 from busbw_analysis.models.select import model_of, predict
@@ -109,9 +109,9 @@ def test_mpich_on_one_host_shares_memory_unless_threads_or_a_variable_keep_it_fr
 
 
 def test_a_library_is_recognised_by_what_it_calls_itself() -> None:
-    assert library_in("Open MPI v5.0.8") == ("Open MPI", (5, 0, 8))
-    assert library_in("MPICH Version: 5.0.2") == ("MPICH", (5, 0, 2))
-    assert library_in("Intel(R) MPI Library 2021.9 for Linux* OS") is None
+    assert library_of({"library": "Open MPI v5.0.8"}, {}) == replace(TUNED, shared=True)
+    assert library_of({"library": "MPICH Version: 5.0.2"}, {}) == replace(CH4, device=None, shared=True)
+    assert isinstance(library_of({"library": "Intel(R) MPI Library 2021.9 for Linux* OS"}, {}), Unavailable)
 
 
 def test_what_a_run_recorded_becomes_a_library() -> None:

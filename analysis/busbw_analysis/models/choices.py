@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from busbw.ops import OPS
 from busbw.runs.facts import fact
@@ -87,12 +87,13 @@ def _bytes(text: str) -> int:
 class Library:
     """An MPI library as recorded by a run.
 
+    ``name``: one of those in ``TABLES``.
     ``shared``: whether calls may use shared-memory collectives; MPICH does, except with the thread level "multiple".
     ``by_messages``: ops for which a variable disables these.
     ``overrides``: other variables of the run that change the selection.
     """
 
-    name: Literal["Open MPI", "MPICH"]
+    name: str
     version: tuple[int, ...]
     device: str | None = None
     shared: bool = False
@@ -137,15 +138,6 @@ class Calls:
         return _choice(self, op, ranks, hosts, int(size_bytes))
 
 
-def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]] | None:
-    """Name and version from the version string of a library (``Open MPI v5.0.8``, ``MPICH Version: 5.0.2``)."""
-    found = re.match(r"(Open MPI) v(\d+(?:\.\d+)+)|(MPICH) Version:?\s*(\d+(?:\.\d+)+)", text)
-    if found is None:
-        return None
-    version = tuple(int(part) for part in (found[2] or found[4]).split("."))
-    return (_OPEN_MPI, version) if found[1] else (_MPICH, version)
-
-
 @once
 def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     """The MPI library of the first run (pooled runs used the same); None if the backend is not MPI."""
@@ -164,13 +156,14 @@ def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailab
             "library-not-recorded",
             "the run did not record its MPI library; each library has its own selection tables",
         )
-    known = library_in(text)
+    known = _LIBRARY.match(text)
     if known is None:
         return Unavailable("library-not-known", f"{text!r} is an unknown library; tables exist for Open MPI and MPICH")
     by_messages = {op for op, name in _IN_SHARED_MEMORY.items() if variables.get(_INTRA_NODE.format(name)) == "mpir"}
     harmless = {_INTRA_NODE.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
     return Library(
-        *known,
+        known["name"],
+        tuple(int(part) for part in known["version"].split(".")),
         fact(facts, "device"),
         fact(facts, "threads") != "multiple",
         frozenset(by_messages),
@@ -178,6 +171,8 @@ def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailab
     )
 
 
+_LIBRARY: Final = re.compile(r"(?P<name>Open MPI|MPICH)(?: v| Version:?\s*)(?P<version>\d+(?:\.\d+)+)")
+"""The start of the version string of a library: ``Open MPI v5.0.8``, ``MPICH Version: 5.0.2``."""
 _INTRA_NODE: Final = "MPIR_CVAR_{}_POSIX_INTRA_ALGORITHM"
 _OVERRIDE: Final = re.compile(
     r"OMPI_MCA_coll(_|$)|(MPIR_CVAR|MPIR_PARAM|MPICH)_\w*(ALGORITHM|COLL|COMPOSITION|SELECTION)"
