@@ -71,22 +71,14 @@ twice_the_others = twice(others)
 twice_the_share = twice(share)
 
 
-def depth(ranks: int, children: int) -> int:
-    """Levels below the root of a complete tree, filled level by level."""
-    levels_below, ranks_in_it, width = 0, 1, 1
-    while ranks_in_it < ranks:
-        levels_below, width = levels_below + 1, width * children
-        ranks_in_it += width
-    return levels_below
-
-
-def children_in_a_row(ranks: int, children: int) -> float:
-    """Sequential messages up a tree: ``children`` per level, in the last level at most as many as it has ranks."""
-    first, width, total = 1, children, 0
-    while first < ranks:
-        total += min(children, ranks - first)
-        first, width = first + width, width * children
-    return total
+def levels(ranks: int, children: int) -> list[int]:
+    """The number of ranks in each level below the root of a complete tree, filled level by level."""
+    found: list[int] = []
+    left, width = ranks - 1, children
+    while left > 0:
+        found.append(min(width, left))
+        left, width = left - width, width * children
+    return found
 
 
 def down_a_tree_at_once(ranks: int, *_: float) -> int:
@@ -267,11 +259,12 @@ _barrier = partial(CostModel, "barrier")
 
 def _all_reduce_by_tree(name: str, children: int, in_words: str) -> CostModel:
     def in_a_row(ranks: int, *_: float) -> float:
-        return children_in_a_row(ranks, children)
+        """Sequential messages up the tree: ``children`` per level, in the last one at most as many as it has ranks."""
+        return sum(min(children, level) for level in levels(ranks, children))
 
     return _all_reduce(
         name,
-        lambda n, *_: 2 * depth(n, children),
+        lambda n, *_: 2 * len(levels(n, children)),
         f"2d α + 2c S β + c S γ, d levels, c = {children} per level, fewer in a last level with less than {in_words}",
         "counted",
         sent=twice(in_a_row),
