@@ -1,6 +1,6 @@
 """What other estimators make of the published curves: why a curve is fitted as it is. Nothing is asserted.
 
-    .venv/bin/python tests/bench/estimators.py
+    PYTHONPATH=tests/models .venv/bin/python tests/bench/estimators.py
 
 Ordinary least squares over all sizes, log-log interpolation between sizes, and the pieces of the fit again with a
 robust loss.
@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from published_tool import fit_of
 from scipy.optimize import least_squares
 
 from busbw_analysis.fitting.curve import Fit, Segment
@@ -69,7 +70,7 @@ def main() -> None:
     print("# curve              one line      fit       fit,  interpolated,         α,   rate")
     print("#                   worst size             held-out median/worst    soft-l1 : fit")
     for one in published_curves():
-        print(of_curve(one.name, one.fit()))
+        print(of_curve(one.name, fit_of(one)))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import click
 from busbw.errors import AnalysisError
 from busbw.escape import echo
 from busbw.runs.records import JSON
-from busbw.units import about_size, format_rate, format_size, format_time
-from busbw_analysis.fitting.curve import Fit
+from busbw.units import about_size, format_rate, format_size, format_time, parse_size
+from busbw_analysis.fitting.curve import Fit, fit_points
 from busbw_analysis.fitting.published import Published, published_curves
 from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.report.to_terminal import render
@@ -35,7 +35,7 @@ def published(*, name: str | None, as_json: bool) -> None:
         curves = published_curves() if name is None else (curve_named(name),)
     except AnalysisError as error:
         raise click.UsageError(str(error)) from error
-    pairs = [(curve, curve.fit()) for curve in curves]
+    pairs = [(curve, fit_of(curve)) for curve in curves]
     if as_json:
         rows = [_row(curve, fit) for curve, fit in pairs]
         echo(json.dumps({"published": rows}, indent=2, ensure_ascii=False, allow_nan=False))
@@ -55,6 +55,17 @@ def curve_named(name: str) -> Published:
     return found
 
 
+def left_out(curve: Published) -> int:
+    """Number of smallest sizes that are not fitted."""
+    return sum(size < parse_size(curve.fitted_from) for size in curve.sizes_bytes)
+
+
+def fit_of(curve: Published) -> Fit:
+    """Our fit of the curve, with the same function as for a run."""
+    start = left_out(curve)
+    return fit_points(curve.sizes_bytes[start:], curve.times_ns[start:], bus_factor=curve.bus_factor)
+
+
 def _row(curve: Published, fit: Fit) -> dict[str, JSON]:
     return {
         "curve": curve.name,
@@ -64,7 +75,7 @@ def _row(curve: Published, fit: Fit) -> dict[str, JSON]:
         "hosts": curve.hosts,
         "sizes_bytes": list(curve.sizes_bytes),
         "times_ns": list(curve.times_ns),
-        "left_out": curve.left_out,
+        "left_out": left_out(curve),
         "left_out_because": curve.left_out_because or None,
         "library_switches": list(curve.switches),
         "breaks_bytes": list(fit.breaks_bytes),
@@ -120,10 +131,10 @@ def _points_table(curve: Published, fit: Fit) -> Table:
     sizes, times = curve.sizes_bytes, curve.times_ns
 
     def fitted(place: int) -> float | None:
-        return None if place < curve.left_out else _fitted_ns(fit, sizes[place])
+        return None if place < left_out(curve) else _fitted_ns(fit, sizes[place])
 
     def note(place: int) -> str:
-        if place < curve.left_out:
+        if place < left_out(curve):
             return f"left out: {curve.left_out_because}"
         return "breakpoint" if sizes[place] in {one.first_bytes for one in fit.segments[1:]} else ""
 

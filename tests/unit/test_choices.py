@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.choices import MPICH, OPEN_MPI, Calls, Choice, Library, library_in, library_of
+from busbw_analysis.models.choices import TABLES, Calls, Choice, Library, library_of, selected
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.library_algorithms import formula_of
 from busbw_analysis.models.select import model_of, predict
@@ -109,9 +109,9 @@ def test_mpich_on_one_host_shares_memory_unless_threads_or_a_variable_keep_it_fr
 
 
 def test_a_library_is_recognised_by_what_it_calls_itself() -> None:
-    assert library_in("Open MPI v5.0.8") == ("Open MPI", (5, 0, 8))
-    assert library_in("MPICH Version: 5.0.2") == ("MPICH", (5, 0, 2))
-    assert library_in("Intel(R) MPI Library 2021.9 for Linux* OS") is None
+    assert library_of({"library": "Open MPI v5.0.8"}, {}) == replace(TUNED, shared=True)
+    assert library_of({"library": "MPICH Version: 5.0.2"}, {}) == replace(CH4, device=None, shared=True)
+    assert isinstance(library_of({"library": "Intel(R) MPI Library 2021.9 for Linux* OS"}, {}), Unavailable)
 
 
 def test_what_a_run_recorded_becomes_a_library() -> None:
@@ -171,19 +171,19 @@ def test_every_name_in_a_table_is_spelled_as_where_its_formula_is_sought() -> No
         ("all_reduce", "nonoverlapping"),  # two collectives, one after the other
         ("reduce_scatter", "basic_linear"),
     }
-    for op, rows in OPEN_MPI.items():
+    for op, rows in TABLES["Open MPI"].items():
         names = {name for line in rows.values() for name in line.split()[::2]}
         found = {(op, name) for name in names if not any(formula_of("Open MPI", op, name, n) for n in (2, 4, 6))}
         assert found <= nowhere, found
-    for op, rule in MPICH.items():
-        sizes = (0, 8, 64 * KIB, 16 * MIB)
-        assert all(formula_of("MPICH", op, rule(n, size, size // 4), n) for n in (2, 4, 8, 16) for size in sizes)
+    for op in TABLES["MPICH"]:
+        for n, size in product((2, 4, 8, 16), (0, 8, 64 * KIB, 16 * MIB)):
+            assert formula_of("MPICH", op, selected("MPICH", op, n, size, size // 4), n)
 
 
 def test_the_bounds_of_every_line_ascend_and_so_do_the_ranks() -> None:
     units = {"K": KIB, "M": MIB}
-    for rows in OPEN_MPI.values():
-        *below, last = rows
+    for rows in (rows for table in TABLES.values() for rows in table.values()):
+        *below, last = (ranks for ranks in rows if ranks != "power-of-two")
         assert last == "more"
         assert below == [str(ranks) for ranks in sorted(set(map(int, below)))]
         for line in rows.values():
@@ -195,7 +195,7 @@ def test_the_bounds_of_every_line_ascend_and_so_do_the_ranks() -> None:
 
 @given(
     library=st.sampled_from([TUNED, CH4]),
-    op=st.sampled_from(sorted(OPEN_MPI)),
+    op=st.sampled_from(sorted(TABLES["Open MPI"])),
     ranks=st.integers(2, 5000),
     size=st.integers(0, 1 << 32),
 )
@@ -313,7 +313,7 @@ def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:
     without: Counter[str] = Counter()
     asked = 0
     for library, op, ranks, size in product(
-        (TUNED, CH4), OPEN_MPI, range(2, 65), (64, KIB, 16 * KIB, 256 * KIB, MIB, 16 * MIB)
+        (TUNED, CH4), TABLES["Open MPI"], range(2, 65), (64, KIB, 16 * KIB, 256 * KIB, MIB, 16 * MIB)
     ):
         found = Calls(library, "float32").choice(op, ranks, 1, size)
         asked += 1

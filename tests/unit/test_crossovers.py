@@ -445,7 +445,7 @@ class TestRaces:
         assert fitted.joint is not None
         assert fitted.joint.algorithms == {"reduce_scatter": "choice of Open MPI 5.0.8"}
         with pytest.raises(AnalysisError, match="has no known formula"):
-            fitted.joint.seconds(fitted.joint.models["reduce_scatter"], 5, 1, SIZES[0] / 4)
+            fitted.joint.seconds(fitted.joint.curves["reduce_scatter", None], 5, 1, SIZES[0] / 4)
         (race,) = algorithm_comparisons(judgement.curves, library_of_run(judgement.dataset), [fitted])
         pair = pair_of(race, "ring", "library")
         assert not isinstance(pair.expected, Unavailable)

@@ -58,17 +58,16 @@ class TestPlacement:
         assert place.rank_at(place.host_of(ranks), place.local_rank_of(ranks)).tolist() == ranks.tolist()
 
     @pytest.mark.parametrize(
-        ("ranks", "per_host", "order", "said"),
+        ("ranks", "per_host", "said"),
         [
-            (1, 1, "block", "fewer than 2 ranks send nothing; give 2 or more"),
-            (8, 3, "block", "8 ranks with 3 per host: give ranks per host that divide the ranks"),
-            (8, 0, "block", "8 ranks with 0 per host"),
-            (8, 2, "random", "order 'random' is unknown; use block or cyclic"),
+            (1, 1, "fewer than 2 ranks send nothing; give 2 or more"),
+            (8, 3, "8 ranks with 3 per host: give ranks per host that divide the ranks"),
+            (8, 0, "8 ranks with 0 per host"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, ranks: int, per_host: int, order: str, said: str) -> None:
+    def test_what_cannot_be_is_refused(self, ranks: int, per_host: int, said: str) -> None:
         with pytest.raises(UsageError, match=said):
-            Placement(ranks, per_host, order)  # type: ignore[arg-type]
+            Placement(ranks, per_host)
 
 
 class TestRoutes:

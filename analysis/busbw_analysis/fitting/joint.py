@@ -92,7 +92,7 @@ class JointFit(_Solved):
     ``draws``: the coefficients of every resample of launches; empty below 5 launches.
     ``interval_note``: the origin of the intervals, or why there are none.
     ``unknown``: directions in which coefficients can change without effect on any observation.
-    ``algorithms``, ``models``: by op, the algorithm that explains the library best, by name and as CostModel.
+    ``algorithms``: by op, the algorithm that explains the library best.
     ``ties``, ``candidates``: by op, other algorithms that fit equally well, and the errors of all.
     ``curves``: the CostModel of every curve, including explicit algorithms.
     ``wanted``: the fitted parameters.
@@ -104,13 +104,11 @@ class JointFit(_Solved):
 
     basis: ClassVar[str] = "a joint fit over numbers of ranks"
 
-    regime: Regime
     backend: str
     cost_models: str
     algorithms: Mapping[str, str]
     ties: Mapping[str, tuple[str, ...]]
     candidates: Mapping[str, tuple[Candidate, ...]]
-    models: Mapping[str, CostModel]
     curves: Models
     wanted: tuple[Parameter, ...]
     validations: tuple[Validation, ...]
@@ -277,16 +275,13 @@ def _fitted(observations: tuple[design.Observation, ...]) -> JointFit:
     outcome = select_algorithms(observations, wanted)
     found = _solved(observations, outcome.models, wanted)
     notes += [*outcome.notes, *design.unknown_choices(observations), *_about(observations, outcome.models, wanted)]
-    chosen = {op: model for (op, name), model in outcome.models.items() if name is None}
     return JointFit(
-        regime=observations[0].regime,
         backend=observations[0].backend,
         cost_models=observations[0].cost_models,
         **found.solved,
-        algorithms={op: model.algorithm for op, model in chosen.items()},
+        algorithms={op: model.algorithm for (op, name), model in outcome.models.items() if name is None},
         ties=outcome.ties,
         candidates=outcome.candidates,
-        models=chosen,
         curves=outcome.models,
         wanted=wanted,
         validations=validations(observations, outcome.models, wanted),

@@ -1,6 +1,6 @@
-"""Published curves of other authors, with their source, to check the fit on machines that we do not have.
+"""Published curves of other authors, with their source, to compare runs with; tests check the fit on them.
 
-The numbers are those of the source (``published.toml``); only the fit is ours.
+The numbers are those of the source (``published.toml``).
 """
 
 import tomllib
@@ -13,9 +13,8 @@ from statistics import median
 import msgspec
 
 from busbw.runs.records import Record
-from busbw.units import format_rate, parse_size, parse_sizes
+from busbw.units import format_rate, parse_sizes
 from busbw_analysis.data.series import Point, SeriesKey
-from busbw_analysis.fitting.curve import Fit, fit_points
 from busbw_analysis.models.textbook import share
 
 
@@ -54,11 +53,6 @@ class Published(Record, frozen=True, kw_only=True):
         return tuple(self.bus_factor * size / rate for size, rate in zip(self.sizes_bytes, self.busbw_gbs, strict=True))
 
     @property
-    def left_out(self) -> int:
-        """Number of smallest sizes that are not fitted."""
-        return sum(size < parse_size(self.fitted_from) for size in self.sizes_bytes)
-
-    @property
     def bus_factor(self) -> float:
         """busbw / algbw = 2(n−1)/n."""
         return 2 * share(self.ranks)
@@ -66,11 +60,6 @@ class Published(Record, frozen=True, kw_only=True):
     def busbw(self, position: int) -> float:
         """Published busbw in B/s at the size with this index."""
         return self.bus_factor * self.sizes_bytes[position] / self.times_ns[position] * 1e9
-
-    def fit(self) -> Fit:
-        """Our fit of the curve, with the same function as for a run."""
-        start = self.left_out
-        return fit_points(self.sizes_bytes[start:], self.times_ns[start:], bus_factor=self.bus_factor)
 
 
 class _File(Record, frozen=True, kw_only=True):

@@ -61,8 +61,6 @@ def _chosen_below(largest: int, observations: Observed, models: Models, wanted: 
     """``models`` as selected without the observations on ``largest`` ranks, so that these are held out of the selection
     as well.
     """
-    if all(name is not None for _, name in models):
-        return dict(models)
     earlier = chosen_models([one for one in observations if one.ranks < largest], wanted)
     own = grouped(observations, lambda one: one.curve)
     possible = {curve: model for curve, model in earlier.items() if design.possible_for(model, own[curve], wanted)}

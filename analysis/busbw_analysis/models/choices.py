@@ -8,11 +8,11 @@ the reason is given.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from busbw.ops import OPS
 from busbw.runs.facts import fact
@@ -31,116 +31,69 @@ OPEN_MPI_SOURCE: Final = (
 )
 MPICH_SOURCE: Final = "the selection tables (JSON) inside the library of MPICH 5.0.2; src/mpi/coll/coll_selection.json"
 
-_KIB: Final = 1 << 10
-_TABLE: Final = Path(__file__).with_name("open_mpi.toml")
+_OPEN_MPI: Final = "Open MPI"
+_MPICH: Final = "MPICH"
 
 
-def _of_open_mpi(op: str, ranks: int, size_bytes: int, elements: int) -> str:
-    """The algorithm that ``tuned`` of Open MPI selects by its fixed rules. With fewer elements than the algorithm has
-    blocks, it falls back to another one.
-    """
-    size = size_bytes / ranks if op in BY_BLOCK else size_bytes
-    words = next(line for below, line in OPEN_MPI[op].items() if below == "more" or ranks < int(below)).split()
+def _table(name: str) -> dict[str, dict[str, str]]:
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+TABLES: Final = {_OPEN_MPI: _table("open_mpi.toml"), _MPICH: _table("mpich.toml")}
+"""Library → op → upper limit of ranks → an algorithm, the bytes below which it is used, the next one, and so on; the
+last one is used for all larger sizes.
+"""
+
+BY_BLOCK: Final = {
+    _OPEN_MPI: {name for name, op in OPS.items() if op.in_blocks and not op.uneven},
+    _MPICH: {"all_to_all"},
+}
+"""Library → ops whose sizes in its table are the bytes of one rank's block, S/n; for the others they are S."""
+
+_TOO_FEW_ELEMENTS: Final = {
+    ("all_reduce", "ring"): "recursive_doubling",
+    ("all_reduce", "segmented_ring"): "recursive_doubling",
+    ("all_reduce", "rabenseifner"): "basic_linear",
+    ("all_reduce", "reduce_scatter_allgather"): "recursive_doubling",
+    ("reduce", "rabenseifner"): "linear",
+    ("reduce", "reduce_scatter_gather"): "binomial",
+}
+"""The fallback with fewer elements than the algorithm has blocks. A ring needs one element per rank, halving one per
+rank of its core, the largest power of two (Open MPI: ompi/mca/coll/base).
+"""
+
+
+def selected(library: str, op: str, ranks: int, size_bytes: int, elements: int) -> str:
+    """The algorithm that ``library`` selects by its table, by the library's name."""
+    size = size_bytes / ranks if op in BY_BLOCK[library] else size_bytes
+    words = next(line for limit, line in TABLES[library][op].items() if _applies(limit, ranks)).split()
     bounds = zip(words[::2], words[1::2], strict=False)
     name = next((name for name, bound in bounds if size < _bytes(bound)), words[-1])
     blocks = ranks if "ring" in name else core(ranks)
     return _TOO_FEW_ELEMENTS.get((op, name), name) if elements < blocks else name
 
 
-_TOO_FEW_ELEMENTS: Final = {
-    ("all_reduce", "ring"): "recursive_doubling",
-    ("all_reduce", "segmented_ring"): "recursive_doubling",
-    ("all_reduce", "rabenseifner"): "basic_linear",
-    ("reduce", "rabenseifner"): "linear",
-}
-"""The fallback. A ring needs one element per rank, halving one per rank of its core, the largest power of two
-(ompi/mca/coll/base).
-"""
+def _applies(limit: str, ranks: int) -> bool:
+    if limit == "power-of-two":
+        return is_power(ranks)
+    return limit == "more" or ranks < int(limit)
 
 
 def _bytes(text: str) -> int:
     return parse_size(text if text.isdecimal() else f"{text}iB")
 
 
-BY_BLOCK: Final = frozenset(name for name, op in OPS.items() if op.in_blocks and not op.uneven)
-"""Ops for which Open MPI uses the bytes of one rank's block, S/n; for the others it uses S."""
-
-
-OPEN_MPI: Final[dict[str, dict[str, str]]] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-"""Op → upper limit of ranks → an algorithm, the bytes below which it is used, the next one, and so on; the last one is
-used for all larger sizes.
-"""
-
-
-# --- MPICH -----------------------------------------------------------------------------------------------------
-
-
-MANY: Final = 8
-SHORT_BROADCAST: Final = 12 * _KIB
-LONG: Final = 512 * _KIB
-
-
-def _all_reduce(ranks: int, size: int, elements: int) -> str:
-    return "reduce_scatter_allgather" if size > 8 and elements >= core(ranks) else "recursive_doubling"
-
-
-def _reduce(ranks: int, size: int, elements: int) -> str:
-    return "reduce_scatter_gather" if size > 2 * _KIB and elements >= core(ranks) else "binomial"
-
-
-def _broadcast(ranks: int, size: int, _elements: int) -> str:
-    if ranks < MANY or size <= SHORT_BROADCAST:
-        return "binomial"
-    return "scatter_recursive_doubling_allgather" if is_power(ranks) and size <= LONG else "scatter_ring_allgather"
-
-
-def _all_gather(ranks: int, size: int, _elements: int) -> str:
-    if is_power(ranks):
-        return "recursive_doubling" if size < LONG else "ring"
-    return "brucks" if size < 80 * _KIB else "ring"
-
-
-def _all_to_all(ranks: int, size: int, _elements: int) -> str:
-    block = size / ranks
-    if ranks >= MANY and block <= 256:
-        return "brucks"
-    return "scattered" if block <= 32 * _KIB else "pairwise"
-
-
-_Rules = dict[str, Callable[[int, int, int], str]]
-"""Op → the algorithm as a function of n, S and the number of elements of S."""
-
-MPICH: Final[_Rules] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "reduce_scatter": lambda _ranks, size, _elements: "recursive_halving" if size < LONG else "pairwise",
-    "gather": lambda _ranks, _size, _elements: "binomial",
-    "scatter": lambda _ranks, _size, _elements: "binomial",
-    "barrier": lambda _ranks, _size, _elements: "k_dissemination",
-}
-"""``reduce_scatter`` is MPI_Reduce_scatter_block. Fewer elements than ranks in the core (the largest power of two)
-cannot be scattered over it.
-"""
-
-
-_OPEN_MPI: Final = "Open MPI"
-_MPICH: Final = "MPICH"
-_RULES: Final[dict[str, _Rules]] = {_OPEN_MPI: {op: partial(_of_open_mpi, op) for op in OPEN_MPI}, _MPICH: MPICH}
-
-
 @dataclass(frozen=True, slots=True)
 class Library:
     """An MPI library as recorded by a run.
 
+    ``name``: one of those in ``TABLES``.
     ``shared``: whether calls may use shared-memory collectives; MPICH does, except with the thread level "multiple".
     ``by_messages``: ops for which a variable disables these.
     ``overrides``: other variables of the run that change the selection.
     """
 
-    name: Literal["Open MPI", "MPICH"]
+    name: str
     version: tuple[int, ...]
     device: str | None = None
     shared: bool = False
@@ -185,15 +138,6 @@ class Calls:
         return _choice(self, op, ranks, hosts, int(size_bytes))
 
 
-def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]] | None:
-    """Name and version from the version string of a library (``Open MPI v5.0.8``, ``MPICH Version: 5.0.2``)."""
-    found = re.match(r"(Open MPI) v(\d+(?:\.\d+)+)|(MPICH) Version:?\s*(\d+(?:\.\d+)+)", text)
-    if found is None:
-        return None
-    version = tuple(int(part) for part in (found[2] or found[4]).split("."))
-    return (_OPEN_MPI, version) if found[1] else (_MPICH, version)
-
-
 @once
 def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     """The MPI library of the first run (pooled runs used the same); None if the backend is not MPI."""
@@ -212,13 +156,14 @@ def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailab
             "library-not-recorded",
             "the run did not record its MPI library; each library has its own selection tables",
         )
-    known = library_in(text)
+    known = _LIBRARY.match(text)
     if known is None:
         return Unavailable("library-not-known", f"{text!r} is an unknown library; tables exist for Open MPI and MPICH")
     by_messages = {op for op, name in _IN_SHARED_MEMORY.items() if variables.get(_INTRA_NODE.format(name)) == "mpir"}
     harmless = {_INTRA_NODE.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
     return Library(
-        *known,
+        known["name"],
+        tuple(int(part) for part in known["version"].split(".")),
         fact(facts, "device"),
         fact(facts, "threads") != "multiple",
         frozenset(by_messages),
@@ -226,6 +171,8 @@ def library_of(facts: JSON, variables: Mapping[str, str]) -> Library | Unavailab
     )
 
 
+_LIBRARY: Final = re.compile(r"(?P<name>Open MPI|MPICH)(?: v| Version:?\s*)(?P<version>\d+(?:\.\d+)+)")
+"""The start of the version string of a library: ``Open MPI v5.0.8``, ``MPICH Version: 5.0.2``."""
 _INTRA_NODE: Final = "MPIR_CVAR_{}_POSIX_INTRA_ALGORITHM"
 _OVERRIDE: Final = re.compile(
     r"OMPI_MCA_coll(_|$)|(MPIR_CVAR|MPIR_PARAM|MPICH)_\w*(ALGORITHM|COLL|COMPOSITION|SELECTION)"
@@ -240,10 +187,9 @@ def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> C
     refused = next(_refusals(library, calls.mode, op, ranks, hosts, size_bytes), None)
     if refused is not None:
         return Unavailable(*refused)
-    rule = _RULES[library.name].get(op)
-    if rule is None:
+    if op not in TABLES[library.name]:
         return Unavailable("op-not-in-table", f"the table of {library.called} for {op} is unknown")
-    name = rule(ranks, size_bytes, size_bytes // CASE_DTYPE_BYTES[calls.dtype or "uint8"])
+    name = selected(library.name, op, ranks, size_bytes, size_bytes // CASE_DTYPE_BYTES[calls.dtype or "uint8"])
     parts = _TWO_CALLS.get((library.name, op, name))
     if parts is None:
         row = formula_of(library.name, op, name, ranks)
@@ -300,8 +246,8 @@ def _refusals(
     if two_levels:
         yield "two-levels-not-known", f"on several hosts {called} runs {op} in two levels, whose cost is unknown"
     # A long broadcast to 8 ranks or more uses the general table even within a host.
-    long = LONG if is_power(ranks) else SHORT_BROADCAST
-    past = op == "broadcast" and ranks >= MANY and size_bytes >= long
+    long = (512 if is_power(ranks) else 12) << 10
+    past = op == "broadcast" and ranks >= 8 and size_bytes >= long
     if library.shared and op not in library.by_messages and not past:
         yield (
             "shared-memory",

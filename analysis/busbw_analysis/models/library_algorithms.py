@@ -204,13 +204,10 @@ LIBRARY_ROWS: Final = ROWS | {(row.op, row.algorithm): row for row in OF_LIBRARI
 """The rows of the libraries and of the textbook, by operation and algorithm."""
 
 
-_MPICH: Final = "MPICH"
-_OPEN_MPI: Final = "Open MPI"
-
-
 def formula_of(library: str, op: str, name: str, ranks: int) -> CostModel | None:
     """The cost model of the algorithm ``name`` of ``library`` on ``ranks`` ranks; None if no formula is known."""
-    found = _BY_NAME.get((library, op), {}).get(name, name.replace("_", "-"))
+    of_op = _OF_OPEN_MPI.get((op, name)) if library == "Open MPI" else None
+    found = of_op or _BY_NAME.get(name, name.replace("_", "-"))
     row = LIBRARY_ROWS.get((op, found if isinstance(found, str) else found(ranks)))
     return row if row is not None and row.possible(ranks, 1, 0) else None
 
@@ -232,59 +229,43 @@ def _halved(ranks: int) -> str:
 
 _Named = str | Callable[[int], str]
 
-_BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
-    (_OPEN_MPI, "all_reduce"): {
-        "segmented_ring": "ring",  # without a segment size (default) it is the ring
-        "rabenseifner": _halved,
-    },
-    (_OPEN_MPI, "all_gather"): {
-        "recursive_doubling": _doubling_gather,
-        "neighbor": _neighbours,
-        "two_proc": "direct",
-    },
-    (_OPEN_MPI, "all_to_all"): {
-        "linear": "spread",
-        "modified_bruck": "bruck",
-        "linear_sync": "spread",
-        "two_proc": "pairwise",
-    },
-    (_OPEN_MPI, "broadcast"): {
-        "basic_linear": "linear",
-        "chain": "unsegmented-chain",  # a fan-out of 0 (default) makes one chain
-        "pipeline": "unsegmented-chain",
-        "binary_tree": "unsegmented-binary-tree",
-        "binomial": "binomial-tree-at-once",
-        "knomial": "4-nomial-tree-at-once",
-        "scatter_allgather": "scatter-recursive-doubling",
-        "scatter_allgather_ring": "scatter-ring",
-    },
-    (_OPEN_MPI, "reduce"): {
-        "chain": "unsegmented-chain",
-        "pipeline": "unsegmented-chain",
-        "binary": "unsegmented-binary-tree",
-        "binomial": "binomial-tree",
-        "rabenseifner": _halved,
-    },
-    (_OPEN_MPI, "gather"): {
-        "basic_linear": "linear",
-        "binomial": "binomial-tree",
-        "linear_sync": "linear-in-turns",
-    },
-    (_OPEN_MPI, "scatter"): {"basic_linear": "linear", "binomial": "binomial-tree", "linear_nb": "linear"},
-    (_OPEN_MPI, "barrier"): {"linear": "linear-at-once", "bruck": "dissemination", "tree": "binomial-tree"},
-    (_MPICH, "all_reduce"): {"reduce_scatter_allgather": "rabenseifner"},
-    (_MPICH, "all_gather"): {"brucks": "bruck"},
-    (_MPICH, "all_to_all"): {"scattered": "spread", "brucks": "bruck"},
-    (_MPICH, "broadcast"): {
-        "binomial": "binomial-tree",
-        "scatter_recursive_doubling_allgather": "scatter-recursive-doubling",
-        "scatter_ring_allgather": "scatter-ring",
-    },
-    (_MPICH, "reduce"): {"binomial": "binomial-tree", "reduce_scatter_gather": "rabenseifner"},
-    (_MPICH, "gather"): {"binomial": "binomial-tree"},
-    (_MPICH, "scatter"): {"binomial": "binomial-tree"},
-    (_MPICH, "barrier"): {"k_dissemination": "dissemination"},
+_BY_NAME: Final[dict[str, _Named]] = {
+    "basic_linear": "linear",
+    "binary": "unsegmented-binary-tree",
+    "binary_tree": "unsegmented-binary-tree",
+    "binomial": "binomial-tree",
+    "brucks": "bruck",
+    "chain": "unsegmented-chain",  # a fan-out of 0 (default) makes one chain
+    "k_dissemination": "dissemination",
+    "knomial": "4-nomial-tree-at-once",
+    "linear_nb": "linear",
+    "modified_bruck": "bruck",
+    "neighbor": _neighbours,
+    "pipeline": "unsegmented-chain",
+    "rabenseifner": _halved,
+    "reduce_scatter_allgather": "rabenseifner",
+    "reduce_scatter_gather": "rabenseifner",
+    "scatter_allgather": "scatter-recursive-doubling",
+    "scatter_allgather_ring": "scatter-ring",
+    "scatter_recursive_doubling_allgather": "scatter-recursive-doubling",
+    "scatter_ring_allgather": "scatter-ring",
+    "scattered": "spread",
+    "segmented_ring": "ring",  # without a segment size (default) it is the ring
+    "tree": "binomial-tree",
 }
-"""Library and op → the library's name of an algorithm → the name of our row, or a function of n that gives it. Names
-that are not listed differ only in hyphens; names without a row are algorithms with unknown cost.
+"""The libraries' name of an algorithm → the name of our row, or a function of n that gives it. Names that are not
+listed differ only in hyphens; names without a row are algorithms with unknown cost.
 """
+
+_OF_OPEN_MPI: Final[dict[tuple[str, str], _Named]] = {
+    ("all_gather", "recursive_doubling"): _doubling_gather,
+    ("all_gather", "two_proc"): "direct",
+    ("all_to_all", "linear"): "spread",
+    ("all_to_all", "linear_sync"): "spread",
+    ("all_to_all", "two_proc"): "pairwise",
+    ("broadcast", "binomial"): "binomial-tree-at-once",
+    ("gather", "linear_sync"): "linear-in-turns",
+    ("barrier", "bruck"): "dissemination",
+    ("barrier", "linear"): "linear-at-once",
+}
+"""Op and Open MPI's name, where the same name means another row than elsewhere."""

@@ -112,22 +112,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """NCCL's estimate for an op with one algorithm and protocol: latency, and rate in bytes of S per second."""
+    """NCCL's estimate for one algorithm and protocol: latency, and rate in bytes of S per second."""
 
-    op: Op
     algorithm: Algorithm
     protocol: Protocol
     latency_seconds: float
     algbw: float
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The fastest estimate at one size, and its time."""
-
-    expectation: Expectation
-    size_bytes: int
-    seconds: float
 
 
 def ring_peak(architecture: Architecture, links: int) -> float:
@@ -151,7 +141,7 @@ def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
             # All channels visit the GPUs in the same order, in which case NCCL counts one step of a chain.
             latency = base + (1 if chain or algorithm == "NVLS" else steps) * step
             if rate > 0:
-                found.append(Expectation(op, algorithm, protocol, latency / 1e6, rate))
+                found.append(Expectation(algorithm, protocol, latency / 1e6, rate))
     return tuple(found)
 
 
@@ -165,10 +155,9 @@ def seconds(expectation: Expectation, size_bytes: int) -> float:
     return expectation.latency_seconds + size_bytes / rate
 
 
-def choose(op: Op, size_bytes: int, machine: Machine) -> Chosen:
+def choose(op: Op, size_bytes: int, machine: Machine) -> Expectation:
     """NCCL's selection for S = ``size_bytes``, 1 B or more: the smallest estimated time."""
-    best = min(expectations(op, machine), key=lambda one: seconds(one, size_bytes))
-    return Chosen(best, size_bytes, seconds(best, size_bytes))
+    return min(expectations(op, machine), key=lambda one: seconds(one, size_bytes))
 
 
 def _busbws(op: Op, machine: Machine) -> dict[tuple[Algorithm, Protocol], float]:

@@ -12,7 +12,7 @@ from busbw.system.detect import from_log, gpus_of
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.nccl import ALGORITHMS, Architecture, Chosen, Machine, choose, ring_peak
+from busbw_analysis.models.nccl import ALGORITHMS, Architecture, Expectation, Machine, choose, ring_peak
 from busbw_analysis.peaks.paths import gpu_model
 
 _BY_LINK: Final[dict[str, Architecture]] = {
@@ -38,15 +38,15 @@ NVLS has one channel per GPU.
 
 _ON_SWITCHES: Final = 8
 """This many GPUs with NVLink 3 or newer on one host are on one HGX board with NVSwitches."""
-_ONE_ELEMENT_BYTES: Final = 4
+ONE_ELEMENT_BYTES: Final = 4
 """PyTorch implements its NCCL barrier as an all_reduce of one float (ProcessGroupNCCL.cpp)."""
 
 
 def choices_of(
     dataset: Dataset, key: SeriesKey, sizes_bytes: Sequence[int], rows: Catalogue
-) -> tuple[Machine, tuple[Chosen, ...]] | Unavailable:
-    """The algorithm and time from NCCL's own model for each of ``sizes_bytes``, or what is missing for that. A barrier
-    counts as an all_reduce of one element.
+) -> tuple[Machine, tuple[Expectation, ...]] | Unavailable:
+    """The algorithm from NCCL's own model for each of ``sizes_bytes``, or what is missing for that. A barrier counts as
+    an all_reduce of ONE_ELEMENT_BYTES.
     """
     op = next((one for one in ALGORITHMS if one == ("all_reduce" if key.op == "barrier" else key.op)), None)
     if op is None:
@@ -58,7 +58,7 @@ def choices_of(
     machine = machine_of(dataset, key, rows)
     if isinstance(machine, Unavailable):
         return machine
-    return machine, tuple(choose(op, size or _ONE_ELEMENT_BYTES, machine) for size in sizes_bytes)
+    return machine, tuple(choose(op, size, machine) for size in sizes_bytes)
 
 
 def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | Unavailable:

@@ -86,7 +86,6 @@ class Placement:
         if self.per_host < 1 or self.ranks % self.per_host:
             message = f"{self.ranks} ranks with {self.per_host} per host: give ranks per host that divide the ranks"
             raise UsageError(message)
-        _one_of("order", self.order, get_args(Order))
 
     @property
     def hosts(self) -> int:
@@ -276,7 +275,8 @@ class FatTree(_Checked):
 
     def __post_init__(self) -> None:
         _Checked.__post_init__(self)
-        _one_of("routing", self.routing, get_args(Routing))
+        if self.routing not in get_args(Routing):
+            raise UsageError(f"routing {self.routing!r} is unknown; use {' or '.join(get_args(Routing))}")
         if self.leaf < 1 or self.placement.hosts % self.leaf:
             raise UsageError(f"leaf {self.leaf}: give a number of hosts per leaf that divides {self.placement.hosts}")
         if not 1 <= self.spines <= _MOST_SPINES or self.spines * self.leaves > _MOST_WAYS:
@@ -346,8 +346,3 @@ def _only(where: npt.NDArray[np.bool_], links: Whole) -> Whole:
 
 def _routes(links: list[Whole], delays: Real) -> Routes:
     return Routes(np.stack(links, axis=1), delays)
-
-
-def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise UsageError(f"{name} {given!r} is unknown; use {' or '.join(allowed)}")

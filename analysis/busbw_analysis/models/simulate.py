@@ -7,7 +7,7 @@ is the start or the end of a message.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -257,30 +257,22 @@ def formula_seconds(
         far = _slowest_route(network, sources[~inside], targets[~inside], in_step=True)
         inner_rounds, between = row.inner_rounds(*where), row.between(*where) * size_bytes
         if row.overlapped:
-            return float(max(near.seconds(rounds, sent), far.seconds(rounds, between)) + extra)
-        return float(near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between) + extra)
+            return float(max(near(rounds, sent), far(rounds, between)) + extra)
+        return float(near(inner_rounds, sent - between) + far(rounds - inner_rounds, between) + extra)
     route = _slowest_route(network, sources, targets)
-    moving = sent / route.rate
+    seconds = route(rounds, sent)
     memory = next((link.bytes_per_second for link in network.links() if link.name == "memory"), None)
     if memory is not None:
-        moving = max(moving, row.moved(*where) * size_bytes / memory)
-    return float(rounds * route.delay + moving + extra)
+        seconds = max(seconds, route(rounds, 0.0) + row.moved(*where) * size_bytes / memory)
+    return float(seconds + extra)
 
 
-@dataclass(frozen=True, slots=True)
-class _SlowestRoute:
-    """The slowest of several routes: seconds before the bytes flow, and bytes per second."""
-
-    delay: float
-    rate: float
-
-    def seconds(self, rounds: float, sent_bytes: float) -> float:
-        """Seconds of successive ``rounds`` with ``sent_bytes`` in total."""
-        return rounds * self.delay + sent_bytes / self.rate
-
-
-def _slowest_route(network: Network, sources: Whole, targets: Whole, *, in_step: bool = False) -> _SlowestRoute:
-    """The slowest route of uncontended messages; with ``in_step``, all messages through a host's card share it."""
+def _slowest_route(
+    network: Network, sources: Whole, targets: Whole, *, in_step: bool = False
+) -> Callable[[float, float], float]:
+    """The slowest route of uncontended messages, as a function of rounds and of the bytes sent in all of them that
+    gives seconds; with ``in_step``, all messages through a host's card share it.
+    """
     links, routes = network.links(), network.routes(sources, targets)
     rates = np.array([link.bytes_per_second for link in links])
     message, place = np.nonzero(routes.links != NOWHERE)
@@ -289,7 +281,8 @@ def _slowest_route(network: Network, sources: Whole, targets: Whole, *, in_step:
         at_once = np.minimum(*(_different(taken, ranks[message], len(links)) for ranks in (sources, targets)))
         cards = np.array([link.name.startswith("host ") for link in links])
         rates = rates / np.where(cards, np.maximum(at_once, 1), 1)
-    return _SlowestRoute(float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf)))
+    delay, rate = float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf))
+    return lambda rounds, sent_bytes: rounds * delay + sent_bytes / rate
 
 
 def _different(links: Whole, ranks: Whole, count: int) -> Whole:

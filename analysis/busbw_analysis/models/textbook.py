@@ -4,6 +4,7 @@ A test checks every formula: it counts each schedule of ``busbw.ops.algorithms``
 the size as in docs/method.md, n the number of ranks, k the number of hosts; ⌈lg n⌉ and ⌊lg n⌋ are integers.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -70,22 +71,14 @@ twice_the_others = twice(others)
 twice_the_share = twice(share)
 
 
-def depth(ranks: int, children: int) -> int:
-    """Levels below the root of a complete tree, filled level by level."""
-    levels_below, ranks_in_it, width = 0, 1, 1
-    while ranks_in_it < ranks:
-        levels_below, width = levels_below + 1, width * children
-        ranks_in_it += width
-    return levels_below
-
-
-def children_in_a_row(ranks: int, children: int) -> float:
-    """Sequential messages up a tree: ``children`` per level, in the last level at most as many as it has ranks."""
-    first, width, total = 1, children, 0
-    while first < ranks:
-        total += min(children, ranks - first)
-        first, width = first + width, width * children
-    return total
+def levels(ranks: int, children: int) -> list[int]:
+    """The number of ranks in each level below the root of a complete tree, filled level by level."""
+    found: list[int] = []
+    left, width = ranks - 1, children
+    while left > 0:
+        found.append(min(width, left))
+        left, width = left - width, width * children
+    return found
 
 
 def down_a_tree_at_once(ranks: int, *_: float) -> int:
@@ -256,7 +249,6 @@ def _others_inside(ranks: int, hosts: int, _size_bytes: float) -> float:
 
 _all_reduce = partial(CostModel, "all_reduce", sent=twice_the_share, added=share, moved=twice_the_others)
 _all_gather = partial(CostModel, "all_gather", sent=share, moved=others)
-_reduce_scatter = partial(CostModel, "reduce_scatter", sent=share, added=share, moved=others)
 _all_to_all = partial(CostModel, "all_to_all", sent=share, moved=others)
 _broadcast = partial(CostModel, "broadcast", moved=others)
 _reduce = partial(CostModel, "reduce", moved=others)
@@ -267,17 +259,45 @@ _barrier = partial(CostModel, "barrier")
 
 def _all_reduce_by_tree(name: str, children: int, in_words: str) -> CostModel:
     def in_a_row(ranks: int, *_: float) -> float:
-        return children_in_a_row(ranks, children)
+        """Sequential messages up the tree: ``children`` per level, in the last one at most as many as it has ranks."""
+        return sum(min(children, level) for level in levels(ranks, children))
 
     return _all_reduce(
         name,
-        lambda n, *_: 2 * depth(n, children),
+        lambda n, *_: 2 * len(levels(n, children)),
         f"2d α + 2c S β + c S γ, d levels, c = {children} per level, fewer in a last level with less than {in_words}",
         "counted",
         sent=twice(in_a_row),
         added=in_a_row,
         messages=twice(in_a_row),
     )
+
+
+_ALL_GATHER: Final = (
+    _all_gather("ring", others, "(n−1) α + (n−1)/n S β", CHAN, in_a_ring=True),
+    _all_gather("bruck", up, "⌈lg n⌉ α + (n−1)/n S β", BRUCK),
+    _all_gather("recursive-doubling", up, "lg n α + (n−1)/n S β, n a power of 2", THAKUR, possible=powers_of_two),
+    _all_gather("neighbour-exchange", half, "n/2 α + (n−1)/n S β, n even", _CHEN, possible=even),
+    _all_gather("pairwise", others, "(n−1) α + (n−1)/n S β", "counted"),
+    _all_gather("pat", up, "⌈lg n⌉ α + (n−1)/n S β", PAT),
+    _all_gather("direct", one, "α + (n−1)/n S β", "counted", messages=others),
+    _all_gather(
+        "hierarchical",
+        _around_both,
+        f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/n S β; {LEVELS}",
+        "counted",
+        possible=several_hosts,
+        inner_rounds=_others_inside,
+        inner_sent=_inside,
+    ),
+)
+
+
+def _reversed(name: str, source: str) -> CostModel:
+    """The reduce_scatter that is the reverse of an all_gather, and reduces all received bytes."""
+    row = next(row for row in _ALL_GATHER if row.algorithm == name)
+    formula = row.formula.replace("/n S β", "/n S β + (n−1)/n S γ")
+    return replace(row, op="reduce_scatter", formula=formula, source=source, added=share)
 
 
 TEXTBOOK: tuple[CostModel, ...] = (
@@ -379,24 +399,10 @@ TEXTBOOK: tuple[CostModel, ...] = (
         inner_rounds=twice(_others_inside),
         inner_sent=twice(_inside),
     ),
-    _all_gather("ring", others, "(n−1) α + (n−1)/n S β", CHAN, in_a_ring=True),
-    _all_gather("bruck", up, "⌈lg n⌉ α + (n−1)/n S β", BRUCK),
-    _all_gather("recursive-doubling", up, "lg n α + (n−1)/n S β, n a power of 2", THAKUR, possible=powers_of_two),
-    _all_gather("neighbour-exchange", half, "n/2 α + (n−1)/n S β, n even", _CHEN, possible=even),
-    _all_gather("pairwise", others, "(n−1) α + (n−1)/n S β", "counted"),
-    _all_gather("pat", up, "⌈lg n⌉ α + (n−1)/n S β", PAT),
-    _all_gather("direct", one, "α + (n−1)/n S β", "counted", messages=others),
-    _all_gather(
-        "hierarchical",
-        _around_both,
-        f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/n S β; {LEVELS}",
-        "counted",
-        possible=several_hosts,
-        inner_rounds=_others_inside,
-        inner_sent=_inside,
-    ),
-    _reduce_scatter("ring", others, "(n−1) α + (n−1)/n S β + (n−1)/n S γ", CHAN, in_a_ring=True),
-    _reduce_scatter(
+    *_ALL_GATHER,
+    _reversed("ring", CHAN),
+    CostModel(
+        "reduce_scatter",
         "recursive-halving",
         _folded,
         "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n = 2^⌊lg n⌋ + r (⌊lg n⌋ + 2) α + "
@@ -406,26 +412,12 @@ TEXTBOOK: tuple[CostModel, ...] = (
         added=lambda n, *_: folds(n, share(n), 1 + in_pairs(n) / n),
         moved=lambda n, *_: n - 1 + (n - core(n)) / n,
     ),
-    _reduce_scatter("pairwise", others, "(n−1) α + (n−1)/n S β + (n−1)/n S γ", THAKUR),
-    _reduce_scatter("bruck", up, "⌈lg n⌉ α + (n−1)/n S β + (n−1)/n S γ", f"{BRUCK}, reversed; counted"),
-    _reduce_scatter(
-        "neighbour-exchange",
-        half,
-        "n/2 α + (n−1)/n S β + (n−1)/n S γ, n even",
-        f"{_CHEN}, reversed; counted",
-        possible=even,
-    ),
-    _reduce_scatter("pat", up, "⌈lg n⌉ α + (n−1)/n S β + (n−1)/n S γ", PAT),
-    _reduce_scatter("direct", one, "α + (n−1)/n S β + (n−1)/n S γ", "counted", messages=others),
-    _reduce_scatter(
-        "hierarchical",
-        _around_both,
-        f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/n S β + (n−1)/n S γ; {LEVELS}",
-        "counted",
-        possible=several_hosts,
-        inner_rounds=_others_inside,
-        inner_sent=_inside,
-    ),
+    _reversed("pairwise", THAKUR),
+    _reversed("bruck", f"{BRUCK}, reversed; counted"),
+    _reversed("neighbour-exchange", f"{_CHEN}, reversed; counted"),
+    _reversed("pat", PAT),
+    _reversed("direct", "counted"),
+    _reversed("hierarchical", "counted"),
     _all_to_all("pairwise", others, "(n−1) α + (n−1)/n S β", THAKUR),
     _all_to_all("spread", one, "α + (n−1)/n S β", "counted", messages=others),
     _all_to_all(

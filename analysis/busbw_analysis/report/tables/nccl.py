@@ -7,6 +7,7 @@ NCCL's model is made to rank its choices, not to predict times: it is shown for 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from busbw.system.catalog import Catalogue
@@ -15,8 +16,8 @@ from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.families import NCCL
-from busbw_analysis.models.nccl import SOURCE
-from busbw_analysis.models.nccl_runs import choices_of
+from busbw_analysis.models.nccl import SOURCE, seconds
+from busbw_analysis.models.nccl_runs import ONE_ELEMENT_BYTES, choices_of
 from busbw_analysis.report.document import Column, Table, table
 
 _NOTES: Final = (
@@ -74,25 +75,23 @@ def nccl_table(choices: Sequence[NcclChoice]) -> Table:
 
 def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -> Iterator[NcclChoice]:
     points = [point for point in series.points if point.size_bytes or series.key.op == "barrier"]
-    found = choices_of(judgement.dataset, series.key, [point.size_bytes for point in points], rows)
+    sizes = [point.size_bytes or ONE_ELEMENT_BYTES for point in points]
+    found = choices_of(judgement.dataset, series.key, sizes, rows)
     if isinstance(found, Unavailable):
         yield NcclChoice(name, found.reason)
         return
     machine, chosen = found
-    pairs = list(zip(chosen, points, strict=True))
-    for (algorithm, protocol), members in groupby(
-        pairs, key=lambda pair: (pair[0].expectation.algorithm, pair[0].expectation.protocol)
-    ):
+    for one, members in groupby(zip(chosen, sizes, points, strict=True), key=itemgetter(0)):
         inside = list(members)
-        (first, _), (last, point) = inside[0], inside[-1]
+        (_, first, _), (_, last, point) = inside[0], inside[-1]
         yield NcclChoice(
             name,
             None,
-            algorithm,
-            protocol,
-            first.size_bytes,
-            last.size_bytes,
-            last.seconds,
+            one.algorithm,
+            one.protocol,
+            first,
+            last,
+            seconds(one, last),
             point.time_ns / 1e9,
             machine.bus_rate,
         )
