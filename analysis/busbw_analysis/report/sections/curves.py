@@ -286,15 +286,13 @@ def _figure(
     finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in described)
     if len(curves) > _DESCRIBED:
         finding += f" The figure and its table have {len(curves) - _DESCRIBED} more curves."
-    peaks = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
-    description = " ".join((finding, *(f"The peak is {denominator}." for denominator in peaks)))
     pictures: list[str] = []
     quantities: dict[plots.Quantity, str] = {"time": "time of one call", "rate": "rate"}
     for quantity, what in quantities.items():
         panel = panel_of(curves, labels, quantity, references)
         # Of sockets two sizes are only a peak for other operations.
         if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
-            pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", description))
+            pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding))
     # Without a drawing, the numbers are not folded.
     table = _numbers(op, drawn, labels, folded=bool(pictures))
     return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), table)

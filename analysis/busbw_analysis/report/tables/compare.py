@@ -136,16 +136,6 @@ class _Line:
     of: ComparedBand | ComparedCase
     statistic: str
 
-    @property
-    def estimate(self) -> Estimate:
-        """B over A."""
-        return self.of.estimate
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on it."""
-        return self.of.verdict
-
 
 _TIMES: Final[tuple[Column[_Line], ...]] = (
     Column("A", lambda line: line.of.first_ns, format_time),
@@ -153,12 +143,14 @@ _TIMES: Final[tuple[Column[_Line], ...]] = (
 )
 _SIZES: Final[tuple[Column[_Line], ...]] = (Column("sizes", lambda line: line.sizes or None),)
 _RATIOS: Final[tuple[Column[_Line], ...]] = (
-    Column("B/A", lambda line: line.estimate.ratio, "{:.3f}".format),
-    Column("low", lambda line: line.estimate.low, "{:.3f}".format),
-    Column("high", lambda line: line.estimate.high, "{:.3f}".format),
-    Column("p adj", lambda line: line.verdict.adjusted_p, lambda p: f"{p:.3f}" if p >= 0.001 else "<0.001"),
+    Column("B/A", lambda line: line.of.estimate.ratio, "{:.3f}".format),
+    Column("low", lambda line: line.of.estimate.low, "{:.3f}".format),
+    Column("high", lambda line: line.of.estimate.high, "{:.3f}".format),
+    Column("p adj", lambda line: line.of.verdict.adjusted_p, lambda p: f"{p:.3f}" if p >= 0.001 else "<0.001"),
 )
-_VERDICT: Final[Column[_Line]] = Column("verdict", lambda line: Cell(line.verdict.word, _TONES[line.verdict.word]))
+_VERDICT: Final[Column[_Line]] = Column(
+    "verdict", lambda line: Cell(line.of.verdict.word, _TONES[line.of.verdict.word])
+)
 
 
 def bands_table(comparison: Comparison) -> Table:
