@@ -25,7 +25,7 @@ SERIES: Final = ("#0072b2", "#d55e00", "#009e73", "#aa3f8b", "#b8860b", "#505050
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 """Markers complement colours for colour-blind readers and black-and-white prints."""
 
-_NAMESPACE = re.compile(r"^\{[^}]*\}")
+_NAMESPACE = re.compile(r' xmlns="[^"]*"|xlink:')
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _FONT = re.compile(r"font:\s*(?P<weight>bold |[1-9]00 )?(?P<size>[\d.]+)px [^;]*")
@@ -50,15 +50,14 @@ def inline(
     stream = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": identity}):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    root = ET.fromstring(stream.getvalue())  # noqa: S314 (our own drawing, written two lines above)
-    _strip(root)
+    root = ET.fromstring(_NAMESPACE.sub("", stream.getvalue()))  # noqa: S314 (our own drawing, written two lines above)
     _tell(root, tips or {})
     referenced = set(_REFERENCE.findall(stream.getvalue()))
     for element in root.iter():
         if element.attrib.get("id") not in referenced:
             element.attrib.pop("id", None)
         _restyle(element)
-    _unwrap(root)
+    _strip(root)
     drawn = _NAME.sub(rf"\1{identity}-", "".join(ET.tostring(child, encoding="unicode") for child in root))
     return (
         f'<svg class="plot" viewBox="{root.attrib["viewBox"]}" role="img" '
@@ -69,9 +68,9 @@ def inline(
 
 
 def _strip(parent: ET.Element) -> None:
-    """Remove namespaces, metadata, matplotlib's style sheet, empty groups and white space between elements."""
-    parent.tag = _NAMESPACE.sub("", parent.tag)
-    parent.attrib = {_NAMESPACE.sub("", key): value for key, value in parent.attrib.items()}
+    """Remove metadata, matplotlib's style sheet, empty groups, white space between elements, and groups without
+    attributes around their children.
+    """
     parent.tail = None
     if parent.tag != "text":
         parent.text = None
@@ -79,6 +78,9 @@ def _strip(parent: ET.Element) -> None:
         _strip(child)
         if child.tag in {"metadata", "style"} or (child.tag in {"g", "defs"} and len(child) == 0):
             parent.remove(child)
+        elif child.tag == "g" and not child.attrib:
+            position = list(parent).index(child)
+            parent[position : position + 1] = list(child)
 
 
 def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
@@ -93,15 +95,6 @@ def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
             marker.attrib |= {"data-tip": tip} if tip else {}
             group.attrib["style"] = marker.attrib.pop("style", "")
         group.attrib["class"] = f"series {group.attrib['id']}"
-
-
-def _unwrap(parent: ET.Element) -> None:
-    """Replace groups without attributes by their children."""
-    for child in list(parent):
-        _unwrap(child)
-        if child.tag == "g" and not child.attrib:
-            position = list(parent).index(child)
-            parent[position : position + 1] = list(child)
 
 
 def _restyle(element: ET.Element) -> None:

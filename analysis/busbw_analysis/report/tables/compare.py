@@ -211,23 +211,18 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
         *_RATIOS,
         _VERDICT,
     )
-    notes: dict[str, list[str]] = {}
-    for band in bands:
-        if explain and band.verdict.word == "cannot tell":
-            notes.setdefault(f"cannot tell: {_why(band, comparison)}", []).append(band.band)
-    for band in bands:
-        if band.estimate.launches != comparison.launches and not comparison.imported:
-            notes.setdefault("launches of A and B: {} and {}".format(*band.estimate.launches), []).append(band.band)
-    for band in bands:
-        for one in () if comparison.imported else band.cases:
-            if one.statistic == "mean":
-                bimodal = "bimodal samples, so means are compared, not medians"
-                notes.setdefault(bimodal, []).append(format_size(one.case.size_bytes))
+    undecided = [band for band in bands if explain and band.verdict.word == "cannot tell"]
+    notes = [(f"cannot tell: {_why(band, comparison)}", band.band) for band in undecided]
+    if not comparison.imported:
+        fewer = [band for band in bands if band.estimate.launches != comparison.launches]
+        notes += [("launches of A and B: {} and {}".format(*band.estimate.launches), band.band) for band in fewer]
+        means = [one.case.size_bytes for band in bands for one in band.cases if one.statistic == "mean"]
+        notes += [("bimodal samples, so means are compared, not medians", format_size(size)) for size in means]
     return table(
         title,
         columns,
         [line for band in bands for line in _lines(band, cases=cases)],
-        *(f"{what} ({', '.join(names)})" for what, names in notes.items()),
+        *(f"{what} ({', '.join(names)})" for what, names in by_key(notes).items()),
     )
 
 
