@@ -9,6 +9,7 @@ import msgspec
 
 from busbw.runs.records import JSON
 from busbw.units import counted, format_size, format_time, listed
+from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.answer import sentences
@@ -109,10 +110,7 @@ def _band(band: ComparedBand) -> JSON:
 def _numbers(estimate: Estimate, verdict: Verdict) -> dict[str, JSON]:
     return {
         "verdict": verdict.word,
-        "ratio": estimate.ratio,
-        "low": estimate.low,
-        "high": estimate.high,
-        "p_value": estimate.p_value,
+        **values_of(estimate, "ratio", "low", "high", "p_value"),
         "adjusted_p": verdict.adjusted_p,
         "launches": list(estimate.launches),
         "scatter": estimate.scatter,
@@ -212,7 +210,7 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
         _VERDICT,
     )
     undecided = [band for band in bands if explain and band.verdict.word == "cannot tell"]
-    notes = [(f"cannot tell: {_why(band, comparison)}", band.band) for band in undecided]
+    notes: list[tuple[str, str]] = [(f"cannot tell: {_why(band, comparison)}", band.band) for band in undecided]
     if not comparison.imported:
         fewer = [band for band in bands if band.estimate.launches != comparison.launches]
         notes += [("launches of A and B: {} and {}".format(*band.estimate.launches), band.band) for band in fewer]
