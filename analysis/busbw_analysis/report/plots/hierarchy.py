@@ -23,15 +23,11 @@ _ROOM: Final = 0.25
 
 
 SWATCHES: Final = {
-    "measured": '<path d="M1 3h26v8h-26z" fill="var(--series-0)"/>',
-    "nominal": '<path d="M1 2h26v10h-26z" fill="none" stroke="var(--ink)" stroke-width="1.3"/>',
-    "practical": '<path d="M14 1v12" stroke="var(--series-1)" stroke-width="2.4"/>',
+    "measured": sample('<path d="M1 3h26v8h-26z" fill="var(--series-0)"/>'),
+    "nominal": sample('<path d="M1 2h26v10h-26z" fill="none" stroke="var(--ink)" stroke-width="1.3"/>'),
+    "practical": sample('<path d="M14 1v12" stroke="var(--series-1)" stroke-width="2.4"/>'),
 }
-
-
-def swatch(name: str) -> str:
-    """A legend sample."""
-    return sample(SWATCHES[name])
+"""Legend samples."""
 
 
 def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, title: str, description: str) -> str:
