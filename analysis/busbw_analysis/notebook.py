@@ -43,9 +43,9 @@ class Run:
         """
         from matplotlib.lines import Line2D  # noqa: PLC0415 - matplotlib takes as long to load as all the rest
 
-        from busbw_analysis.report.plots.axes import SLOTS, canvas, dress  # noqa: PLC0415
+        from busbw_analysis.report.plots.axes import SLOTS, canvas, dress, marker_of  # noqa: PLC0415
         from busbw_analysis.report.plots.curves import LINE_STYLES, paint  # noqa: PLC0415
-        from busbw_analysis.report.plots.svg import MARKERS, SERIES  # noqa: PLC0415
+        from busbw_analysis.report.plots.svg import SERIES  # noqa: PLC0415
         from busbw_analysis.report.sections.curves import panel_of  # noqa: PLC0415
         from busbw_analysis.report.sections.labels import curve_label, varying_fields  # noqa: PLC0415
 
@@ -62,7 +62,7 @@ class Run:
             figure.patch.set_visible(True)
             dress(axes, muted="#555555", hairline="#dddddd")
             points = [
-                Line2D([], [], color=SERIES[slot % SLOTS], marker=MARKERS[slot % SLOTS], linestyle="none", label=label)
+                Line2D([], [], color=SERIES[slot % SLOTS], marker=marker_of(slot), linestyle="none", label=label)
                 for slot, label in enumerate(labels)
             ]
             kinds = [

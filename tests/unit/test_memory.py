@@ -2,6 +2,7 @@
 
 import json
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from busbw_analysis.diagnosis.plateaus import Plateaus
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
-from busbw_analysis.report.plots.hierarchy import words_begin
+from busbw_analysis.report.plots.hierarchy import draw as draw_hierarchy
 from busbw_analysis.report.sections.hierarchy import hierarchy as hierarchy_section
 from busbw_analysis.report.sections.memory import memory as memory_section
 from busbw_analysis.report.sections.storage import storage as storage_section
@@ -552,21 +553,31 @@ def test_what_was_not_measured_is_an_outline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "nominal", "practical", "begin"),
+    ("measured", "nominal", "practical"),
     [
-        (1e9, None, 20e9, 1e9),  # a mark far away is not where the rate is read
-        (1e9, None, 2e9, 2e9),  # one that would lie in the words comes before them
-        (1e9, 5e9, 2e9, 5e9),
-        (3e9, 2e9, None, 3e9),
-        (None, 5e9, 2e9, 5e9),
-        (None, None, None, 1e8),
+        (1e9, None, 20e9),
+        (1e9, None, 2e9),
+        (1e9, 5e9, 2e9),
+        (3e9, 2e9, None),
+        (None, 5e9, 2e9),
+        (1e9, 1e15, None),
     ],
 )
-def test_a_rate_in_words_stands_at_what_was_measured(
-    measured: float | None, nominal: float | None, practical: float | None, begin: float
+def test_rates_in_words_are_right_of_all_bars(
+    measured: float | None, nominal: float | None, practical: float | None
 ) -> None:
     row = HierarchyLevel("DRAM", "memory", measured, None, None, "", nominal, practical, "")
-    assert words_begin(row, 1e8, 3.0) == begin
+    root = ET.fromstring(draw_hierarchy([row], ["DRAM"], "a", "title", "text"))  # noqa: S314 (our own drawing)
+    (words,) = [
+        float(text.attrib["x"])
+        for text in root.iter("text")
+        if text.text in {"1 GB/s", "3 GB/s", "not measured"}
+        if "end" in text.attrib["style"]
+    ]
+    drawn = [path for path in root.iter("path") if re.search(r"series|stroke-width: 1\.3", path.get("style", ""))]
+    ends = [float(x) for path in drawn for x in re.findall(r"[ML] ([\d.]+)", path.attrib["d"])]
+    assert len(drawn) == sum(rate is not None for rate in (measured, nominal, practical))
+    assert max(ends) < words - 75, "the width of the longest words"
 
 
 def test_hosts_reach_each_other_by_the_network() -> None:

@@ -70,7 +70,7 @@ def kernel(roofline: Roofline, op: str, size: int | None = None) -> Kernel:
 
 def test_arithmetic_is_shown_with_its_time_and_without_a_rate_of_bytes() -> None:
     times = {case("matmul", 1 << size, mode="pipelined"): 1e-9 * (1 << size) ** 1.5 for size in (10, 14, 18, 22)}
-    part = operations([Side(judged(times))]).parts[0]
+    part = operations([Side(judged(times))], {}).parts[0]
     figure = part.blocks[0]
     assert isinstance(figure, Figure)
     assert len(figure.pictures) == 1

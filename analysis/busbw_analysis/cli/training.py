@@ -1,7 +1,7 @@
 """``busbw training``: traffic, memory and time of a model that is distributed over GPUs, from formulas."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from busbw_analysis.cli import options
 from busbw_analysis.cli import training_plan as planning
 from busbw_analysis.cli.training_machines import gpu_memory_of, gpu_row, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
+from busbw_analysis.data.as_json import with_values
 from busbw_analysis.diagnosis.judge import judgement_of
 from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.tables import training as tables
@@ -99,11 +100,6 @@ def training() -> None:
 training.add_command(planning.plan_)
 
 
-def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of the records of the analysis
-    """The fields of ``row`` and its properties ``names``."""
-    return {**asdict(row), **{name: getattr(row, name) for name in names}}
-
-
 def _model_row(model: model_rows.Model, sequence: int) -> dict[str, JSON]:
     return {
         "model": model.name,
@@ -120,7 +116,7 @@ def _model_row(model: model_rows.Model, sequence: int) -> dict[str, JSON]:
 def _head(step: Step) -> dict[str, JSON]:
     return {
         **_model_row(step.model, step.sequence),
-        "layout": {**_with(step.layout, "gpus", "bubble"), "bubble_share": step.bubble_share},
+        "layout": {**with_values(step.layout, "gpus", "bubble"), "bubble_share": step.bubble_share},
         "batch": step.batch,
         "micro_batch": step.micro_batch,
     }
@@ -150,7 +146,7 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
     document = {
         **_head(step),
         "stage": shown,
-        "traffic": [_with(row, "sent_bytes") for row in rows],
+        "traffic": [with_values(row, "sent_bytes") for row in rows],
         "sent_bytes": {one: sent(rows, one) for one in DIMENSIONS},
         "waited_bytes": {one: sent(rows, one, hideable=False) for one in DIMENSIONS},
         "statements": explained,
@@ -192,7 +188,7 @@ def memory(
     headline = tables.memory_headline(found, room, what, None if other is None else other.layout)
     document = {
         **_head(step),
-        "memory": _with(found, "total"),
+        "memory": with_values(found, "total"),
         "bytes_per_parameter": by_zero,
         "gpu_memory_bytes": room,
         "fits": fits,
@@ -243,7 +239,9 @@ def roofline(
         "rates": rates,
         "least_tokens": tokens,
         "least_tokens_by_node": by_node,
-        "phases": [{**_with(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed],
+        "phases": [
+            {**with_values(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed
+        ],
     }
     headline = tables.roofline_headline(timed, tokens, own)
     planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
@@ -392,7 +390,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
         ]
         shown.append(tables.checkpoints_table(found, bytes_, write))
     document = {
-        "reading": _with(reading, "per_gpu", "bytes_per_second"),
+        "reading": with_values(reading, "per_gpu", "bytes_per_second"),
         "read_rate": read,
         "write_rate": write,
         "share_of_read_rate": None if read is None else reading.share_of(read.bytes_per_second),

@@ -1,7 +1,6 @@
 """``busbw training plan``: the layouts of a model on a network, ordered by the time of a step."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from busbw.workloads import model_rows
 from busbw_analysis.cli import options
 from busbw_analysis.cli.training_machines import gpu_row
 from busbw_analysis.cli.training_models import model_options, named_one
+from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.report.document import Block, Paragraph
@@ -136,18 +136,13 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
     peaks = peak or machine.flop_per_second
     document: dict[str, JSON] = {
         "model": row.name,
-        "gpus": gpus,
-        "batch": wanted.batch,
-        "sequence": wanted.sequence,
+        **values_of(wanted, "gpus", "batch", "sequence"),
         "assumed": assumed,
         "flop_per_second": machine.flop_per_second,
         "peak_flop_per_second": peak,
-        "overlap": machine.overlap,
-        "slowdown": machine.slowdown,
+        **values_of(machine, "overlap", "slowdown"),
         "gpu_memory_bytes": room,
-        "tried": found.tried,
-        "too_large": found.too_large,
-        "refused": found.refused,
+        **values_of(found, "tried", "too_large", "refused"),
         "layouts": [_document(one, machine, peak) for one in kept],
         "sensitivity": changes,
         "rules": {"layout": compared.step.layout, "orders": [_order(one) for one in orders]} if rules else None,
@@ -172,20 +167,17 @@ def print_answer(headline: str, document: dict[str, JSON], shown: Iterable[Block
 def _document(one: Planned, machine: Machine, peak: float | None) -> dict[str, JSON]:
     ends = one.ends(machine)
     return {
-        "layout": {**asdict(one.step.layout), "gpus": one.step.layout.gpus},
+        "layout": with_values(one.step.layout, "gpus"),
         "micro_batch": one.step.micro_batch,
         "seconds": one.time.total,
         "low_seconds": ends and ends[0],
         "high_seconds": ends and ends[1],
-        "parts": one.time.parts,
-        "hidden": one.time.hidden,
-        "binds": one.time.binds,
+        **values_of(one.time, "parts", "hidden", "binds"),
         "tokens_per_second": one.step.batch * one.step.sequence / one.time.total,
         "share_of_peak": None if peak is None else one.share_of_peak(peak, causal=machine.causal),
         "memory_bytes": one.memory.total,
         "calls": len(one.time.prices),
-        "not_validated": one.not_validated,
-        "extrapolated": one.extrapolated,
+        **values_of(one, "not_validated", "extrapolated"),
         "origins": sorted({price.origin for price in one.time.prices}),
     }
 

@@ -30,3 +30,13 @@ def plain(value: object) -> JSON:
     if isinstance(value, tuple | list):
         return [plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def values_of(record: object, *names: str) -> dict[str, JSON]:
+    """The fields or properties ``names`` of a record, as JSON."""
+    return {name: plain(getattr(record, name)) for name in names}
+
+
+def with_values(record: object, *names: str) -> dict[str, JSON]:
+    """All fields of a record, and its properties ``names``, as JSON."""
+    return {**plain(record), **values_of(record, *names)}

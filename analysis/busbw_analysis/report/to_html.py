@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from busbw_analysis.diagnosis.answer import OPEN_FINDINGS
 from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE
-from busbw_analysis.report.document import SEVERITY, TONES, Cell, Figure, Page, Paragraph, Table, Terms
+from busbw_analysis.report.document import SEVERITY, TONES, Cell, Page, Table
 from busbw_analysis.report.sections.run import anchor_of, term_of
 
 _NUMBER: Final = re.compile(r"[\d\u202f]+(\.\d+)?")
@@ -29,13 +29,6 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
-    )
-    environment.tests.update(
-        {
-            "paragraph": lambda block: isinstance(block, Paragraph),
-            "terms": lambda block: isinstance(block, Terms),
-            "figure": lambda block: isinstance(block, Figure),
-        }
     )
     environment.filters.update(
         {"drawing": Markup, "aligned": aligned, "digest": _digest, "anchor_of": anchor_of, "term_of": term_of}

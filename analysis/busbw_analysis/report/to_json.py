@@ -14,7 +14,7 @@ import numpy as np
 
 from busbw.ops import PAIRED
 from busbw.runs.records import JSON
-from busbw_analysis.data.as_json import plain
+from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.pair_groups import times_of
@@ -70,7 +70,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.comparisons),
-        "compositions": [_with(one, "sum_ns", "ratio") for one in judgement.compositions],
+        "compositions": [with_values(one, "sum_ns", "ratio") for one in judgement.compositions],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
@@ -81,29 +81,24 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "steps": [_step(one) for one in judgement.steps],
         "exchanges": [_exchanged(one) for group in judgement.exchanges for one in group],
         "single_calls": [
-            {**_with(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
+            {**with_values(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
         ],
-        "storage": [_with(one, "peak") for one in judgement.files],
-        "hierarchy": [_with(level, "share") for level in judgement.levels],
+        "storage": [with_values(one, "peak") for one in judgement.files],
+        "hierarchy": [with_values(level, "share") for level in judgement.levels],
         "cases": [_case(summary) for summary in judgement.cases],
     }
 
 
-def _with(one: object, *names: str) -> dict[str, JSON]:
-    """The fields of a record and the derived values ``names``."""
-    return {**plain(one), **{name: plain(getattr(one, name)) for name in names}}
-
-
 def _verdict(one: Verdict) -> JSON:
     """A verdict with the label of its curve; the settings of the curve are among ``curves``."""
-    found = _with(one, "label", "op", "text")
+    found = with_values(one, "label", "op", "text")
     del found["key"]
     return found
 
 
 def answer_fields(answer: Answer) -> JSON:
     """The answer without its verdicts and findings, which have keys of their own."""
-    return plain({name: getattr(answer, name) for name in _ANSWER})
+    return values_of(answer, *_ANSWER)
 
 
 def render(judgement: Judgement, answer: Answer) -> str:
@@ -139,7 +134,7 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
         **plain(curve.series),
-        **{name: plain(getattr(curve, name)) for name in ("fit", "model", "alternatives", "peak")},
+        **values_of(curve, "fit", "model", "alternatives", "peak"),
         "explanation": _explanation(curve, judgement),
     }
 
@@ -148,7 +143,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     found = curve.explanation
     if isinstance(found, Unavailable):
         return plain(found)
-    spent: list[JSON] = [_with(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
+    spent: list[JSON] = [with_values(one, "predicted_ns", "unexplained_ns", "bound_share") for one in found.spent]
     words = in_words(curve, judgement.dataset)
     return {**plain(found), "spent": spent, "in_words": words}
 
@@ -177,14 +172,13 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
     if joint is None:
         return found
     beside = {"ties": joint.ties, "candidates": joint.candidates}
-    names = ("backend", "parameters", "validations", "interval_note", "notes")
     return {
         **found,
-        **{name: plain(getattr(joint, name)) for name in names},
+        **values_of(joint, "backend", "parameters", "validations", "interval_note", "notes"),
         "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
         "ranks": sorted({seen.ranks for seen in joint.observations}),
         "observations": len(joint.observations),
-        "not_separated": [_with(one, "sum", "reason") for one in joint.not_separated],
+        "not_separated": [with_values(one, "sum", "reason") for one in joint.not_separated],
         "algorithms": [
             {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
             for op, name in joint.algorithms.items()
@@ -234,28 +228,25 @@ _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "g
 
 def _step(one: Trained) -> dict[str, JSON]:
     what, ns = one.waits_for
-    times = [
-        {name: getattr(time, name) for name in ("rank", "compute_ns", "waiting_ns", "waiting_for_last_ns")}
-        for time in one.timeline
-    ]
-    return {**_with(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times}
+    times = [values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in one.timeline]
+    return {**with_values(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times}
 
 
 def _exchanged(one: Exchanged) -> dict[str, JSON]:
     of = {"exchange": one.name, "case": one.step.case, "exact": one.exact.case, "target": TARGET}
-    return of | {name: plain(getattr(one, name)) for name in _TRADED}
+    return of | values_of(one, *_TRADED)
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     found = curve.plateaus
-    plateaus = plain(found) if isinstance(found, Unavailable) else _with(found, "outermost")
-    return {**_with(curve, "peak", "nominal"), "plateaus": plateaus}
+    plateaus = plain(found) if isinstance(found, Unavailable) else with_values(found, "outermost")
+    return {**with_values(curve, "peak", "nominal"), "plateaus": plateaus}
 
 
 def _runs(dataset: Dataset) -> list[JSON]:
     return [
         {
-            **{name: getattr(stored.run, name) for name in _OF_RUN},
+            **values_of(stored.run, *_OF_RUN),
             "ranks": len(stored.run.hosts),
             "hosts": list(dict.fromkeys(stored.run.hosts)),
             "launches": len(stored.launches),

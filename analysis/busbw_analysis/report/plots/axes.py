@@ -10,7 +10,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from busbw.errors import UsageError
 from busbw.units import format_size
@@ -97,10 +96,8 @@ def write(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], si
 
 def name_ticks(axis: Axis, ticks: Sequence[float], labels: Sequence[str]) -> None:
     """Labels at ``ticks``, and no minor ticks."""
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())
-    axis.set_ticklabels(labels)
+    axis.set_ticks(ticks, labels)
+    axis.minorticks_off()
 
 
 def size_axis(axes: Axes, sizes: Sequence[float], margin: float = 1.6) -> None:
@@ -115,8 +112,7 @@ def size_axis(axes: Axes, sizes: Sequence[float], margin: float = 1.6) -> None:
 def row_axis(axes: Axes, labels: Sequence[str]) -> None:
     """One row for each of ``labels``, from top to bottom."""
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.yaxis.set_major_locator(FixedLocator(list(range(len(labels)))))
-    axes.set_yticklabels(labels, parse_math=False)
+    axes.set_yticks(range(len(labels)), labels, parse_math=False)
     axes.tick_params(axis="y", labelcolor=INK)
     axes.grid(visible=False, axis="y")
 

@@ -128,7 +128,10 @@ def paint(axes: Axes, panel: Panel) -> None:
     for position, size in enumerate(panel.breaks):
         axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
     for one in panel.series:
-        _draw_series(axes, one, 1.3 if panel.wide or one.joined else 0.0, _THIN if panel.wide else _BAR)
+        points = _shown(one)
+        draw_bars(axes, one.slot, points, _THIN if panel.wide else _BAR)
+        places = [(point.size_bytes, point.value) for point in points]
+        draw_points(axes, one.slot, places, 1.3 if panel.wide or one.joined else 0.0, series_id(one.slot))
 
 
 def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> str:
@@ -201,14 +204,6 @@ def series_id(slot: int) -> str:
 
 def _shown(series: Series) -> list[Point]:
     return [point for point in series.points if point.size_bytes > 0 and point.value > 0]
-
-
-def _draw_series(axes: Axes, series: Series, linewidth: float, bars: tuple[float, float]) -> None:
-    points = _shown(series)
-    draw_bars(axes, series.slot, points, bars)
-    draw_points(
-        axes, series.slot, [(point.size_bytes, point.value) for point in points], linewidth, series_id(series.slot)
-    )
 
 
 def _draw_line(axes: Axes, line: Line) -> None:

@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from busbw_analysis.report.plots.axes import SLOTS, canvas, dashes_of, head, log_height, name_ticks, sample, widen
 from busbw_analysis.report.plots.svg import SERIES, inline
 
-_TICKS: Final = 4
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 """Name → points; the same names in every drawing."""
 

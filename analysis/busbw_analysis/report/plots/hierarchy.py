@@ -18,26 +18,23 @@ _WIDTH, _ROW, _MARGIN = 620, 30, 56
 _BAR, _OUTLINE = 0.46, 0.74
 _AXIS = 0.715
 """Width of the axis as a share of the drawing."""
-_WORDS = 84
-"""Width of a rate in words, in points."""
+_ROOM: Final = 0.25
+"""Length of the axis right of all bars, where the rates are written, over that of the longest bar."""
 
 
 SWATCHES: Final = {
-    "measured": '<path d="M1 3h26v8h-26z" fill="var(--series-0)"/>',
-    "nominal": '<path d="M1 2h26v10h-26z" fill="none" stroke="var(--ink)" stroke-width="1.3"/>',
-    "practical": '<path d="M14 1v12" stroke="var(--series-1)" stroke-width="2.4"/>',
+    "measured": sample('<path d="M1 3h26v8h-26z" fill="var(--series-0)"/>'),
+    "nominal": sample('<path d="M1 2h26v10h-26z" fill="none" stroke="var(--ink)" stroke-width="1.3"/>'),
+    "practical": sample('<path d="M14 1v12" stroke="var(--series-1)" stroke-width="2.4"/>'),
 }
-
-
-def swatch(name: str) -> str:
-    """A legend sample."""
-    return sample(SWATCHES[name])
+"""Legend samples."""
 
 
 def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, title: str, description: str) -> str:
     """The rows from top to bottom, named by ``labels``, as an inline SVG. ``identity`` is unique on the page."""
     rates = [rate for row in rows for rate in (row.measured, row.nominal, row.practical) if rate]
-    low, high = 10 ** math.floor(math.log10(min(rates)) - 0.3), max(rates) * 3.0
+    low = 10 ** math.floor(math.log10(min(rates)) - 0.3)
+    high = max(rates) * (max(rates) / low) ** _ROOM
     height = _MARGIN + _ROW * len(rows)
     box = (0.985 - _AXIS, 28 / height, _AXIS, _ROW * len(rows) / height)
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
@@ -47,13 +44,12 @@ def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, t
         name_ticks(axes.xaxis, ticks, list(map(format_rate, ticks)))
         row_axis(axes, labels)
         axes.spines["bottom"].set_visible(False)
-        room = (high / low) ** (_WORDS / (_AXIS * _WIDTH))
         for place, row in enumerate(rows):
-            _draw_row(axes, place, row, low, room)
+            _draw_row(axes, place, row, low)
         return inline(figure, identity, title, description)
 
 
-def _draw_row(axes: Axes, place: int, row: HierarchyLevel, low: float, room: float) -> None:
+def _draw_row(axes: Axes, place: int, row: HierarchyLevel, low: float) -> None:
     if row.nominal:
         axes.barh(
             place,
@@ -70,28 +66,13 @@ def _draw_row(axes: Axes, place: int, row: HierarchyLevel, low: float, room: flo
     if row.practical:
         ends = (place - _OUTLINE / 2, place + _OUTLINE / 2)
         axes.vlines(row.practical, *ends, color=SERIES[1], linewidth=2.4, zorder=5)
-    axes.annotate(
+    axes.text(
+        1.0,
+        place,
         format_rate(row.measured) if row.measured else "not measured",
-        (words_begin(row, low, room), place),
-        xytext=(6, 0),
-        textcoords="offset points",
+        transform=axes.get_yaxis_transform(),
+        ha="right",
         va="center",
         color=INK if row.measured else MUTED,
         fontsize=10.5,
-        zorder=6,
     )
-
-
-def words_begin(row: HierarchyLevel, low: float, room: float) -> float:
-    """The rate at which a row's text begins: at the end of its bar, or after a mark that would overlap it.
-
-    room: ratio of two rates that are one text width apart.
-    """
-    marks = sorted(rate for rate in (row.nominal, row.practical) if rate)
-    if not row.measured:
-        return max(marks, default=low)
-    begin = row.measured
-    for mark in marks:
-        if begin < mark < begin * room:
-            begin = mark
-    return begin

@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal
 
+import numpy as np
+from matplotlib.ticker import PercentFormatter
+
 from busbw_analysis.diagnosis.algorithms import Crossing
 from busbw_analysis.report.plots.axes import (
     HAIRLINE,
@@ -14,7 +17,6 @@ from busbw_analysis.report.plots.axes import (
     draw_points,
     head,
     log_height,
-    name_ticks,
     sample,
     size_axis,
 )
@@ -50,22 +52,23 @@ def draw_stack(stack: Stack, identity: str, title: str, description: str) -> str
         half = min(math.sqrt(nearest), 2.0) ** 0.84
         size_axis(axes, sizes, 1.15 * half)
         head(axes, "Where the time goes")
-        ticks = [0.0, 0.25, 0.5, 0.75, 1.0, *((1.5, 2.0) if top > 1.3 else ())]
-        ticks = [tick for tick in ticks if tick <= min(top, _HIGHEST_STACK) * 1.04]
-        name_ticks(axes.yaxis, ticks, [f"{100 * tick:.0f} %" for tick in ticks])
-        for size, shares in stack.items():
-            floor = 0.0
-            for part, share in shares.items():
-                axes.fill_between(
-                    [size / half, size * half],
-                    floor,
-                    floor + share,
-                    facecolor=COLOURS[part],
-                    edgecolor=PAGE,
-                    linewidth=0.6,
-                    zorder=3,
-                )
-                floor += share
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        lefts, widths = [size / half for size in sizes], [size * half - size / half for size in sizes]
+        floors = np.zeros(len(sizes))
+        for part, colour in COLOURS.items():
+            shares = np.asarray([stack[size].get(part, 0.0) for size in sizes])
+            axes.bar(
+                lefts,
+                shares,
+                widths,
+                floors,
+                align="edge",
+                facecolor=colour,
+                edgecolor=PAGE,
+                linewidth=0.6,
+                zorder=3,
+            )
+            floors += shares
         axes.axhline(1.0, color=INK, linewidth=0.9, zorder=4)
         return inline(figure, identity, title, description)
 

@@ -8,6 +8,7 @@ import io
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Final
 
 import matplotlib as mpl
@@ -24,12 +25,13 @@ SERIES: Final = ("#0072b2", "#d55e00", "#009e73", "#aa3f8b", "#b8860b", "#505050
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 """Markers complement colours for colour-blind readers and black-and-white prints."""
 
-_NAMESPACE = re.compile(r"^\{[^}]*\}")
+_NAMESPACE = re.compile(r' xmlns="[^"]*"|xlink:')
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _FONT = re.compile(r"font:\s*(?P<weight>bold |[1-9]00 )?(?P<size>[\d.]+)px [^;]*")
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_REFERENCE = re.compile(r"#([\w-]+)")
+_NAME = re.compile(r'( id="|href="#|url\(#)')
 VARIABLES: Final = {**INK, **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)}}
 """Colours of a drawing → variables of the page's style sheet."""
 _GEOMETRY = ("d", "x", "y", "width", "height", "points", "transform", "viewBox")
@@ -48,29 +50,27 @@ def inline(
     stream = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": identity}):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    root = ET.fromstring(stream.getvalue())  # noqa: S314 (our own drawing, written two lines above)
-    _strip(root)
+    root = ET.fromstring(_NAMESPACE.sub("", stream.getvalue()))  # noqa: S314 (our own drawing, written two lines above)
     _tell(root, tips or {})
-    _shorten_ids(root, identity)
+    referenced = set(_REFERENCE.findall(stream.getvalue()))
     for element in root.iter():
+        if element.attrib.get("id") not in referenced:
+            element.attrib.pop("id", None)
         _restyle(element)
-    _unwrap(root)
-    view = root.attrib["viewBox"]
-    root.attrib.clear()
-    root.attrib.update(
-        {"class": "plot", "viewBox": view, "role": "img", "aria-labelledby": f"{identity}-title {identity}-text"}
+    _strip(root)
+    drawn = _NAME.sub(rf"\1{identity}-", "".join(ET.tostring(child, encoding="unicode") for child in root))
+    return (
+        f'<svg class="plot" viewBox="{root.attrib["viewBox"]}" role="img" '
+        f'aria-labelledby="{identity}-title {identity}-text">'
+        f'<title id="{identity}-title">{escape(title)}</title><desc id="{identity}-text">{escape(description)}</desc>'
+        f"{drawn}</svg>"
     )
-    for position, (tag, text) in enumerate((("title", title), ("desc", description))):
-        element = ET.Element(tag, {"id": f"{identity}-{'title' if tag == 'title' else 'text'}"})
-        element.text = text
-        root.insert(position, element)
-    return ET.tostring(root, encoding="unicode", short_empty_elements=True)
 
 
 def _strip(parent: ET.Element) -> None:
-    """Remove namespaces, metadata, matplotlib's style sheet, empty groups and white space between elements."""
-    parent.tag = _NAMESPACE.sub("", parent.tag)
-    parent.attrib = {_NAMESPACE.sub("", key): value for key, value in parent.attrib.items()}
+    """Remove metadata, matplotlib's style sheet, empty groups, white space between elements, and groups without
+    attributes around their children.
+    """
     parent.tail = None
     if parent.tag != "text":
         parent.text = None
@@ -78,6 +78,9 @@ def _strip(parent: ET.Element) -> None:
         _strip(child)
         if child.tag in {"metadata", "style"} or (child.tag in {"g", "defs"} and len(child) == 0):
             parent.remove(child)
+        elif child.tag == "g" and not child.attrib:
+            position = list(parent).index(child)
+            parent[position : position + 1] = list(child)
 
 
 def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
@@ -94,34 +97,6 @@ def _tell(root: ET.Element, tips: Mapping[str, Sequence[str]]) -> None:
         group.attrib["class"] = f"series {group.attrib['id']}"
 
 
-def _unwrap(parent: ET.Element) -> None:
-    """Replace groups without attributes by their children."""
-    for child in list(parent):
-        _unwrap(child)
-        if child.tag == "g" and not child.attrib:
-            position = list(parent).index(child)
-            parent[position : position + 1] = list(child)
-
-
-def _shorten_ids(root: ET.Element, identity: str) -> None:
-    """Keep only ids that are referenced, and make them unique on the page."""
-    used: dict[str, str] = {}
-    for element in root.iter():
-        for value in element.attrib.values():
-            for name in _REFERENCE.findall(value):
-                used.setdefault(name, f"{identity}-{len(used)}")
-        if element.attrib.get("href", "").startswith("#"):
-            used.setdefault(element.attrib["href"][1:], f"{identity}-{len(used)}")
-    for element in root.iter():
-        if (name := element.attrib.pop("id", None)) in used:
-            element.attrib["id"] = used[name]
-        for key, value in list(element.attrib.items()):
-            if key == "href":
-                element.attrib[key] = f"#{used[value[1:]]}"
-            else:
-                element.attrib[key] = _REFERENCE.sub(lambda match: f"url(#{used[match[1]]})", value)
-
-
 def _restyle(element: ET.Element) -> None:
     for key in _GEOMETRY:
         if key in element.attrib:
@@ -134,8 +109,3 @@ def _restyle(element: ET.Element) -> None:
         )
         style = _FAMILY.sub("", style)
         element.attrib["style"] = _COLOUR.sub(lambda match: VARIABLES.get(match[0], match[0]), style)
-    if element.tag == "text":
-        # A rotation by 0 only makes the page longer.
-        element.attrib["transform"] = element.attrib.get("transform", "").removeprefix("rotate(-0 ")
-        if "(" not in element.attrib["transform"]:
-            del element.attrib["transform"]

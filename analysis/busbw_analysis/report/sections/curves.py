@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, ON_SOCKETS, STORING
@@ -131,19 +130,17 @@ def _drawn(sides: Sequence[Side]) -> dict[str, list[_Drawn]]:
     return by_key((key.op, one) for key, members in beside.items() for one in members)
 
 
-def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]] = MappingProxyType({})) -> Section:
+def operations(sides: Sequence[Side], facing: Mapping[str, Sequence[Block]]) -> Section:
     """One part per operation, in the order of the plan, preceded by the blocks in ``facing`` (its verdicts)."""
     drawn = {op: members for op, members in _drawn(sides).items() if not all(one.side.reference for one in members)}
     parts = tuple(_operation(op_anchor(op), op, members, facing.get(op, ())) for op, members in drawn.items())
     if not parts:
         first = sides[0].judgement
-        text = (
-            "Only pairs of ranks were measured: see below."
-            if first.matrices
-            else "No messages were sent: see the sections below."
-            if first.memory or first.files
-            else "No operation gave a result."
-        )
+        text = "No operation gave a result."
+        if first.matrices:
+            text = "Only pairs of ranks were measured: see below."
+        elif first.memory or first.files:
+            text = "No messages were sent: see the sections below."
         return Section("operations", "Operations", (Paragraph(text),))
     how = (
         "Each point is the median over launches of the slowest rank's time, on logarithmic axes; its bar is the "
@@ -286,15 +283,13 @@ def _figure(
     finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in described)
     if len(curves) > _DESCRIBED:
         finding += f" The figure and its table have {len(curves) - _DESCRIBED} more curves."
-    peaks = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
-    description = " ".join((finding, *(f"The peak is {denominator}." for denominator in peaks)))
     pictures: list[str] = []
     quantities: dict[plots.Quantity, str] = {"time": "time of one call", "rate": "rate"}
     for quantity, what in quantities.items():
         panel = panel_of(curves, labels, quantity, references)
         # Of sockets two sizes are only a peak for other operations.
         if plots.drawable(panel.series, sizes=3 if op in ON_SOCKETS else 2):
-            pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", description))
+            pictures.append(plots.draw(panel, f"{identity}-{quantity}", f"{op}: {what} over size", finding))
     # Without a drawing, the numbers are not folded.
     table = _numbers(op, drawn, labels, folded=bool(pictures))
     return Figure(finding, tuple(pictures), tuple(_legend(curves, labels, references)), table)

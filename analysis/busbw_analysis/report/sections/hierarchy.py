@@ -33,7 +33,7 @@ def hierarchy(judgement: Judgement) -> Section | None:
     title = "The hierarchy of memories and links"
     picture = hierarchy_plot.draw(levels, list(map(_label, levels)), "hierarchy-plot", title, f"{gist}.")
     legend = tuple(
-        LegendEntry(hierarchy_plot.swatch(name), label)
+        LegendEntry(hierarchy_plot.SWATCHES[name], label)
         for name, label in _DRAWN.items()
         if any(getattr(level, name) for level in levels)
     )

@@ -8,7 +8,6 @@ from typing import Final
 from busbw.ops import SYNCHRONISING
 from busbw.units import format_time
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.stragglers import (
@@ -47,8 +46,10 @@ def rank_views(judgement: Judgement) -> Section:
     views = [view for _, group in whole for view in group.views]
     shares = by_key((view.rank, view.own_share) for view in views if math.isfinite(view.own_share))
     own = {rank: median(of) for rank, of in shares.items()}
-    views = [view for _, group in waiting for view in group.views]
-    late = by_key((view.rank, view.late_count / view.samples) for view in views if view.samples)
+    arrivals = [
+        (op, view.rank, view.late_count / view.samples) for op, group in waiting for view in group.views if view.samples
+    ]
+    late = by_key((rank, share) for _, rank, share in arrivals)
     hosts = judgement.dataset.hosts
     together = next((group for group in judgement.lateness if group.ranks == tuple(everyone)), None)
     members = {} if together is None else {member.rank: member for member in together.members}
@@ -77,7 +78,7 @@ def rank_views(judgement: Judgement) -> Section:
         f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
     each = table("Each rank over all cases that all ranks ran together", columns, everyone, note)
-    return Section("ranks", "Single ranks", (each, *_late_by_op(waiting, everyone, known=known)))
+    return Section("ranks", "Single ranks", (each, *_late_by_op(arrivals, everyone, known=known)))
 
 
 def _percent(share: float) -> str:
@@ -112,25 +113,23 @@ def _late_note(group: GroupLateness | None) -> str:
     )
 
 
-def _late_by_op(waiting: Iterable[tuple[str, GroupSummary]], everyone: Sequence[int], *, known: bool) -> list[Table]:
+def _late_by_op(arrivals: Iterable[tuple[str, int, float]], everyone: Sequence[int], *, known: bool) -> list[Table]:
+    """A heatmap of ``arrivals``: op, rank, and the share of samples in which the rank was the last."""
     shown = everyone[:_MOST_RANK_COLUMNS]
     what = "arrived last" if known else "had the shortest time"
-    means: dict[str, dict[int, float]] = {}
-    for op, groups in by_key(waiting).items():
-        views = [view for group in groups for view in group.views]
-        shares = by_key((view.rank, view.late_count / max(1, view.samples)) for view in views)
-        means[op] = {rank: fmean(of) for rank, of in shares.items()}
+    shares = by_key(((op, rank), share) for op, rank, share in arrivals)
+    means = {place: fmean(of) for place, of in shares.items()}
     if not means:
         return []
-    shade = shades([share for by_rank in means.values() for share in by_rank.values()])
+    shade = shades(list(means.values()))
 
     def of_rank(rank: int) -> Column[str]:
         def share(op: str) -> Cell | None:
-            return Cell(_percent(mean), heat=shade(mean)) if (mean := means[op].get(rank)) is not None else None
+            return Cell(_percent(mean), heat=shade(mean)) if (mean := means.get((op, rank))) is not None else None
 
         return Column(f"rank {rank}", share, str)
 
     columns: tuple[Column[str], ...] = (Column("Operation", lambda op: op), *map(of_rank, shown))
     cut = "" if len(shown) == len(everyone) else f"; the first {len(shown)} of {len(everyone)} ranks"
     caption = f"How often each rank {what}, in % of samples, by operation{cut}"
-    return [table(caption, columns, means, _NO_INTERVAL, folded=True)]
+    return [table(caption, columns, dict.fromkeys(op for op, _ in means), _NO_INTERVAL, folded=True)]

@@ -79,7 +79,9 @@ def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
 
 
 def _figure(roofline: Roofline, number: int) -> Figure:
-    dtypes = list(dict.fromkeys(kernel.dtype for kernel in roofline.kernels))
+    caption = f"FLOP/s over FLOP/byte on {roofline.holder}"
+    if sum(peak.measured for peak in roofline.memory) > 1:
+        caption += "; thin lines are caches found by a sweep of a kernel in memory"
     pictures = tuple(
         draw(
             roofline,
@@ -87,28 +89,16 @@ def _figure(roofline: Roofline, number: int) -> Figure:
             _SLOTS,
             f"roofline-{number}-{dtype}",
             f"Roofline of {roofline.holder} in {dtype}",
-            _description(roofline, dtype),
+            caption,
         )
-        for dtype in dtypes
+        for dtype in dict.fromkeys(kernel.dtype for kernel in roofline.kernels)
     )
     ops = [op for op in _SLOTS if any(kernel.op == op for kernel in roofline.kernels)]
     legend = [LegendEntry(swatch(_SLOTS[op], "points"), op) for op in ops]
     legend.append(LegendEntry(swatch(None, "fit"), "measured peak"))
     if not all(peak.measured for peak in roofline.memory) or not all(peak.measured for peak in roofline.compute):
         legend.append(LegendEntry(swatch(None, "peak"), "nominal peak"))
-    caption = f"FLOP/s over FLOP/byte on {roofline.holder}"
-    if sum(peak.measured for peak in roofline.memory) > 1:
-        caption += "; thin lines are caches found by a sweep of a kernel in memory"
     return Figure(caption, pictures, tuple(legend), _kernels(roofline))
-
-
-def _description(roofline: Roofline, dtype: str) -> str:
-    shown = [kernel for kernel in roofline.kernels if kernel.dtype == dtype]
-    best = max(shown, key=lambda kernel: kernel.flop_per_second)
-    return (
-        f"{len(shown)} kernels in {dtype}, log–log. The fastest is {best.op} of {format_size(best.size_bytes)} with "
-        f"{format_flop(best.flop_per_second)} at {three_digits(best.intensity)} FLOP/byte."
-    )
 
 
 def _kernels(roofline: Roofline) -> Table:

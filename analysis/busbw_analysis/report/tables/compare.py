@@ -9,6 +9,7 @@ import msgspec
 
 from busbw.runs.records import JSON
 from busbw.units import counted, format_size, format_time, listed
+from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.answer import sentences
@@ -109,10 +110,7 @@ def _band(band: ComparedBand) -> JSON:
 def _numbers(estimate: Estimate, verdict: Verdict) -> dict[str, JSON]:
     return {
         "verdict": verdict.word,
-        "ratio": estimate.ratio,
-        "low": estimate.low,
-        "high": estimate.high,
-        "p_value": estimate.p_value,
+        **values_of(estimate, "ratio", "low", "high", "p_value"),
         "adjusted_p": verdict.adjusted_p,
         "launches": list(estimate.launches),
         "scatter": estimate.scatter,
@@ -136,16 +134,6 @@ class _Line:
     of: ComparedBand | ComparedCase
     statistic: str
 
-    @property
-    def estimate(self) -> Estimate:
-        """B over A."""
-        return self.of.estimate
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on it."""
-        return self.of.verdict
-
 
 _TIMES: Final[tuple[Column[_Line], ...]] = (
     Column("A", lambda line: line.of.first_ns, format_time),
@@ -153,12 +141,14 @@ _TIMES: Final[tuple[Column[_Line], ...]] = (
 )
 _SIZES: Final[tuple[Column[_Line], ...]] = (Column("sizes", lambda line: line.sizes or None),)
 _RATIOS: Final[tuple[Column[_Line], ...]] = (
-    Column("B/A", lambda line: line.estimate.ratio, "{:.3f}".format),
-    Column("low", lambda line: line.estimate.low, "{:.3f}".format),
-    Column("high", lambda line: line.estimate.high, "{:.3f}".format),
-    Column("p adj", lambda line: line.verdict.adjusted_p, lambda p: f"{p:.3f}" if p >= 0.001 else "<0.001"),
+    Column("B/A", lambda line: line.of.estimate.ratio, "{:.3f}".format),
+    Column("low", lambda line: line.of.estimate.low, "{:.3f}".format),
+    Column("high", lambda line: line.of.estimate.high, "{:.3f}".format),
+    Column("p adj", lambda line: line.of.verdict.adjusted_p, lambda p: f"{p:.3f}" if p >= 0.001 else "<0.001"),
 )
-_VERDICT: Final[Column[_Line]] = Column("verdict", lambda line: Cell(line.verdict.word, _TONES[line.verdict.word]))
+_VERDICT: Final[Column[_Line]] = Column(
+    "verdict", lambda line: Cell(line.of.verdict.word, _TONES[line.of.verdict.word])
+)
 
 
 def bands_table(comparison: Comparison) -> Table:
@@ -219,23 +209,18 @@ def _curve(title: str, bands: Sequence[ComparedBand], comparison: Comparison, *,
         *_RATIOS,
         _VERDICT,
     )
-    notes: dict[str, list[str]] = {}
-    for band in bands:
-        if explain and band.verdict.word == "cannot tell":
-            notes.setdefault(f"cannot tell: {_why(band, comparison)}", []).append(band.band)
-    for band in bands:
-        if band.estimate.launches != comparison.launches and not comparison.imported:
-            notes.setdefault("launches of A and B: {} and {}".format(*band.estimate.launches), []).append(band.band)
-    for band in bands:
-        for one in () if comparison.imported else band.cases:
-            if one.statistic == "mean":
-                bimodal = "bimodal samples, so means are compared, not medians"
-                notes.setdefault(bimodal, []).append(format_size(one.case.size_bytes))
+    undecided = [band for band in bands if explain and band.verdict.word == "cannot tell"]
+    notes: list[tuple[str, str]] = [(f"cannot tell: {_why(band, comparison)}", band.band) for band in undecided]
+    if not comparison.imported:
+        fewer = [band for band in bands if band.estimate.launches != comparison.launches]
+        notes += [("launches of A and B: {} and {}".format(*band.estimate.launches), band.band) for band in fewer]
+        means = [one.case.size_bytes for band in bands for one in band.cases if one.statistic == "mean"]
+        notes += [("bimodal samples, so means are compared, not medians", format_size(size)) for size in means]
     return table(
         title,
         columns,
         [line for band in bands for line in _lines(band, cases=cases)],
-        *(f"{what} ({', '.join(names)})" for what, names in notes.items()),
+        *(f"{what} ({', '.join(names)})" for what, names in by_key(notes).items()),
     )
 
 

@@ -38,11 +38,6 @@ class _Line:
     segment: Segment | None
     number: int
 
-    @property
-    def breakpoint(self) -> float | None:
-        """The size at which the fit changes to this segment."""
-        return None if self.fit is None or not self.number else self.fit.breaks_bytes[self.number - 1]
-
 
 def _first(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
     """A value of the whole fit, shown in the row of its first segment."""
@@ -52,6 +47,11 @@ def _first(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
 def _last(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
     """A limit of the last segment, shown in its row."""
     return lambda line: None if line.fit is None or line.segment is not line.fit.segments[-1] else value(line.fit)
+
+
+def _breakpoint(line: _Line) -> float | None:
+    """The size at which the fit changes to this segment."""
+    return line.fit.breaks_bytes[line.number - 1] if line.fit and line.number else None
 
 
 def _verdict(fit: Fit) -> Cell:
@@ -71,7 +71,7 @@ _COLUMNS: Final[tuple[Column[_Line], ...]] = (
     Column("Sizes", _first(lambda fit: len(fit.sizes_bytes)), str),
     Column("From", lambda line: line.segment and line.segment.first_bytes, format_size),
     Column("To", lambda line: line.segment and line.segment.last_bytes, format_size),
-    Column("Breakpoint", lambda line: line.breakpoint, about_size),
+    Column("Breakpoint", _breakpoint, about_size),
     Column("α low", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.low), format_seconds),
     Column("α high", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.high), format_seconds),
     Column("algbw low", _last(lambda fit: (ends := _algbw(fit)) and ends.low), format_rate),

@@ -5,10 +5,13 @@ from typing import Final
 
 from busbw.runs.records import JSON, settings_in_words
 from busbw.units import counted, format_rate, format_seconds, format_size, format_time
+from busbw_analysis.data.as_json import values_of
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.series import LIBRARY
 from busbw_analysis.predict import BY_MESSAGES, Forecast, Prediction, sized
 from busbw_analysis.report.document import Column, Table, table
+
+_OF_FORECAST: Final = ("interval_note", "algbw", "busbw", "basis", "algorithm", "formula", "parameters", "extrapolated")
 
 
 def document(prediction: Prediction) -> dict[str, JSON]:
@@ -35,14 +38,7 @@ def _row(one: Forecast) -> dict[str, JSON]:
         "seconds": one.seconds.value,
         "low_seconds": one.seconds.low,
         "high_seconds": one.seconds.high,
-        "interval_note": one.interval_note,
-        "algbw": one.algbw,
-        "busbw": one.busbw,
-        "basis": one.basis,
-        "algorithm": one.algorithm,
-        "formula": one.formula,
-        "parameters": one.parameters,
-        "extrapolated": list(one.extrapolated),
+        **values_of(one, *_OF_FORECAST),
         "validated": bool(one.held_out.passed),
         "held_out_median_error": one.held_out.median_error,
         "held_out_worst_error": one.held_out.worst_error,

@@ -254,11 +254,9 @@ def _percent(share: float) -> str:
 
 def _of_peak(row: ShownRow) -> Cell | None:
     share = row.peak_share
-    return (
-        None
-        if share is None
-        else Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if share >= NEAR_PEAK else "plain")
-    )
+    if share is None:
+        return None
+    return Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if share >= NEAR_PEAK else "plain")
 
 
 def _state(row: ShownRow) -> Cell:
@@ -266,9 +264,8 @@ def _state(row: ShownRow) -> Cell:
     summary = row.summary
     if summary.state != "measured":
         return Cell(summary.state.upper(), "bad" if summary.state == "failed" else "caution")
-    return (
-        Cell("") if summary.check.startswith("verified") or not row.case.size_bytes else Cell("not checked", "caution")
-    )
+    checked = summary.check.startswith("verified") or not row.case.size_bytes
+    return Cell("") if checked else Cell("not checked", "caution")
 
 
 def _hidden(row: ShownRow) -> str | None:
