@@ -6,7 +6,6 @@ from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from busbw.runs.placement import RankPlacement
 from busbw.runs.records import settings_in_words
@@ -190,11 +189,12 @@ def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) ->
     hosts = list(dict.fromkeys(matrix.hosts))
     if not 1 < len(hosts) <= _MOST_IN_A_HEATMAP:
         return
-    ranks = len(matrix.hosts)
-    ends = {"from": np.repeat(matrix.hosts, ranks), "to": np.tile(matrix.hosts, ranks)}
-    medians = pd.DataFrame({**ends, "value": values.ravel()}).pivot_table("value", "from", "to", aggfunc="median")
-    of_hosts = medians.reindex(index=hosts, columns=hosts)
-    yield _heatmap("Median over the pairs of two hosts", hosts, of_hosts.to_numpy(), unit, folded=folded)
+    number = np.asarray([hosts.index(host) for host in matrix.hosts])
+    of_hosts = np.full((len(hosts), len(hosts)), np.nan)
+    for one, to in np.ndindex(of_hosts.shape):
+        cells = values[np.ix_(number == one, number == to)]
+        of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
+    yield _heatmap("Median over the pairs of two hosts", hosts, of_hosts, unit, folded=folded)
 
 
 def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
