@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from typing import TypedDict, cast
 
 from busbw import units
@@ -97,17 +97,16 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     weights: dict[TrafficKey, traffic.Weights] = {}
     made = 0  # with duplicates, which take as long
     for sweep in plan.sweep:
-        sizes = len(units.parse_sizes(sweep.sizes))
         for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
             groups = split_world(spec, ranks)
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
-                settings = _every_setting(op, sweep, ranks, way, cores)
-                made += _number_of_cases(op, sweep, len(settings), sizes)
-                if made > limits.MOST_CASES:
-                    raise UsageError(_TOO_MANY)
+                settings = tuple(islice(_every_setting(op, sweep, ranks, way, cores), limits.MOST_CASES + 1))
                 for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, settings):
+                    made += 1
+                    if made > limits.MOST_CASES:
+                        raise UsageError(_TOO_MANY)
                     cases[case] = None
                     if note:
                         adjusted[note] = None
@@ -145,23 +144,17 @@ def _refuse_root(plan: Plan, ranks: int) -> None:
         raise UsageError(f"key 'root': rank {unknown} does not exist; allowed are 0 to {ranks - 1}")
 
 
-def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> tuple[Settings, ...]:
-    """All settings of the op, on each NUMA node. Raises UsageError if there are too many, before building them."""
-    if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
-        raise UsageError(_TOO_MANY)
+def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> Iterator[Settings]:
+    """All settings of the op, on each NUMA node."""
     if op.splits:
-        return tuple({"workload": one} for one in _workloads(op, sweep, ranks))
-    settings = tuple(_settings(op, sweep, way, cores))
-    if not sweep.numa_nodes or not takes_nodes(op):
-        return settings
-    if len(settings) * len(sweep.numa_nodes) > limits.MOST_CASES:
-        raise UsageError(_TOO_MANY)
-    return tuple({**one, "numa_node": node} for one in settings for node in sweep.numa_nodes)
-
-
-def _number_of_cases(op: Op, sweep: Sweep, settings: int, sizes: int) -> int:
-    kinds = len(sweep.dtypes) * sizes * len(_in_place(op, sweep.in_place)) if op.sized else 1
-    return len(sweep.modes) * settings * kinds * (len(sweep.redops) if op.reduces else 1)
+        yield from ({"workload": one} for one in _workloads(op, sweep, ranks))
+        return
+    nodes = sweep.numa_nodes if takes_nodes(op) else None
+    for one in _settings(op, sweep, way, cores):
+        if nodes:
+            yield from ({**one, "numa_node": node} for node in nodes)
+        else:
+            yield one
 
 
 def _cases_of(
@@ -252,9 +245,6 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     exchanges = [exchange_in_words(*parse_exchange(one)) for one in sweep.exchanges] if op.name == EXCHANGE else [None]
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     replicated = dividing if op.splits != ("dp",) else [ranks]
-    trained = len(models) * len(replicated) * len(exchanges)
-    if trained * len(sweep.micro_batches or (0,)) * (1 + len(slow)) > limits.MOST_CASES:
-        raise UsageError(_TOO_MANY)
     for model, replicas in product(models, replicated):
         sharing = ranks // replicas
         scale = SCALES.get(model, SCALE) if sweep.scale is None else sweep.scale
