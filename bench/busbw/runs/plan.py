@@ -335,7 +335,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     if "max_seconds" in pace:
         pace.setdefault("min_seconds", _minimum_within(pace["max_seconds"], plan.timing.min_seconds))
     timing = msgspec.structs.replace(plan.timing, **pace)
-    own = {key: value for key, value in given.items() if key in _OF_THE_PLAN}
+    own = {key: value for key, value in given.items() if key in Plan.__struct_fields__}
     changed = msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
     _refuse_what_changes_nothing(changed, given)
     return changed
@@ -344,10 +344,6 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
 def _minimum_within(max_seconds: float, min_seconds: float) -> float:
     """A time budget below the minimum lowers the minimum too."""
     return max(0.0, min(min_seconds, max_seconds))
-
-
-_OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "record_trace"})
-"""Settings of the plan rather than of a sweep."""
 
 
 @contextmanager
