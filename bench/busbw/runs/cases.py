@@ -147,13 +147,14 @@ def _refuse_root(plan: Plan, ranks: int) -> None:
 def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> Iterator[Settings]:
     """All settings of the op, on each NUMA node."""
     if op.splits:
-        yield from ({"workload": one} for one in _workloads(op, sweep, ranks))
+        for workload in _workloads(op, sweep, ranks):
+            yield {"workload": workload}
         return
     nodes = sweep.numa_nodes if takes_nodes(op) else None
     for one in _settings(op, sweep, way, cores):
-        if nodes:
-            yield from ({**one, "numa_node": node} for node in nodes)
-        else:
+        for node in nodes or ():
+            yield {**one, "numa_node": node}
+        if not nodes:
             yield one
 
 
