@@ -51,7 +51,12 @@ def resume_run(
         if parameter.name not in _KEPT_WITH_RESUME
         and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
-    resume.refuse_options(given)
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} cannot be used with --resume, because a resumed run keeps its plan; allowed are "
+            "--launches (more of them), --timeout (for what is measured now), --port, --quiet, --json, "
+            "--results-dir and --dry-run"
+        )
     folder = store.find(settings.results_dir, selector)
     if dry_run:
         stored = store.read(folder)

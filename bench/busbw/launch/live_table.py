@@ -53,7 +53,7 @@ class LiveTable(Listener):
         self._plan = plan
         self._launch = place
         self._began = began
-        self._err: TextIO | None = err or sys.stderr
+        self._err = err or sys.stderr
         self._shown_fields: frozenset[str] = frozenset()
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
@@ -131,16 +131,11 @@ class LiveTable(Listener):
         self._progress.stop()
 
     def _print(self, line: str) -> None:
-        """Print a line above the bar. A write error disables further output and does not end the run."""
-        if self._err is None:
-            return
+        """Print a line above the bar."""
         active = self._progress.live.is_started
         if active:
             self._progress.stop()
-        try:
-            print(plain_text(line), file=self._err, flush=True)
-        except OSError:
-            self._err = None
+        print(plain_text(line), file=self._err, flush=True)
         if active:
             self._progress.start()
 

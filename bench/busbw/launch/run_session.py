@@ -1,7 +1,5 @@
 """Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
 
-import dataclasses
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -158,7 +156,7 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
                 f"{about_size(needed)}, but this host has {about_size(total)} of memory; use a smaller scale"
             )
             raise UsageError(message)
-    place = _memory_here(ranks) if on_one_host else anywhere()
+    place = place_here(ranks) if on_one_host else anywhere()
     for case in planned:
         # Kernels that are too large are only skipped, because suites ask for sizes up to the whole memory.
         if OPS[case.op].local or OPS[case.op].stores:
@@ -166,13 +164,6 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
         reason = out_of_memory(case, place)
         if reason is not None and unsuited(case, anywhere()) is None:
             raise UsageError(f"key 'sizes': {case.op} of {format_size(case.size_bytes)}: {reason}")
-
-
-def _memory_here(ranks: int) -> Place:
-    """This host with ``ranks`` ranks and its free memory, and no other limit."""
-    host = socket.gethostname()
-    memory = {host: environment.available_memory_bytes()}
-    return dataclasses.replace(anywhere(), hosts=(host,) * ranks, memory=memory)
 
 
 def refuse_crowd(ranks: int) -> None:
