@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
-from typing import TypedDict, cast
+from typing import Any, cast
 
 from busbw import units
 from busbw.errors import UsageError
@@ -15,7 +15,7 @@ from busbw.ops.base import Matrix, Op, Shape
 from busbw.ops.exchanges import exchange_in_words, parse_exchange
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
-from busbw.ops.storage import Access, Way
+from busbw.ops.storage import Way
 from busbw.ops.threads import parse_threads
 from busbw.ops.training import (
     EXCHANGE,
@@ -31,7 +31,7 @@ from busbw.ops.training import (
     parse_slow,
 )
 from busbw.runs.plan import InPlace, Plan, Sweep
-from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
+from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
@@ -49,19 +49,8 @@ _BALANCING = 3.0
 """Extra time budgets of an overlap case, to match computation and call: up to 12 rounds of a quarter each."""
 
 
-class Settings(TypedDict, total=False):
-    """Fields of a case that only some ops have."""
-
-    algorithm: str
-    threads: int
-    numa_node: int
-    access: Access
-    pairs: Pairs
-    pinning: Pinning
-    imbalance: float
-    traffic: str
-    workload: Workload
-
+Settings = dict[str, Any]
+"""Fields of a case that only some ops have (``records.SETTINGS``), by name."""
 
 TrafficKey = tuple[str, float | None, str | None]
 """Determines the traffic of an uneven case: split of the world, imbalance, and matrix."""
@@ -223,7 +212,7 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
         yield {"pairs": sweep.pairs}
     elif op.host_memory:
         for pinning in sweep.pinning:
-            yield {"pinning": cast("Pinning", pinning)}
+            yield {"pinning": pinning}
     elif op.uneven and sweep.traffic is not None:
         yield {"traffic": traffic.fingerprint(sweep.traffic)}
     else:
