@@ -616,7 +616,8 @@ def test_when_rank_0_refuses_the_others_are_sent_home(
 
 def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeRendezvous, tmp_path: Path) -> None:
     with launch.session(Settings(tmp_path), 1.0) as world:
-        assert world.leads
+        assert world.attached is not None
+        assert world.attached.info.lead
     assert below_srun.told == [LaunchOrder()]
 
 
@@ -636,8 +637,9 @@ def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
 
     def follow() -> Result | None:
         with launch.session(Settings(tmp_path), 1.0) as world:
-            assert not world.leads
-            return launch.follow(world)
+            assert world.attached is not None
+            assert not world.attached.info.lead
+            return launch.follow(world.attached)
 
     for status in (1, 2):
         below_srun.told[:] = [LaunchOrder(status=status)]

@@ -25,8 +25,8 @@ from busbw.runs.resume import plan_of, refuse_other_environment
 def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     """``settings``, with ``Settings.attached`` set if a launcher has started this rank.
 
-    Rank 0 and a process that starts ranks itself (``Settings.leads``) may then call ``execute`` or ``resume``; other
-    ranks call ``follow``. On exit they are released if rank 0 has published no order.
+    Rank 0 and a process that starts ranks itself may then call ``execute`` or ``resume``; other ranks call ``follow``.
+    On exit they are released if rank 0 has published no order.
 
     ``timeout_seconds`` limits the wait for rank 0. Raises UsageError on every rank if it is not valid, and LaunchError
     when the rendezvous fails.
@@ -56,13 +56,13 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
             attached.rendezvous.close()
 
 
-def follow(settings: Settings) -> Result | None:
+def follow(attached: Attachment) -> Result | None:
     """Execute the order of rank 0 on another rank; None if there is nothing to measure. Raises as ``execute`` does,
     except for errors that rank 0 reports.
     """
     from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
 
-    return run_rank(settings)
+    return run_rank(attached)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
@@ -103,13 +103,13 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
         refuse_impossible(plan, ranks, on_one_host=here)
-    if launcher.local:
+    if settings.attached is None:
         from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
 
         return run_local(plan, usable, settings)
     from busbw.launch.attach import run_rank0  # noqa: PLC0415 - as above
 
-    return run_rank0(plan, usable, settings)
+    return run_rank0(plan, usable, settings, settings.attached)
 
 
 def resume(folder: Path, launches: int | None, settings: Settings, timeout_seconds: float | None = None) -> Result:
