@@ -24,6 +24,7 @@ from busbw.backends import BACKENDS, mpi
 from busbw.backends.signing import signed
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import interfaces, launcher_env, rendezvous, signals
+from busbw.launch.attach import run_rank
 from busbw.launch.base import Result, Settings
 from busbw.launch.launcher_env import RankInfo, first_host, rank_info, tasks_per_node
 from busbw.launch.launchers import LAUNCHERS
@@ -639,7 +640,7 @@ def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
         with launch.session(Settings(tmp_path), 1.0) as world:
             assert world.attached is not None
             assert not world.attached.info.lead
-            return launch.follow(world.attached)
+            return run_rank(world.attached)
 
     for status in (1, 2):
         below_srun.told[:] = [LaunchOrder(status=status)]

@@ -51,7 +51,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "System": {
-        "list": ("busbw.cli.list", "List ops, algorithms, backends, suites, launchers or runs."),
+        "list": ("busbw.cli.listing", "List ops, algorithms, backends, suites, launchers or runs."),
         "doctor": ("busbw.cli.machine", "Describe this machine: which backends can run here, and why others cannot."),
         "peaks": (
             "busbw.cli.machine",

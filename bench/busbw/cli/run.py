@@ -207,7 +207,9 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     beside: list[str] = []
     with measuring.report_interruption(), launch.session(settings, timeout) as world:
         if world.attached is not None and not world.attached.info.lead:
-            result = launch.follow(world.attached)
+            from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
+
+            result = run_rank(world.attached)
         elif resume is not None:
             result = measuring.resume_run(resume, changes, world, dry_run=dry_run, as_json=as_json)
         else:

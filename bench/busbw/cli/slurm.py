@@ -19,7 +19,7 @@ from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.runs import JobRuns
-from busbw.slurm.script import SIGNAL_SECONDS, Job, render
+from busbw.slurm.script import SIGNAL_SECONDS, Job, Setting, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 
 _OPTIONS = [
@@ -95,7 +95,10 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         run=order.options,
         **asdict(order.shape),
         name=f"busbw-{order.plan.name}",
-        settings=job_plan.settings_of(results_dir, busbw),
+        settings=(
+            Setting("BUSBW", job_plan.this_busbw() if busbw is None else busbw, ours=True),
+            Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
+        ),
         mpi=job_plan.mpi_for(order.plan, mpi),
         silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
         nodelist=order.nodelist if nodelist is None else nodelist,

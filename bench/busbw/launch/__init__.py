@@ -25,7 +25,8 @@ from busbw.runs.resume import plan_of, refuse_other_environment
 def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     """``settings``, with ``Settings.attached`` set if a launcher has started this rank.
 
-    Rank 0 and a process that starts ranks itself may then call ``execute`` or ``resume``; other ranks call ``follow``.
+    Rank 0 and a process that starts ranks itself may then call ``execute`` or ``resume``; other ranks call
+    ``attach.run_rank``.
     On exit they are released if rank 0 has published no order.
 
     ``timeout_seconds`` limits the wait for rank 0. Raises UsageError on every rank if it is not valid, and LaunchError
@@ -54,15 +55,6 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
         if info.lead and not attached.published:
             attached.publish(LaunchOrder(status=status))
             attached.rendezvous.close()
-
-
-def follow(attached: Attachment) -> Result | None:
-    """Execute the order of rank 0 on another rank; None if there is nothing to measure. Raises as ``execute`` does,
-    except for errors that rank 0 reports.
-    """
-    from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
-
-    return run_rank(attached)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:

@@ -86,7 +86,9 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
 
 
 def run_rank(attached: Attachment) -> Result | None:
-    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure."""
+    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure. Raises as
+    ``launch.execute`` does, except for errors that rank 0 reports.
+    """
     info, shutdown = attached.info, attached.shutdown
     order = attached.rendezvous.receive()
     if order.plan is None:

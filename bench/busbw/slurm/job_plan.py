@@ -14,7 +14,6 @@ from busbw.ops import OPS, limits
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.plan import Plan
 from busbw.runs.records import Run
-from busbw.slurm.script import Setting
 
 _COUNT = re.compile("[1-9][0-9]{0,8}")
 
@@ -192,14 +191,6 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
             f"the srun --mpi value for {vendor} is unknown; give --mpi (srun --mpi=list shows the choices)"
         )
     return SRUN_MPI[vendor]
-
-
-def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
-    """The variables of a submitted job: the path of busbw (default: this installation) and the results folder."""
-    return (
-        Setting("BUSBW", this_busbw() if busbw is None else busbw, ours=True),
-        Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
-    )
 
 
 def this_busbw() -> str:
