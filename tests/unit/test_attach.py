@@ -79,8 +79,8 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 
 
 def test_the_place_in_a_step_of_slurm() -> None:
-    assert LAUNCHERS["srun"].rank_info(STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
-    assert LAUNCHERS["srun"].rank_info({**STEP, "SLURM_NODEID": "9"}).local_size is None
+    assert rank_info("srun", LAUNCHERS["srun"].variables, STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
+    assert rank_info("srun", LAUNCHERS["srun"].variables, {**STEP, "SLURM_NODEID": "9"}).local_size is None
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_tasks_that_slurm_would_not_write_are_refused(text: str) -> None:
 
 def test_a_place_that_cannot_be_is_refused() -> None:
     with pytest.raises(LaunchError, match="SLURM_PROCID is 7 and SLURM_STEP_NUM_TASKS is 7"):
-        LAUNCHERS["srun"].rank_info({**STEP, "SLURM_PROCID": "7"})
+        rank_info("srun", LAUNCHERS["srun"].variables, {**STEP, "SLURM_PROCID": "7"})
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "65536", "99999", "http"])

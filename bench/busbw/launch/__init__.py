@@ -12,6 +12,7 @@ from busbw.backends.base import BackendRow
 from busbw.errors import UsageError
 from busbw.launch import launcher_env
 from busbw.launch.base import Attachment, Result, Settings
+from busbw.launch.launcher_env import rank_info
 from busbw.launch.launchers import launcher_here, usable_backend
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import refuse_crowd, refuse_impossible
@@ -40,7 +41,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
         return
     with naming_options():
         Timing(timeout_seconds=timeout_seconds)  # the plan's own check would come after the rendezvous
-    info = launcher.rank_info(os.environ)
+    info = rank_info(launcher.name, launcher.variables, os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
     shutdown.note_from_now()
     attached = Attachment(launcher, info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
@@ -77,7 +78,7 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
 def on_one_host(ranks: int) -> bool:
     """Whether all ``ranks`` of a run are known to be on this host."""
     launcher = launcher_here(os.environ)
-    return launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+    return launcher.rendezvous is None or rank_info(launcher.name, launcher.variables, os.environ).local_size == ranks
 
 
 def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:
