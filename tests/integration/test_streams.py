@@ -33,6 +33,7 @@ def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> No
         (">/dev/full", 1, _FULL),
         (">&-", 1, _CLOSED),
         ("2>&-", 1, "# busbw: cannot write to stderr: Bad file descriptor"),
+        ("2>/dev/full", 1, "# busbw: cannot write to stderr: No space left on device"),
         (">&- 2>&- <&-", 1, ""),
         ("--json >/dev/full", 1, _FULL),
     ]

@@ -24,6 +24,7 @@ from busbw.backends import BACKENDS, mpi
 from busbw.backends.signing import signed
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import interfaces, launcher_env, rendezvous, signals
+from busbw.launch.attach import run_rank
 from busbw.launch.base import Result, Settings
 from busbw.launch.launcher_env import RankInfo, first_host, rank_info, tasks_per_node
 from busbw.launch.launchers import LAUNCHERS
@@ -78,8 +79,8 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 
 
 def test_the_place_in_a_step_of_slurm() -> None:
-    assert LAUNCHERS["srun"].rank_info(STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
-    assert LAUNCHERS["srun"].rank_info({**STEP, "SLURM_NODEID": "9"}).local_size is None
+    assert rank_info("srun", LAUNCHERS["srun"].variables, STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
+    assert rank_info("srun", LAUNCHERS["srun"].variables, {**STEP, "SLURM_NODEID": "9"}).local_size is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_tasks_that_slurm_would_not_write_are_refused(text: str) -> None:
 
 def test_a_place_that_cannot_be_is_refused() -> None:
     with pytest.raises(LaunchError, match="SLURM_PROCID is 7 and SLURM_STEP_NUM_TASKS is 7"):
-        LAUNCHERS["srun"].rank_info({**STEP, "SLURM_PROCID": "7"})
+        rank_info("srun", LAUNCHERS["srun"].variables, {**STEP, "SLURM_PROCID": "7"})
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "65536", "99999", "http"])
@@ -616,7 +617,8 @@ def test_when_rank_0_refuses_the_others_are_sent_home(
 
 def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeRendezvous, tmp_path: Path) -> None:
     with launch.session(Settings(tmp_path), 1.0) as world:
-        assert world.leads
+        assert world.attached is not None
+        assert world.attached.info.lead
     assert below_srun.told == [LaunchOrder()]
 
 
@@ -636,8 +638,9 @@ def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
 
     def follow() -> Result | None:
         with launch.session(Settings(tmp_path), 1.0) as world:
-            assert not world.leads
-            return launch.follow(world)
+            assert world.attached is not None
+            assert not world.attached.info.lead
+            return run_rank(world.attached)
 
     for status in (1, 2):
         below_srun.told[:] = [LaunchOrder(status=status)]

@@ -1,8 +1,11 @@
 """Plans and options that ask for too much are refused in words, before anything of them is built."""
 
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import fuzz_plans
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -11,8 +14,10 @@ from busbw.errors import UsageError
 from busbw.ops import limits, traffic
 from busbw.ops.groups import split_world
 from busbw.ops.threads import parse_threads
+from busbw.ops.training import Workload
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep, Timing, parse_plan, read_plan
+from busbw.runs.records import Case
 from busbw.slurm.job_plan import shape_of
 from busbw.units import MOST_SIZES, parse_sizes
 
@@ -129,16 +134,21 @@ def test_a_matrix_that_csv_cannot_read_is_refused(content: str, tmp_path: Path) 
         (Sweep(ops=("all_to_all_v",), sizes="8"), limits.MOST_MATRIX_RANKS + 1),
     ],
 )
-def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_they_are_made(
+def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_more_are_made_than_allowed(
     sweep: Sweep, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(**_: object) -> None:
-        pytest.fail("a case was made")
+    made: Counter[str] = Counter()
 
-    for record in ("Case", "Workload"):
-        monkeypatch.setattr(cases, record, made)
+    def counted(record: type[msgspec.Struct], **fields: object) -> msgspec.Struct:
+        made[record.__name__] += 1
+        return record(**fields)
+
+    for record in (Case, Workload):
+        monkeypatch.setattr(cases, record.__name__, partial(counted, record))
     with pytest.raises(UsageError, match=r"allowed|too large"):
         cases.expand(Plan(sweep=(sweep,)), ranks, 1)
+    most = limits.MOST_CASES + 1 if ranks <= limits.MOST_MATRIX_RANKS else 0
+    assert all(number <= most for number in made.values()), made
 
 
 def test_sweeps_that_each_split_many_ranks_are_refused() -> None:

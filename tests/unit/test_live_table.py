@@ -1,7 +1,9 @@
 """The live table: columns that stay columns, and no bar where there is no terminal."""
 
 import io
+import os
 import time
+from typing import TextIO
 
 import msgspec
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testing.synthetic import Piece, World, case, synthetic_run
 
+from busbw.cli import streams
 from busbw.launch import live_table
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
@@ -35,7 +38,7 @@ def cells(line: str) -> list[str]:
     return line.split()
 
 
-def table(err: io.StringIO, launch: int = 0, plan: Plan = PLAN) -> live_table.LiveTable:
+def table(err: TextIO, launch: int = 0, plan: Plan = PLAN) -> live_table.LiveTable:
     return live_table.LiveTable(plan, launch, time.monotonic(), err=err)
 
 
@@ -268,11 +271,12 @@ def test_a_ping_pong_is_half_a_round_trip() -> None:
     assert columns(only_line(case("ping_pong", 1000), world))["time"] == format_time(group.slowest_ns[0] / 2)
 
 
-class Closed(io.StringIO):
-    def write(self, text: str) -> int:
-        raise BrokenPipeError(text)
-
-
 def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    raw = streams._Raw(writer, strict=False, closed_before=False)
     rows = [measurement(BARE, case("all_reduce", 1024))]
-    run_through(table(Closed()), rows)
+    with io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=True) as err:
+        run_through(table(err), rows)
+    os.close(writer)
+    assert isinstance(raw.error, BrokenPipeError)

@@ -5,6 +5,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -62,11 +63,11 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     info = RankInfo("torchrun", 0, 2, 0, 2)
     torchrun = LAUNCHERS["torchrun"]
     attached = Attachment(torchrun, info, cast("Rendezvous", None), ShutdownHandler(info, torchrun.signals))
-    settings = Settings(tmp_path / "results", quiet=True, attached=attached)
+    settings = Settings(tmp_path / "results", quiet=True)
     row = backend_named("gloo")
     starts: dict[str, Callable[[Plan, BackendRow, Settings], Result]] = {
         "local": run_local,
-        "torchrun": run_rank0,
+        "torchrun": partial(run_rank0, attached=attached),
     }
     with pytest.raises(UsageError) as caught:
         starts[launcher](wanted, row, settings)

@@ -25,10 +25,8 @@ def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: b
 
     Empty when ``ops`` send nothing.
     """
-    sending = [OPS[name] for name in ops if _is_judged(OPS[name])]
+    sending = [OPS[name] for name in ops if ranks > 1 and _is_judged(OPS[name])]
     rows = [_PRODUCTS] if any(OPS[name].splits for name in ops) else []
-    if ranks < 2:
-        sending = []
     rows += [_LATENCY] if sending else []
     if one_host and any(op.sized for op in sending):
         rows.append(_RATE)

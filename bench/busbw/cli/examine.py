@@ -74,9 +74,8 @@ def _holders(names: list[str]) -> str:
 
 def _findings(facts: dict[str, JSON]) -> list[str]:
     cpu = facts["cpu"]
-    found: list[str] = []
     cores = cpu["usable_cores"]
-    found.append(f"{cores} usable cores: runs with more ranks are oversubscribed, and their tables say so")
+    found = [f"{cores} usable cores: runs with more ranks are oversubscribed, and their tables say so"]
     if cpu["logical_cores"] and cores < cpu["logical_cores"]:
         found.append(f"only {cores} of {cpu['logical_cores']} cores are usable (CPU affinity or cgroup quota)")
     if facts["virtualization"]:

@@ -1,11 +1,15 @@
-"""The rows behind ``busbw list``. The list of runs imports nothing that is only needed for measuring."""
+"""The command ``busbw list``. The list of runs imports nothing that is only needed for measuring."""
 
+import json
 import os
 import textwrap
 from pathlib import Path
 
+import click
+
+from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import BusbwError
-from busbw.escape import plain_text
+from busbw.escape import echo, plain_text
 from busbw.ops import FAMILIES
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store
@@ -18,8 +22,23 @@ _INDENT = "    | "
 """Indentation of text below a row: without it, text from outside could look like another row."""
 
 
+@click.command("list")
+@click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
+@results_dir_option
+@json_option
+def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
+    """List ops, algorithms, backends, suites, launchers or runs."""
+    found = rows(what, results_dir)
+    if as_json:
+        echo(json.dumps(found, indent=2))
+    elif not found:
+        echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
+    else:
+        echo(as_table(found))
+
+
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
-    """The rows of the list ``what``: ``ops``, ``algorithms``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
+    """The rows of the list ``what``."""
     if what == "runs":
         return [_run_row(folder) for folder in store.folders(results_dir)]
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}

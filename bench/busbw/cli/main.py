@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -13,73 +12,55 @@ from busbw.cli.streams import guard
 from busbw.errors import BusbwError, UsageError, nearest
 from busbw.escape import echo, plain_text
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command of busbw.
-
-    ``module``: where the command is defined.
-    ``help``: its line in ``busbw --help``.
-    ``function``: its name in the module (None: the command's own name).
-    """
-
-    module: str
-    help: str
-    function: str | None = None
-
-
 _JUDGE = "busbw_analysis.cli.main"
 
-COMMANDS: dict[str, dict[str, Command]] = {
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure": {
-        "run": Command("busbw.cli.run", "Measure operations, on local ranks or on those of torchrun, mpirun or srun."),
-        "selftest": Command(
-            "busbw.cli.selftest", "Test whether measurements on this machine can be trusted (1 minute)."
-        ),
+        "run": ("busbw.cli.run", "Measure operations, on local ranks or on those of torchrun, mpirun or srun."),
+        "selftest": ("busbw.cli.selftest", "Test whether measurements on this machine can be trusted (1 minute)."),
     },
     "Analyse": {
-        "show": Command(_JUDGE, "Print a run as a table: rate, interval, skew and share of the peak of every case."),
-        "report": Command(_JUDGE, "Write a report as HTML and Markdown, with a JSON summary."),
-        "compare": Command(_JUDGE, "Compare two runs case by case: faster, slower, equal or undecided."),
-        "import": Command("busbw_analysis.cli.exchange", "Convert logs of other tools to runs.", "import_"),
-        "export": Command(
+        "show": (_JUDGE, "Print a run as a table: rate, interval, skew and share of the peak of every case."),
+        "report": (_JUDGE, "Write a report as HTML and Markdown, with a JSON summary."),
+        "compare": (_JUDGE, "Compare two runs case by case: faster, slower, equal or undecided."),
+        "import": ("busbw_analysis.cli.exchange", "Convert logs of other tools to runs."),
+        "export": (
             "busbw_analysis.cli.exchange",
             "Write a run as nccl-tests, OSU, CSV, JSON lines, Parquet, OpenMetrics or Markdown.",
         ),
-        "fit": Command(_JUDGE, "Fit cost models to a run and report how accurate they are."),
-        "predict": Command(
+        "fit": (_JUDGE, "Fit cost models to a run and report how accurate they are."),
+        "predict": (
             "busbw_analysis.cli.predict",
             "Predict the time of a call that was not measured, and mark what is extrapolated.",
         ),
-        "simulate": Command(
+        "simulate": (
             "busbw_analysis.cli.simulate",
             "Simulate algorithms on a described network: their time, and the link that limits them.",
         ),
-        "training": Command(
+        "training": (
             "busbw_analysis.cli.training",
             "Compute the traffic, memory, input reads and waiting times of training a model.",
         ),
     },
     "Slurm": {
-        "submit": Command("busbw.cli.slurm", "Submit a Slurm job that measures a plan or completes a run."),
-        "status": Command("busbw.cli.slurm", "List jobs and runs, their state, and which job measures which run."),
-        "launches": Command(
-            "busbw.cli.slurm", "For batch scripts: run `srun busbw run` once per launch until the run is complete."
+        "submit": ("busbw.cli.slurm", "Submit a Slurm job that measures a plan or completes a run."),
+        "status": ("busbw.cli.slurm", "List jobs and runs, their state, and which job measures which run."),
+        "launches": (
+            "busbw.cli.slurm",
+            "For batch scripts: run `srun busbw run` once per launch until the run is complete.",
         ),
     },
     "System": {
-        "list": Command("busbw.cli.list", "List ops, algorithms, backends, suites, launchers or runs.", "list_"),
-        "doctor": Command(
-            "busbw.cli.machine", "Describe this machine: which backends can run here, and why others cannot."
-        ),
-        "peaks": Command(
+        "list": ("busbw.cli.listing", "List ops, algorithms, backends, suites, launchers or runs."),
+        "doctor": ("busbw.cli.machine", "Describe this machine: which backends can run here, and why others cannot."),
+        "peaks": (
             "busbw.cli.machine",
             "List hardware peak rates; with --here, those of this machine and how they were detected.",
         ),
     },
 }
-"""Heading in the help → name → command. Commands are imported one at a time, so that only the analysis loads scipy and
-matplotlib.
+"""Heading in the help → name → module and line in the help. Commands are imported one at a time, so that only the
+analysis loads scipy and matplotlib.
 """
 
 _ROWS = {name: row for commands in COMMANDS.values() for name, row in commands.items()}
@@ -92,10 +73,11 @@ class _Commands(click.Group):
         return list(_ROWS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's own
-        row = _ROWS.get(cmd_name)
-        if row is None:
+        if cmd_name not in _ROWS:
             return None
-        command: click.Command = getattr(importlib.import_module(row.module), row.function or cmd_name)
+        module = importlib.import_module(_ROWS[cmd_name][0])
+        # ``import`` and ``list`` mean something in Python.
+        command: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
         return command
 
     def resolve_command(
@@ -113,7 +95,7 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own
         for heading, commands in COMMANDS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, row.help) for name, row in commands.items()])
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
         streams = guard()

@@ -33,6 +33,7 @@ from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import settings_in_words
 from busbw.runs.resume import Lack
 from busbw.system import environment
+from busbw.units import counted
 from busbw.workloads.shapes import model_name
 
 _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
@@ -50,7 +51,12 @@ def resume_run(
         if parameter.name not in _KEPT_WITH_RESUME
         and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
-    resume.refuse_options(given)
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} cannot be used with --resume, because a resumed run keeps its plan; allowed are "
+            "--launches (more of them), --timeout (for what is measured now), --port, --quiet, --json, "
+            "--results-dir and --dry-run"
+        )
     folder = store.find(settings.results_dir, selector)
     if dry_run:
         stored = store.read(folder)
@@ -216,7 +222,7 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
         why = f"  skipped: {skipped[case]}" if case in skipped else ""
         details = " ".join(part for part in (case.dtype, case.redop, *settings_in_words(case)) if part)
         way_of_call = "in place" if case.in_place else "out of place"
-        timing = ", ".join([_counted(case.ranks, "rank"), f"groups {case.group}", way_of_call, *timing_in_words(case)])
+        timing = ", ".join([counted(case.ranks, "rank"), f"groups {case.group}", way_of_call, *timing_in_words(case)])
         # A step of training or a barrier has no buffers.
         size = units.format_size(case.size_bytes) if OPS[case.op].sized else ""
         echo(f"{case.op:15} {size:>10}  {details:24} {timing}{why}")
@@ -232,17 +238,13 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     if missing is not None:
         echo(f"caution: backend {wanted.backend} cannot run here: {missing}", err=True)
     verb = "is" if len(skipped) == 1 else "are"
-    left_out = f"{len(skipped)} of {_counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
+    left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
     echo(
-        f"{_counted(len(planned.cases) - len(skipped), 'case')} × {wanted.launches} launch(es): about "
+        f"{counted(len(planned.cases) - len(skipped), 'case')} × {wanted.launches} launch(es): about "
         f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
         "cases when it starts; nothing was measured",
         err=True,
     )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 _MOST_ANALYSED_BYTES = 100 << 20
@@ -280,9 +282,9 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
     folder = plain_text(shlex.quote(str(result.folder)))
     try:
         if as_json:
-            counted = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}
+            counts = {"run": str(result.folder), "measured": result.measured, "failed": result.failed}
             found = _analysed(result.folder, "shown") or {}
-            echo(json.dumps({**counted, **found}, indent=2, ensure_ascii=False))
+            echo(json.dumps({**counts, **found}, indent=2, ensure_ascii=False))
             return
         if not quiet:
             _analysed(result.folder, "print_run")

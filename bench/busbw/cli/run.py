@@ -206,8 +206,10 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     settings = Settings(results_dir, port, quiet or as_json)
     beside: list[str] = []
     with measuring.report_interruption(), launch.session(settings, timeout) as world:
-        if not world.leads:
-            result = launch.follow(world)
+        if world.attached is not None and not world.attached.info.lead:
+            from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
+
+            result = run_rank(world.attached)
         elif resume is not None:
             result = measuring.resume_run(resume, changes, world, dry_run=dry_run, as_json=as_json)
         else:

@@ -8,7 +8,6 @@ import importlib
 import json
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ from busbw.backends.base import Backend
 from busbw.backends.faults import CorruptingBackend, DelayingBackend, wrapped
 from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import UsageError
-from busbw.escape import echo
+from busbw.escape import echo, say
 from busbw.launch.base import Settings
 from busbw.launch.launchers import launcher_here
 from busbw.runs import store
@@ -49,15 +48,8 @@ TRUTH_FILE = "truth.json"
 """File beside the runs with the injected faults, which the analysis has to detect."""
 
 
-def run_selftest(
-    results_dir: Path,
-    *,
-    backend: str,
-    ranks: int | None,
-    launches: int,
-    say: Callable[[str], None],
-) -> Path:
-    """Measure the three runs on this machine and return their folder; ``say`` is called with the progress.
+def _measured(results_dir: Path, backend: str, ranks: int | None, launches: int) -> Path:
+    """Measure the three runs on this machine, print the progress, and return their folder.
 
     ``launches``: launches per side of the A/A comparison; with fewer than 6 it cannot find a difference in three cases.
 
@@ -128,13 +120,7 @@ def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Pat
     Checks the timer, clock synchronisation, an A/A comparison, straggler detection and data verification. Exits with 1
     if results are not valid. Reports of this machine include the outcome.
     """
-    folder = run_selftest(
-        results_dir,
-        backend=backend,
-        ranks=ranks,
-        launches=launches,
-        say=lambda text: echo(f"busbw: {text}", err=True),
-    )
+    folder = _measured(results_dir, backend, ranks, launches)
     judge = importlib.import_module("busbw_analysis.diagnosis.selftest")
     judged = judge.judge_selftest(folder)
     kept = judge.write_selftest(folder, judged)

@@ -19,7 +19,7 @@ from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.runs import JobRuns
-from busbw.slurm.script import SIGNAL_SECONDS, Job, render
+from busbw.slurm.script import SIGNAL_SECONDS, Job, Setting, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 
 _OPTIONS = [
@@ -54,7 +54,7 @@ _OPTIONS = [
         default=SIGNAL_SECONDS,
         show_default=True,
     ),
-    option("--setup", "Shell command before the run: module load …  Repeatable.", multiple=True, metavar="LINE"),
+    option("--setup before", "Shell command before the run: module load …  Repeatable.", multiple=True, metavar="LINE"),
     option("--srun-arg srun", "Option for srun: --cpu-bind=cores  Repeatable.", multiple=True, metavar="OPTION"),
     option("--busbw", "Path of busbw on the nodes.  [default: this busbw]", metavar="PATH"),
     option("--dry-run", "Print the batch script without submitting it.", is_flag=True),
@@ -78,8 +78,6 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     timeout_seconds: float | None,
     mpi: str | None,
     nodelist: str | None,
-    setup: tuple[str, ...],
-    srun: tuple[str, ...],
     busbw: str | None,
     dry_run: bool,
     wait: bool,
@@ -96,15 +94,16 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     job = Job(
         run=order.options,
         **asdict(order.shape),
-        name=order.name,
-        settings=job_plan.settings_of(results_dir, busbw),
+        name=f"busbw-{order.plan.name}",
+        settings=(
+            Setting("BUSBW", job_plan.this_busbw() if busbw is None else busbw, ours=True),
+            Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
+        ),
         mpi=job_plan.mpi_for(order.plan, mpi),
         silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
-        srun=srun,
         nodelist=order.nodelist if nodelist is None else nodelist,
         comment=resumption_of(order.resumed) if order.resumed else None,
         about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
-        before=setup,
         **of_sbatch,
     )
     text = render(job)
@@ -149,13 +148,13 @@ def _order(
             raise UsageError("--resume keeps the stored plan of the run; give it without PLAN, --backend and --path")
         folder = store.find(results_dir, resume)
         kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
-        return job_plan.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, busbw=busbw, **kept)
+        return job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
     if plan is None:
         raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
     if nodes is None or ranks_per_node is None:
         lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
         raise UsageError(f"{plan}: give {' and '.join(name for name, given in lacking.items() if given is None)}")
-    return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), **changes)
+    return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), changes)
 
 
 def _about(order: JobRequest) -> str:

@@ -12,6 +12,7 @@ from busbw.backends.base import BackendRow
 from busbw.errors import UsageError
 from busbw.launch import launcher_env
 from busbw.launch.base import Attachment, Result, Settings
+from busbw.launch.launcher_env import rank_info
 from busbw.launch.launchers import launcher_here, usable_backend
 from busbw.launch.rendezvous import LaunchOrder
 from busbw.launch.run_session import refuse_crowd, refuse_impossible
@@ -25,8 +26,9 @@ from busbw.runs.resume import plan_of, refuse_other_environment
 def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
     """``settings``, with ``Settings.attached`` set if a launcher has started this rank.
 
-    Rank 0 and a process that starts ranks itself (``Settings.leads``) may then call ``execute`` or ``resume``; other
-    ranks call ``follow``. On exit they are released if rank 0 has published no order.
+    Rank 0 and a process that starts ranks itself may then call ``execute`` or ``resume``; other ranks call
+    ``attach.run_rank``.
+    On exit they are released if rank 0 has published no order.
 
     ``timeout_seconds`` limits the wait for rank 0. Raises UsageError on every rank if it is not valid, and LaunchError
     when the rendezvous fails.
@@ -39,7 +41,7 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
         return
     with naming_options():
         Timing(timeout_seconds=timeout_seconds)  # the plan's own check would come after the rendezvous
-    info = launcher.rank_info(os.environ)
+    info = rank_info(launcher.name, launcher.variables, os.environ)
     shutdown = ShutdownHandler(info, launcher.signals)
     shutdown.note_from_now()
     attached = Attachment(launcher, info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
@@ -54,15 +56,6 @@ def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
         if info.lead and not attached.published:
             attached.publish(LaunchOrder(status=status))
             attached.rendezvous.close()
-
-
-def follow(settings: Settings) -> Result | None:
-    """Execute the order of rank 0 on another rank; None if there is nothing to measure. Raises as ``execute`` does,
-    except for errors that rank 0 reports.
-    """
-    from busbw.launch.attach import run_rank  # noqa: PLC0415 - imports torch
-
-    return run_rank(settings)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
@@ -85,7 +78,7 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
 def on_one_host(ranks: int) -> bool:
     """Whether all ``ranks`` of a run are known to be on this host."""
     launcher = launcher_here(os.environ)
-    return launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+    return launcher.rendezvous is None or rank_info(launcher.name, launcher.variables, os.environ).local_size == ranks
 
 
 def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:
@@ -103,13 +96,13 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
         # Before refuse_impossible: a GPU suite may need more ranks than a machine without GPUs has.
         usable = usable_backend(plan, row)
         refuse_impossible(plan, ranks, on_one_host=here)
-    if launcher.local:
+    if settings.attached is None:
         from busbw.launch.local import run_local  # noqa: PLC0415 - imports torch
 
         return run_local(plan, usable, settings)
     from busbw.launch.attach import run_rank0  # noqa: PLC0415 - as above
 
-    return run_rank0(plan, usable, settings)
+    return run_rank0(plan, usable, settings, settings.attached)
 
 
 def resume(folder: Path, launches: int | None, settings: Settings, timeout_seconds: float | None = None) -> Result:

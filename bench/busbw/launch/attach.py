@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from busbw.backends.base import BackendRow, World
-from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
+from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.escape import say
 from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
 from busbw.launch.launchers import LauncherRow, usable_backend
@@ -29,21 +29,14 @@ _INTERRUPTED = "interrupted by a signal"
 _EXITS_SECONDS = 5.0
 
 
-def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
+def run_rank0(plan: Plan, row: BackendRow, settings: Settings, attached: Attachment) -> Result:
     """Run one launch as rank 0, which writes the run folder and publishes the order to the other ranks."""
-    attached = _attachment(settings)
     launcher = attached.launcher
     if plan.launches > 1 and settings.resume is None and launcher.next_launches is None:
         say(f"{launcher.name} runs one launch only, so the plan's {plan.launches} launches are reduced to 1")
         plan = msgspec.structs.replace(plan, launches=1)
     with open_run(plan, settings, attached.info.local_size or 1) as here:
         return here.nothing_to_do() or _run_launch(plan, row, here, attached, quiet=settings.quiet)
-
-
-def _attachment(settings: Settings) -> Attachment:
-    if settings.attached is None:
-        raise LaunchError("this process is not a rank of a launcher")
-    return settings.attached
 
 
 def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachment, *, quiet: bool) -> Result:
@@ -92,9 +85,10 @@ def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachm
     return Result(here.folder, outcome.measured, failures, speaks=True)
 
 
-def run_rank(settings: Settings) -> Result | None:
-    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure."""
-    attached = _attachment(settings)
+def run_rank(attached: Attachment) -> Result | None:
+    """Run one launch as another rank, by the order of rank 0; None if there is nothing to measure. Raises as
+    ``launch.execute`` does, except for errors that rank 0 reports.
+    """
     info, shutdown = attached.info, attached.shutdown
     order = attached.rendezvous.receive()
     if order.plan is None:

@@ -54,11 +54,6 @@ class Settings:
     resume: Path | None = None
     attached: Attachment | None = None
 
-    @property
-    def leads(self) -> bool:
-        """Whether this process starts the run and does not wait for the order of rank 0."""
-        return self.attached is None or self.attached.info.lead
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError
-from busbw.launch.launcher_env import OF_MPIRUN, LauncherVariables, RankInfo, env_int, found_in, rank_info
+from busbw.launch.launcher_env import OF_MPIRUN, LauncherVariables, RankInfo, env_int, found_in
 from busbw.launch.rendezvous import Rendezvous, at_mpirun, at_srun, at_torchrun
 from busbw.launch.signals import LAST_WORDS_SECONDS, SignalPolicy
 from busbw.runs.plan import Plan
@@ -53,10 +53,6 @@ class LauncherRow:
         """Number of its ranks (None: not started yet)."""
         found = found_in(self.variables, environ)
         return None if found is None else env_int(environ, found.size)
-
-    def rank_info(self, environ: Mapping[str, str]) -> RankInfo:
-        """This process among its ranks. Raises LaunchError for invalid variables."""
-        return rank_info(self.name, self.variables, environ)
 
 
 LAUNCHERS: dict[str, LauncherRow] = {

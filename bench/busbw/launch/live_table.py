@@ -53,13 +53,12 @@ class LiveTable(Listener):
         self._plan = plan
         self._launch = place
         self._began = began
-        self._err: TextIO | None = err or sys.stderr
         self._shown_fields: frozenset[str] = frozenset()
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
         # No refresh thread, which would disturb the measurement.
-        console = Console(file=self._err)
+        console = Console(file=err or sys.stderr)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("launch {task.fields[launch]}"),
@@ -131,18 +130,8 @@ class LiveTable(Listener):
         self._progress.stop()
 
     def _print(self, line: str) -> None:
-        """Print a line above the bar. A write error disables further output and does not end the run."""
-        if self._err is None:
-            return
-        active = self._progress.live.is_started
-        if active:
-            self._progress.stop()
-        try:
-            print(plain_text(line), file=self._err, flush=True)
-        except OSError:
-            self._err = None
-        if active:
-            self._progress.start()
+        """Print a line above the bar."""
+        self._progress.console.out(plain_text(line), highlight=False)
 
 
 def header() -> str:

@@ -171,10 +171,9 @@ def _watch(watch: Watch, timeout_seconds: float) -> Outcome:
         if any(now - began > states[name][1] for name, began in since.items()):
             break
     _receive_messages(watch)
-    if all(rank.outcome is not None for rank in watch.ranks):
-        outcome = watch.ranks[0].outcome
-        if outcome is not None:
-            return outcome
+    outcome = watch.ranks[0].outcome
+    if outcome is not None and all(rank.outcome is not None for rank in watch.ranks):
+        return outcome
     raise _error_of(watch)
 
 

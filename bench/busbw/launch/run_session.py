@@ -1,16 +1,14 @@
 """Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
 
-import dataclasses
-import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from busbw.backends import backend_named
-from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
+from busbw.errors import BusbwError, Interrupted, LaunchError, UsageError
 from busbw.escape import say
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.measure.unsupported import Place, anywhere, out_of_memory, unsuited
@@ -92,7 +90,8 @@ def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Ru
     """
     if settings.resume is None:
         _refuse_path(plan, ranks_here, _file_sizes(plan))
-        with _new_folder(settings.results_dir) as folder, _cleanup(plan, folder):
+        folder = store.create(settings.results_dir, environment.machine_name())
+        with _cleanup(plan, folder), locked(folder):
             yield RunSession(folder, tuple((number, None) for number in range(plan.launches)))
         return
     with locked(settings.resume) as sure:
@@ -158,7 +157,7 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
                 f"{about_size(needed)}, but this host has {about_size(total)} of memory; use a smaller scale"
             )
             raise UsageError(message)
-    place = _memory_here(ranks) if on_one_host else anywhere()
+    place = place_here(ranks) if on_one_host else anywhere()
     for case in planned:
         # Kernels that are too large are only skipped, because suites ask for sizes up to the whole memory.
         if OPS[case.op].local or OPS[case.op].stores:
@@ -166,13 +165,6 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
         reason = out_of_memory(case, place)
         if reason is not None and unsuited(case, anywhere()) is None:
             raise UsageError(f"key 'sizes': {case.op} of {format_size(case.size_bytes)}: {reason}")
-
-
-def _memory_here(ranks: int) -> Place:
-    """This host with ``ranks`` ranks and its free memory, and no other limit."""
-    host = socket.gethostname()
-    memory = {host: environment.available_memory_bytes()}
-    return dataclasses.replace(anywhere(), hosts=(host,) * ranks, memory=memory)
 
 
 def refuse_crowd(ranks: int) -> None:
@@ -215,23 +207,13 @@ def _cleanup(plan: Plan, folder: Path) -> Iterator[None]:
             raise
         raise Interrupted(folder) from interrupt
     except BusbwError as error:
+        if not (folder / store.RUN_FILE).exists():
+            with suppress(OSError):  # it has files, or is gone already
+                folder.rmdir()
         # A LaunchError would occur again, because the ranks do not start or do not match the run.
-        if not isinstance(error, LaunchError) and (folder / store.RUN_FILE).exists():
+        elif not isinstance(error, LaunchError):
             error.folder = folder
         raise
-
-
-@contextmanager
-def _new_folder(results_dir: Path) -> Iterator[Path]:
-    """The locked folder of a new run; it is removed if it cannot be locked."""
-    folder = store.create(results_dir, environment.machine_name())
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(folder))
-        except StoreError:
-            folder.rmdir()
-            raise
-        yield folder
 
 
 def _size_bytes(folder: Path) -> int:

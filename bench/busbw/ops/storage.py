@@ -3,7 +3,7 @@
 Block size, depth and cache bypass change the result, so they are part of the case.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Literal
 
@@ -31,7 +31,7 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     way: Way
 
 
-def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[Access, ...]:
+def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> Iterator[Access]:
     """All combinations of blocks and depths. Raises UsageError for a block or depth that is not allowed."""
     if not blocks or not depths:
         raise UsageError("blocks and depths: want at least one of each; given none")
@@ -41,7 +41,7 @@ def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[Ac
     for depth in depths:
         if not 1 <= depth <= MOST_DEPTH:
             raise UsageError(f"depth {depth} is not allowed; use 1 to {MOST_DEPTH} blocks in flight")
-    return tuple(Access(parse_size(block), depth, way) for block in blocks for depth in depths)
+    return (Access(parse_size(block), depth, way) for block in blocks for depth in depths)
 
 
 def _whole_grains(count: int) -> int:

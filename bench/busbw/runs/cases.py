@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
-from typing import TypedDict, cast
+from itertools import islice, product
+from typing import Any, cast
 
 from busbw import units
 from busbw.errors import UsageError
@@ -15,7 +15,7 @@ from busbw.ops.base import Matrix, Op, Shape
 from busbw.ops.exchanges import exchange_in_words, parse_exchange
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
-from busbw.ops.storage import Access, Way
+from busbw.ops.storage import Way
 from busbw.ops.threads import parse_threads
 from busbw.ops.training import (
     EXCHANGE,
@@ -31,7 +31,7 @@ from busbw.ops.training import (
     parse_slow,
 )
 from busbw.runs.plan import InPlace, Plan, Sweep
-from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
+from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
@@ -49,19 +49,8 @@ _BALANCING = 3.0
 """Extra time budgets of an overlap case, to match computation and call: up to 12 rounds of a quarter each."""
 
 
-class Settings(TypedDict, total=False):
-    """Fields of a case that only some ops have."""
-
-    algorithm: str
-    threads: int
-    numa_node: int
-    access: Access
-    pairs: Pairs
-    pinning: Pinning
-    imbalance: float
-    traffic: str
-    workload: Workload
-
+Settings = dict[str, Any]
+"""Fields of a case that only some ops have (``records.SETTINGS``), by name."""
 
 TrafficKey = tuple[str, float | None, str | None]
 """Determines the traffic of an uneven case: split of the world, imbalance, and matrix."""
@@ -97,17 +86,16 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     weights: dict[TrafficKey, traffic.Weights] = {}
     made = 0  # with duplicates, which take as long
     for sweep in plan.sweep:
-        sizes = len(units.parse_sizes(sweep.sizes))
         for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
             groups = split_world(spec, ranks)
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
-                settings = _every_setting(op, sweep, ranks, way, cores)
-                made += _number_of_cases(op, sweep, len(settings), sizes)
-                if made > limits.MOST_CASES:
-                    raise UsageError(_TOO_MANY)
+                settings = tuple(islice(_every_setting(op, sweep, ranks, way, cores), limits.MOST_CASES + 1))
                 for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, settings):
+                    made += 1
+                    if made > limits.MOST_CASES:
+                        raise UsageError(_TOO_MANY)
                     cases[case] = None
                     if note:
                         adjusted[note] = None
@@ -145,23 +133,18 @@ def _refuse_root(plan: Plan, ranks: int) -> None:
         raise UsageError(f"key 'root': rank {unknown} does not exist; allowed are 0 to {ranks - 1}")
 
 
-def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> tuple[Settings, ...]:
-    """All settings of the op, on each NUMA node. Raises UsageError if there are too many, before building them."""
-    if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
-        raise UsageError(_TOO_MANY)
+def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> Iterator[Settings]:
+    """All settings of the op, on each NUMA node."""
     if op.splits:
-        return tuple({"workload": one} for one in _workloads(op, sweep, ranks))
-    settings = tuple(_settings(op, sweep, way, cores))
-    if not sweep.numa_nodes or not takes_nodes(op):
-        return settings
-    if len(settings) * len(sweep.numa_nodes) > limits.MOST_CASES:
-        raise UsageError(_TOO_MANY)
-    return tuple({**one, "numa_node": node} for one in settings for node in sweep.numa_nodes)
-
-
-def _number_of_cases(op: Op, sweep: Sweep, settings: int, sizes: int) -> int:
-    kinds = len(sweep.dtypes) * sizes * len(_in_place(op, sweep.in_place)) if op.sized else 1
-    return len(sweep.modes) * settings * kinds * (len(sweep.redops) if op.reduces else 1)
+        for workload in _workloads(op, sweep, ranks):
+            yield {"workload": workload}
+        return
+    nodes = sweep.numa_nodes if takes_nodes(op) else None
+    for one in _settings(op, sweep, way, cores):
+        for node in nodes or ():
+            yield {**one, "numa_node": node}
+        if not nodes:
+            yield one
 
 
 def _cases_of(
@@ -229,7 +212,7 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
         yield {"pairs": sweep.pairs}
     elif op.host_memory:
         for pinning in sweep.pinning:
-            yield {"pinning": cast("Pinning", pinning)}
+            yield {"pinning": pinning}
     elif op.uneven and sweep.traffic is not None:
         yield {"traffic": traffic.fingerprint(sweep.traffic)}
     else:
@@ -252,9 +235,6 @@ def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
     exchanges = [exchange_in_words(*parse_exchange(one)) for one in sweep.exchanges] if op.name == EXCHANGE else [None]
     models = (OTHER_MODELS.get(op.name, MODEL),) if sweep.models is None else sweep.models
     replicated = dividing if op.splits != ("dp",) else [ranks]
-    trained = len(models) * len(replicated) * len(exchanges)
-    if trained * len(sweep.micro_batches or (0,)) * (1 + len(slow)) > limits.MOST_CASES:
-        raise UsageError(_TOO_MANY)
     for model, replicas in product(models, replicated):
         sharing = ranks // replicas
         scale = SCALES.get(model, SCALE) if sweep.scale is None else sweep.scale

@@ -60,7 +60,6 @@ class _Row(msgspec.Struct, frozen=True):
     cause: str = "unknown"
 
 
-_SCHEMA_OF = msgspec.json.Decoder(_Schema)
 _HEAD = msgspec.json.Decoder(_Head)
 _ROW = msgspec.json.Decoder(_Row)
 _CASE = msgspec.json.Decoder(Case)
@@ -113,7 +112,7 @@ def outline(folder: Path) -> Outline:
 
 def _head(content: bytes) -> tuple[_Head, int]:
     """The head in the current schema, and the schema of the file."""
-    schema = _SCHEMA_OF.decode(content).schema
+    schema = msgspec.json.decode(content, type=_Schema).schema
     if 1 <= schema < SCHEMA:
         return msgspec.convert(upgrades.run_as_now(msgspec.json.decode(content), schema), _Head), schema
     return _HEAD.decode(content), schema

@@ -330,12 +330,14 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
         ]
         sweeps = [sweep for sweep in chosen if sweep.ops]
     others = any(not _is_peak(sweep) for sweep in sweeps)
-    sweeps = [_with(sweep, given, keep_sizes=others and _is_peak(sweep)) for sweep in sweeps]
+    of_sweep = {key: value for key, value in given.items() if key in Sweep.__struct_fields__}
+    of_peak = {key: value for key, value in of_sweep.items() if key != "sizes" or not others}
+    sweeps = [msgspec.structs.replace(sweep, **(of_peak if _is_peak(sweep) else of_sweep)) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
         pace.setdefault("min_seconds", _minimum_within(pace["max_seconds"], plan.timing.min_seconds))
     timing = msgspec.structs.replace(plan.timing, **pace)
-    own = {key: value for key, value in given.items() if key in _OF_THE_PLAN}
+    own = {key: value for key, value in given.items() if key in Plan.__struct_fields__}
     changed = msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
     _refuse_what_changes_nothing(changed, given)
     return changed
@@ -344,10 +346,6 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
 def _minimum_within(max_seconds: float, min_seconds: float) -> float:
     """A time budget below the minimum lowers the minimum too."""
     return max(0.0, min(min_seconds, max_seconds))
-
-
-_OF_THE_PLAN = frozenset({"backend", "ranks", "launches", "seed", "path", "record_trace"})
-"""Settings of the plan rather than of a sweep."""
 
 
 @contextmanager
@@ -421,8 +419,3 @@ def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
 
 def _is_peak(sweep: Sweep) -> bool:
     return all(OPS[name].local or OPS[name].plain_sockets for name in sweep.ops)
-
-
-def _with(sweep: Sweep, given: Mapping[str, Any], *, keep_sizes: bool) -> Sweep:
-    fields = {key for key in Sweep.__struct_fields__ if not (key == "sizes" and keep_sizes)}
-    return msgspec.structs.replace(sweep, **{key: value for key, value in given.items() if key in fields})

@@ -1,6 +1,6 @@
 """Resumption: the missing blocks of an interrupted run, and whether this environment may continue it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -137,16 +137,6 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
                 "not fewer: omit --launches or give a larger number"
             )
         return msgspec.structs.replace(plan, launches=wanted, timing=timing)
-
-
-def refuse_options(given: Iterable[str]) -> None:
-    """Raise UsageError for options, given by name, that would change the plan of a resumed run."""
-    if names := ", ".join(given):
-        raise UsageError(
-            f"{names} cannot be used with --resume, because a resumed run keeps its plan; allowed are --launches "
-            "(more of them), --timeout (for what is measured now), --port, --quiet, --json, "
-            "--results-dir and --dry-run"
-        )
 
 
 def refuse_other_environment(

@@ -57,8 +57,6 @@ _WIDE_BYTES = 4 << 20
 """Longer rows are decoded group by group: all pairs of 1,024 ranks as records would take 6 GB."""
 
 
-_LATEST = "latest"
-
 NOT_A_RECORD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions for damaged bytes: not JSON or of another shape, not UTF-8, nested too deeply."""
 
@@ -391,7 +389,7 @@ def find(results_dir: Path, selector: str) -> Path:
             return given.parent
     runs = list(folders(results_dir))
     answering = [one for one in runs if selector and (one.name.startswith(selector) or one.name.endswith(selector))]
-    found = runs[-1:] if selector == _LATEST else answering
+    found = runs[-1:] if selector == "latest" else answering
     if len(found) == 1:
         return found[0]
     if found:

@@ -14,6 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from busbw.errors import UsageError
+from busbw.escape import with_texts
 from busbw.runs.causes import WRONG_DATA
 from busbw.runs.records import JSON, SCHEMA, FailureCause
 from busbw.units import parse_size
@@ -129,33 +130,14 @@ def _lifted(run: JSON, of_case: Upgrade, of_sweep: Upgrade) -> JSON:
     return lifted
 
 
-_FACT_NAMES = {"untold": "unknown", "told_by": "source"}
-
-
-def _renamed_facts(facts: JSON) -> JSON:
-    """Facts of hosts with the names of schema 8, at any depth."""
-    if isinstance(facts, dict):
-        return {_FACT_NAMES.get(name, name): _renamed_facts(value) for name, value in facts.items()}
-    return [_renamed_facts(value) for value in facts] if isinstance(facts, list) else facts
-
-
-def _run_with_renamed_facts(run: JSON) -> JSON:
-    return {**run, "environments": _renamed_facts(run["environments"])} if "environments" in run else run
-
-
-def _reported(facts: JSON) -> JSON:
-    """Facts of hosts with the text of schema 9 for what an MPI library does not report, at any depth."""
-    if isinstance(facts, dict):
-        return {name: _reported(value) for name, value in facts.items()}
-    if isinstance(facts, list):
-        return [_reported(value) for value in facts]
-    return "not reported by the library" if facts == "not told by the library" else facts
+def _with_facts(run: JSON, words: dict[str, str]) -> JSON:
+    """The run with other ``words`` in the facts of its hosts, as names and as values, at any depth."""
+    facts = with_texts(run.get("environments"), lambda text: words.get(text, text))
+    return {**run, "environments": facts} if "environments" in run else run
 
 
 def _run_of_schema_9(run: JSON) -> JSON:
-    upgraded = dict(run)
-    if "environments" in run:
-        upgraded["environments"] = _reported(run["environments"])
+    upgraded = dict(_with_facts(run, {"not told by the library": "not reported by the library"}))
     plan = run.get("plan")
     if isinstance(plan, dict) and "timing" in plan:
         timing = _renamed(plan["timing"], {"warmup_calls_cap": "max_warmup_calls"})
@@ -209,7 +191,7 @@ UPGRADES: dict[int, Step] = {
     4: Step(run=lambda run: _lifted(run, _typed_case, _renamed_skew), case=_typed_case),
     5: Step(run=_renamed_run, case=_pre_enqueued_case),
     6: Step(),
-    7: Step(run=_run_with_renamed_facts),
+    7: Step(run=lambda run: _with_facts(run, {"untold": "unknown", "told_by": "source"})),
     8: Step(run=_run_of_schema_9, row=_row_of_schema_9),
 }
 """Schema n → its upgrades to n + 1."""

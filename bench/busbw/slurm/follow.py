@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from busbw.errors import LaunchError, StoreError
-from busbw.runs.store import SAMPLES_FILE
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
 from busbw.slurm.runs import JobRuns, RunProgress, read_progress
@@ -51,7 +50,6 @@ class Follower:
     now: Callable[[], float] = time.monotonic
     tasks: tuple[int, ...] = ()
     _reported: dict[str, str] = field(default_factory=dict)
-    _read: dict[Path, tuple[int, RunProgress]] = field(default_factory=dict)
 
     def follow(self) -> Verdict:
         """Wait until every task of the job has ended. Raises LaunchError if Slurm does not answer for ten minutes."""
@@ -89,19 +87,11 @@ class Follower:
         return [self.resumed] if self.resumed else list(self.runs.of(number))[:1]
 
     def _progress(self, folder: Path, words: Callable[[RunProgress], str] = RunProgress.in_words) -> str:
-        """The progress of a run as text; its file is read again only when it has grown."""
+        """The progress of a run as text. It is read at every query: while a job runs, its run grows between two."""
         try:
-            size = (folder / SAMPLES_FILE).stat().st_size
-        except OSError:
-            size = -1
-        known = self._read.get(folder)
-        if known is None or known[0] != size:
-            try:
-                known = (size, read_progress(folder))
-            except StoreError as error:
-                return f"cannot be read: {error}"
-            self._read[folder] = known
-        return words(known[1])
+            return words(read_progress(folder))
+        except StoreError as error:
+            return f"cannot be read: {error}"
 
     def _verdict(self, tasks: tuple[QueuedJob, ...]) -> Verdict:
         if not tasks:

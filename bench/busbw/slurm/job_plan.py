@@ -2,9 +2,10 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from busbw.backends import backend_named
 from busbw.backends.mpi.probe import SRUN_MPI, vendor_of_library
@@ -13,7 +14,6 @@ from busbw.ops import OPS, limits
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.plan import Plan
 from busbw.runs.records import Run
-from busbw.slurm.script import Setting
 
 _COUNT = re.compile("[1-9][0-9]{0,8}")
 
@@ -47,7 +47,6 @@ class JobRequest:
     options: tuple[str, ...]
     plan: Plan
     shape: Shape
-    name: str
     nodelist: str | None = None
     resumed: Path | None = None
 
@@ -69,16 +68,8 @@ def shape_of(nodes: str, ranks_per_node: int) -> Shape:
     return Shape(max(counts), ranks_per_node, counts if len(texts) > 1 else ())
 
 
-def new_order(
-    selector: str,
-    shape: Shape,
-    *,
-    backend: str | None,
-    launches: int | None,
-    path: str | None = None,
-    timeout_seconds: float | None = None,
-) -> JobRequest:
-    """A job for a new run of ``selector``, a shipped suite or a TOML file; other arguments override the plan.
+def new_order(selector: str, shape: Shape, changes: Mapping[str, Any]) -> JobRequest:
+    """A job for a new run of ``selector``, a shipped suite or a TOML file, with ``changes`` to the plan's fields.
 
     Raises UsageError when the plan does not fit ``shape``. Whether ``path`` is writable is only checked on the nodes,
     because it may be local to them.
@@ -92,18 +83,18 @@ def new_order(
     else:
         op = f"; {selector} is an op: write a TOML plan with it (docs/formats.md, Plans)" if selector in OPS else ""
         raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)}){op}")
-    if path is not None:
-        path = plan.given_path(path)
+    if changes["path"] is not None:
+        changes = {**changes, "path": plan.given_path(changes["path"])}
     with plan.naming_options():
-        wanted = plan.override(base, backend=backend, launches=launches, path=path, timeout_seconds=timeout_seconds)
+        wanted = plan.override(base, **changes)
         wanted.require_path()
     device = backend_named(wanted.backend).device
     _check_fit(shape, wanted, device)
-    options += _given(backend=backend, launches=launches, path=path, timeout=timeout_seconds)
+    options += _given(changes)
     if not shape.node_counts:
         # busbw run checks the number of ranks; without it, a step of one task would start a local rank per core.
         options += ["--ranks", str(shape.worlds[0][1])]
-    return JobRequest(tuple(options), wanted, shape, f"busbw-{wanted.name}")
+    return JobRequest(tuple(options), wanted, shape)
 
 
 def _check_fit(shape: Shape, wanted: Plan, device: str) -> None:
@@ -122,24 +113,19 @@ def _check_fit(shape: Shape, wanted: Plan, device: str) -> None:
             )
 
 
-def _given(**options: str | float | None) -> Iterator[str]:
-    """``options`` as arguments of ``busbw run``, without those that are None."""
-    for name, value in options.items():
+def _given(changes: Mapping[str, Any]) -> Iterator[str]:
+    """``changes`` as options of ``busbw run``, without those that are None."""
+    for name, value in changes.items():
         if value is not None:
-            yield from (f"--{name}", value if isinstance(value, str) else f"{value:.12g}")
+            yield from (f"--{name.removesuffix('_seconds')}", value if isinstance(value, str) else f"{value:.12g}")
 
 
 def resuming_order(
-    folder: Path,
-    *,
-    nodes: str | None,
-    ranks_per_node: int | None,
-    launches: int | None,
-    timeout_seconds: float | None = None,
-    busbw: str | None = None,
+    folder: Path, nodes: str | None, ranks_per_node: int | None, busbw: str | None, changes: Mapping[str, Any]
 ) -> JobRequest:
     """A job that completes the run in ``folder`` on the same number of nodes and ranks.
 
+    ``changes``: new numbers of launches and seconds of the timeout (None: those of the run).
     ``busbw``: the command that will resume it (None: this installation).
 
     Raises UsageError for other nodes or ranks, or if nothing is missing, and LaunchError if the run cannot be resumed.
@@ -153,7 +139,7 @@ def resuming_order(
             f"run {run.id} began on {shape.nodes} node(s) with {shape.ranks_per_node} rank(s) per node and can only "
             "continue there; omit --nodes and --ranks-per-node"
         )
-    wanted = resume.plan_of(run, launches, timeout_seconds)
+    wanted = resume.plan_of(run, **changes)
     if not resume.lack_of(stored, wanted).launches:
         raise UsageError(f"nothing is missing in run {run.id}; use --launches to add launches")
     resume.refuse_other_environment(
@@ -165,9 +151,9 @@ def resuming_order(
         by_this_busbw=busbw is None,
     )
     options = ["--resume", str(folder.absolute())]
-    options += _given(launches=launches, timeout=timeout_seconds)
+    options += _given(changes)
     nodes_then = ",".join(dict.fromkeys(_node_of(run, host) for host in run.hosts))
-    return JobRequest(tuple(options), wanted, shape, f"busbw-{wanted.name}", nodes_then, folder.absolute())
+    return JobRequest(tuple(options), wanted, shape, nodes_then, folder.absolute())
 
 
 def _node_of(run: Run, host: str) -> str:
@@ -205,14 +191,6 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
             f"the srun --mpi value for {vendor} is unknown; give --mpi (srun --mpi=list shows the choices)"
         )
     return SRUN_MPI[vendor]
-
-
-def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
-    """The variables of a submitted job: the path of busbw (default: this installation) and the results folder."""
-    return (
-        Setting("BUSBW", this_busbw() if busbw is None else busbw, ours=True),
-        Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
-    )
 
 
 def this_busbw() -> str:
