@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # What every rank needs is here before they fork.
-import torch.distributed.fsdp  # noqa: F401
+import torch.distributed.fsdp
 import torch.distributed.pipelining  # noqa: F401
 
 from busbw.backends import compiled_loop  # noqa: F401
