@@ -24,8 +24,8 @@ PAIRS = ("ping_pong", "pair_uni", "pair_bidir")
 DELAYS_MS = (1, 6)
 SIZE_BYTES = 1024
 RATE_MBIT = 100
-LARGE_BYTES = 4 << 20
-"""A message of this size takes a third of a second at that rate, beside which a delay is nothing."""
+LARGE_BYTES = 2 << 20
+"""A message of this size takes a sixth of a second at that rate, beside which a delay is nothing."""
 
 PLAN = """\
 name = "delays"

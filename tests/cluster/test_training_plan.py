@@ -28,8 +28,8 @@ ORDER, NEAR = 0.8, 0.25
 TIMING = """\
 [timing]
 blocks = 1
-min_samples = 3
-least_samples = 3
+min_samples = 2
+least_samples = 2
 min_seconds = 0.0
 max_seconds = 0.3
 launch_warmup_seconds = 0.2

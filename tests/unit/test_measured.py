@@ -51,12 +51,15 @@ def failing(times: int) -> tuple[Callable[[], None], list[None]]:
     return test, calls
 
 
-def test_a_failure_on_an_undisturbed_machine_is_one(stolen: Callable[[list[int]], None]) -> None:
+def test_the_second_failure_on_an_undisturbed_machine_counts(stolen: Callable[[list[int]], None]) -> None:
     stolen([5])
-    test, calls = failing(1)
+    test, calls = failing(2)
     with pytest.raises(AssertionError, match="what was found is not true"):
         test()
-    assert len(calls) == 1
+    assert len(calls) == 2
+    test, calls = failing(1)
+    test()
+    assert len(calls) == 2
 
 
 def test_a_disturbed_failure_is_begun_anew(stolen: Callable[[list[int]], None]) -> None:
