@@ -19,6 +19,8 @@ from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.trust import scatter_of
+from busbw_analysis.report.document import Paragraph
+from busbw_analysis.report.sections.verdicts import reasons
 
 SIZES = (64, 4096, 256 << 10, 1 << 20, 16 << 20)
 PINGS = (Piece(1e-6, 1e-9),)
@@ -108,6 +110,21 @@ def test_a_cause_explains_what_is_slower(stored: StoredRun, code: str) -> None:
     assert code not in {one.code for one in found.findings}
     # Where ranks run is no fault of the machine, and said first; that it was busy leaves that open.
     assert ("faulty" in found.answer.partition(":")[0]) == (code != "disturbed")
+
+
+@pytest.mark.parametrize(("gathering", "said"), [(3.0, False), (1.25, True)])
+def test_an_operation_repeats_a_cause_that_does_not_explain_all(gathering: float, *, said: bool) -> None:
+    by_op = {
+        "ping_pong": PINGS,
+        "all_reduce": (Piece(36e-6, 4.5e-9),),
+        "all_gather": (Piece(gathering * 6e-6, gathering * 0.75e-9),),
+    }
+    world = World(by_op=by_op, sample_noise=0.01, launch_noise=0.2 if said else 0.0)
+    cases = [case(op, size) for op in by_op for size in SIZES]
+    found = answer(synthetic_run(cases, world, machine=Machine(usable_cores=4), launches=5))
+    assert codes(found) == ["no-spare-core"]
+    assert any(one.status == "undecided" for one in found.verdicts) == said
+    assert any(isinstance(block, Paragraph) for block in reasons(found)["all_reduce"]) == said
 
 
 @pytest.mark.parametrize(("factor", "status"), [(2.0, "explained"), (5.0, "slower")])
@@ -202,6 +219,9 @@ def test_more_launches_are_the_action_where_verdicts_are_open() -> None:
     assert f"{sum(one.status == 'undecided' for one in found.verdicts)} results undecided" in found.trust
     assert "--launches" in found.action
     assert "--launches" not in answer(run_of(1.25, noise=0.1, launches=20)).action, "so many were taken already"
+    crowded = answer(run_of(1.25, noise=0.2, launches=5, machine=Machine(usable_cores=2)))
+    assert {one.explained_by for one in crowded.verdicts if one.status == "undecided"} == {"oversubscribed"}
+    assert "--launches" not in crowded.action, "more launches do not free a core"
 
 
 def test_undecided_verdicts_say_between_what_their_medians_lie() -> None:

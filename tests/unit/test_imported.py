@@ -204,7 +204,9 @@ def test_far_above_a_nominal_peak_nothing_is_as_expected(op: str, rate: float, s
     path.write_text("\n".join([*text, "# Out of bounds values : 0 OK", ""]), encoding="utf-8")
     judgement = judged(path)
     assert {one.status for one in judgement.verdicts} == {status}
-    assert (status == "undecided") == ("above-peak" in {cause.code for cause in answer_of(judgement).causes})
+    answer = answer_of(judgement)
+    assert (status == "undecided") == ("above-peak" in {cause.code for cause in answer.causes})
+    assert "--launches" not in answer.action, "a log cannot be measured again"
 
 
 def test_what_others_published_of_the_same_gpus_is_named(tmp_path: Path) -> None:

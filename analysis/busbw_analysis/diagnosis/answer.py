@@ -121,7 +121,7 @@ def answer_of(judgement: Judgement) -> Answer:
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
     unexplained, compare = _unexplained(judgement, verdicts)
-    action = sentences(*dict.fromkeys(cause.action for cause in causes), compare, decide_more(judgement))
+    action = sentences(*dict.fromkeys(cause.action for cause in causes), compare, decide_more(judgement, verdicts))
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
     bands = tuple(_by_band(verdicts, doubted=doubted))

@@ -5,6 +5,7 @@ launches for a test, the machine was quiet, and launches scatter little.
 """
 
 import math
+from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
@@ -15,7 +16,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
-from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.selftest import taken_in_words
 
 MOST_CONFIDENCE: Final = 4
@@ -135,9 +136,10 @@ def fewest_made(judgement: Judgement) -> int:
     return min((len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]), default=0)
 
 
-def decide_more(judgement: Judgement) -> str:
-    """What to do about undecided verdicts; "" without any."""
-    if all(verdict.status != "undecided" for verdict in judgement.verdicts):
+def decide_more(judgement: Judgement, verdicts: Iterable[Verdict]) -> str:
+    """What to do about ``verdicts`` that are undecided without a cause; "" without any, and for logs of other tools."""
+    undecided = (verdict.status == "undecided" and verdict.explained_by is None for verdict in verdicts)
+    if judgement.dataset.from_logs or not any(undecided):
         return ""
     advice = more_launches(judgement)
     return f"to decide more, {advice}" if advice else "rerun on a quieter machine, because more launches help little"

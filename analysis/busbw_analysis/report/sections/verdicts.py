@@ -84,6 +84,9 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Of peak", lambda one: one.peak_share, percent, "%"),
     )
+    wanting = [one.explained_by for one in answer.verdicts if one.status in {"slower", "undecided"}]
+    # A single cause of everything is at the top of the page.
+    of_everything = len(causes) == 1 and all(wanting)
     found: dict[str, list[Block]] = {}
     varying = {op: varying_fields(one.key for one in verdicts) for op, verdicts in by_op.items()}
     for op, verdicts in by_op.items():
@@ -93,7 +96,6 @@ def reasons(answer: Answer, name: str = "") -> dict[str, list[Block]]:
         measured = f"{op}{of}: measured against model and peak"
         notes = dict.fromkeys(f"{format_size(one.size_bytes)}: {one.why}" for one in verdicts if one.why)
         found[op] = [table(measured, columns, verdicts, *peaks, *notes)]
-        # A single cause of everything is at the top of the page.
-        codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and len(causes) > 1)
+        codes = dict.fromkeys(one.explained_by for one in verdicts if one.explained_by and not of_everything)
         found[op] += [Paragraph(sentences(f"explained by: {causes[code]}"), "quiet") for code in codes]
     return found
