@@ -142,6 +142,8 @@ def test_a_plan_whose_ranks_do_not_fit_together_is_refused(
     sizes: str, monkeypatch: pytest.MonkeyPatch, *, fits: bool
 ) -> None:
     monkeypatch.setattr(environment, "available_memory_bytes", lambda: 24 * GIB)
+    # This process forks the ranks: it must not start the libraries of GPUs that other facts come from.
+    monkeypatch.setattr(environment, "host_facts", lambda: pytest.fail("the launcher asked for all facts"))
     plan = Plan(sweep=(Sweep(ops=("all_reduce",), sizes=sizes),))
     if fits:
         refuse_impossible(plan, 2, on_one_host=True)

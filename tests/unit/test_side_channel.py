@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -99,7 +100,13 @@ def test_who_does_not_answer_is_not_heard(store: dist.Store, monkeypatch: pytest
     assert collect_reports(store, 3, {0: "Timed out"}) == {0: "Timed out", 2: "Timed out, too"}
 
 
-def test_hanging_up_closes_every_connection_but_those_to_the_store(store: dist.TCPStore) -> None:
+def stale(*_: object, **__: object) -> os.stat_result:
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
+def test_hanging_up_closes_every_connection_but_those_to_the_store(
+    store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as listening, socket.socket() as calling:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -108,7 +115,9 @@ def test_hanging_up_closes_every_connection_but_those_to_the_store(store: dist.T
         pipe, end = socket.socketpair()
         with accepted, pipe, end:
             other = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=10))
-            side_channel.shut_connections(store.port)
+            with monkeypatch.context() as storage:
+                storage.setattr(os, "stat", stale)
+                side_channel.shut_connections(store.port)
             accepted.settimeout(5)
             assert accepted.recv(1) == b"", "who waited for this rank sees that it is gone"
             pipe.setblocking(False)

@@ -118,9 +118,12 @@ def shut_connections(kept_port: int) -> None:
     they would not report in time and be considered lost.
     """
     for path in Path("/proc/self/fd").iterdir():
-        if path.is_socket():
-            # An error: it was closed in the meantime, or is not connected.
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as one:
+        # An error: it was closed in the meantime, or is not connected. Not ``is_socket``, which waits for the storage
+        # of an open file, and this rank may give up because that is gone.
+        with contextlib.suppress(OSError):
+            if not str(path.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(path.name))) as one:
                 if one.family in _INTERNET and kept_port not in {one.getsockname()[1], one.getpeername()[1]}:
                     one.shutdown(socket.SHUT_RDWR)
 

@@ -1,8 +1,9 @@
 """Open the run folder of a new or resumed run, check the plan before any rank starts, and write the end of the run."""
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -157,7 +158,11 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
                 f"{about_size(needed)}, but this host has {about_size(total)} of memory; use a smaller scale"
             )
             raise UsageError(message)
-    place = place_here(ranks) if on_one_host else anywhere()
+    place = anywhere()
+    if on_one_host:
+        # Not ``place_here``: this process forks the ranks, and other facts would start libraries of GPUs in it.
+        host = socket.gethostname()
+        place = replace(place, hosts=(host,) * ranks, memory={host: environment.available_memory_bytes()})
     for case in planned:
         # Kernels that are too large are only skipped, because suites ask for sizes up to the whole memory.
         if OPS[case.op].local or OPS[case.op].stores:
