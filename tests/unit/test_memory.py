@@ -578,6 +578,9 @@ def test_rates_in_words_are_right_of_all_bars(
     ends = [float(x) for path in drawn for x in re.findall(r"[ML] ([\d.]+)", path.attrib["d"])]
     assert len(drawn) == sum(rate is not None for rate in (measured, nominal, practical))
     assert max(ends) < words - 75, "the width of the longest words"
+    ticks = [float(text.attrib["x"]) for text in root.iter("text") if "middle" in text.attrib["style"]]
+    assert ticks
+    assert max(ticks) <= max(ends) + 1, "no tick among the words"
 
 
 def test_hosts_reach_each_other_by_the_network() -> None:

@@ -40,7 +40,7 @@ def draw(rows: Sequence[HierarchyLevel], labels: Sequence[str], identity: str, t
     with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xscale("log")
         axes.set_xlim(low, high)
-        ticks = [10.0**exponent for exponent in range(round(math.log10(low)), math.floor(math.log10(high)) + 1)]
+        ticks = [10.0**exponent for exponent in range(round(math.log10(low)), math.floor(math.log10(max(rates))) + 1)]
         name_ticks(axes.xaxis, ticks, list(map(format_rate, ticks)))
         row_axis(axes, labels)
         axes.spines["bottom"].set_visible(False)
