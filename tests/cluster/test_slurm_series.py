@@ -41,13 +41,18 @@ def test_a_night_is_held_against_the_first_one(site: Site) -> None:
     baseline = nights / "baseline"
     assert f"first run: {baseline} now points to" in site.log(first.number)
     assert (baseline / "report.html").is_file()
-    second = night(5, *whole)
-    # A machine that does other work may be slower in all launches of a night: the job ends as the comparison does.
-    newest = max(store.folders(nights), key=lambda folder: folder.name)
-    compared = site.busbw("compare", baseline, newest, "--within", "90%", "--fail-on", "slower").returncode
-    assert (compared, second.exit_code) in {(0, 0), (1, 1)}, site.log(second.number)
+
+    def later() -> int:
+        """Exit status of one more night like the first, which is that of the comparison of the two."""
+        job = night(5, *whole)
+        newest = max(store.folders(nights), key=lambda folder: folder.name)
+        compared = site.busbw("compare", baseline, newest, "--within", "90%", "--fail-on", "slower").returncode
+        assert job.exit_code == compared, site.log(job.number)
+        return compared
+
+    assert later() == 0 or later() == 0, "other work may make one night slower, not two"
     third = night(1, "--op", "barrier", "--max-seconds", "0.02")
     assert (third.state, third.exit_code) == ("FAILED", 1), site.log(third.number)
     assert "all_reduce" in site.log(third.number).rpartition("launch is complete")[2]
-    assert len(list(store.folders(nights))) == 3
+    assert len(list(store.folders(nights))) in {3, 4}
     assert store.read_run(baseline).id == min(folder.name for folder in store.folders(nights))
