@@ -31,9 +31,10 @@ common clock, only the rank with the shortest time, which in a synchronising op 
 
 TIMES_USUAL = 5.0
 """A rank is late if it arrives last by more than this many times the usual delay of the other ranks …"""
-RELEASE_NS = 10_000.0
-"""… and by more than this. A barrier in shared memory releases its ranks one after another, always in the same order,
-some hundred ns to some µs apart; the last one to leave is not a straggler.
+RELEASE_NS = (10_000.0, 100_000.0)
+"""… and by more than half of the fastest call, within these limits. A barrier releases its ranks up to one message
+apart, always in the same order: some hundred ns to some µs in shared memory, up to 0.1 ms over sockets. The last one to
+leave is not a straggler.
 """
 
 _USUAL_QUANTILE = 0.8
@@ -136,8 +137,16 @@ def most_suspicious(cases: Sequence[Sequence[Part]], count: int) -> list[int]:
     return [int(place) for place in np.argsort(-mass, kind="stable")]
 
 
-def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> LateCounts:
-    """Evaluate one case; the usual delay is computed without ``suspects``."""
+def release_ns(cases: Iterable[Sequence[Part]]) -> float:
+    """How far apart (ns) a barrier may release the ranks that ran ``cases``."""
+    fastest = min(float(np.median(np.concatenate([part.slowest for part in parts]))) for parts in cases)
+    return float(np.clip(fastest / 2, *RELEASE_NS))
+
+
+def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int, release: float) -> LateCounts:
+    """Evaluate one case; the usual delay is computed without ``suspects``, and delays up to ``release`` (ns) are that
+    of the barrier.
+    """
     of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
     # With several suspects, most samples have a suspect last, so the usual delay is taken from the other entries.
     among = [
@@ -145,7 +154,7 @@ def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int) -> L
         for part, gap in zip(parts, of_others, strict=True)
     ]
     usual = float(np.quantile(np.concatenate(among), _USUAL_QUANTILE))
-    limit = max(TIMES_USUAL * usual, RELEASE_NS, *(part.clock_error_ns for part in parts))
+    limit = max(TIMES_USUAL * usual, release, *(part.clock_error_ns for part in parts))
     samples: Counter[tuple[int, int]] = Counter()
     counts = {part.launch: np.zeros(count) for part in parts}
     waits = {part.launch: np.zeros(count) for part in parts}
@@ -253,6 +262,7 @@ class RankLateness:
 class GroupLateness:
     """The ranks of one group.
 
+    release_ns: delays up to this are those of the barrier.
     usual_ns: in 4 of 5 samples no rank arrived later than this after the next one, except the flagged ones (or the most
         suspicious one); median over cases.
     cases, launches, samples: how many were evaluated.
@@ -260,6 +270,7 @@ class GroupLateness:
 
     ranks: tuple[int, ...]
     seen: Seen
+    release_ns: float
     usual_ns: float
     cases: int
     launches: int
@@ -328,6 +339,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     return GroupLateness(
         ranks=ranks,
         seen=seen,
+        release_ns=release_ns(parts.values()),
         usual_ns=float(np.median([one.usual_ns for one in trial.counts.values()])),
         cases=len(cases),
         launches=len({part.launch for members in parts.values() for part in members}),
@@ -349,7 +361,8 @@ class _Trial:
     @cached_property
     def counts(self) -> dict[int, LateCounts]:
         """The evaluation of every case, by case index."""
-        return {case: late_counts(parts, self.suspects, len(self.ranks)) for case, parts in self.parts.items()}
+        release = release_ns(self.parts.values())
+        return {case: late_counts(parts, self.suspects, len(self.ranks), release) for case, parts in self.parts.items()}
 
     @cached_property
     def means(self) -> list[Floats]:

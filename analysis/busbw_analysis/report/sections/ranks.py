@@ -13,7 +13,6 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.stragglers import (
     LEAST_COST,
     LEAST_EXCESS,
-    RELEASE_NS,
     TIMES_USUAL,
     GroupLateness,
     RankLateness,
@@ -106,7 +105,7 @@ def _late_note(group: GroupLateness | None) -> str:
         False: "in brackets the range of launches" if group.launches > 1 else "one launch has no interval",
     }[group.launches >= LAUNCHES_FOR_AN_INTERVAL]
     return (
-        f" Late: last, by more than {format_time(RELEASE_NS)} and by {TIMES_USUAL:g} times the usual delay of "
+        f" Late: last, by more than {format_time(group.release_ns)} and by {TIMES_USUAL:g} times the usual delay of "
         f"{format_time(group.usual_ns)} (in 4 of 5 samples no normal rank is further behind); {spread}. A straggler is "
         f"late in {LEAST_EXCESS:.0%} of samples more than the next rank, costs {LEAST_COST:.0%} of the time, and is "
         "late neither by chance nor in a few launches only."
