@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
@@ -28,6 +29,7 @@ from busbw.ops.training import SCALES
 from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
+from busbw.runs.store import StoredRun
 
 
 @pytest.fixture(autouse=True)
@@ -510,22 +512,24 @@ def test_a_run_that_was_broken_off_says_where_it_is_and_what_goes_on_with_it(
     ]
 
 
-def test_below_srun_a_job_of_the_same_world_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "command"), [("srun", "busbw submit"), ("mpirun", f"mpirun -n {case('barrier', 0).ranks} busbw run")]
+)
+def test_a_run_goes_on_below_its_own_launcher(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, launcher: str, command: str
+) -> None:
     def breaks(*_: object) -> None:
-        raise in_folder(RankFailure("rank 1 was killed"), tmp_path)
+        raise in_folder(RankFailure("rank 1 was killed"), folder)
 
+    stored = synthetic_run([case("barrier", 0)], launches=1)
+    run = msgspec.structs.replace(stored.run, launcher=launcher)
+    folder = write_synthetic(tmp_path, StoredRun(stored.path, run, stored.rows, ()))
     monkeypatch.setattr(launch, "session", breaks)
-    for name, value in {
-        "SLURM_PROCID": "0",
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_LOCALID": "0",
-        "SLURM_STEP_NODELIST": "n[1-2]",
-        "SLURM_STEP_ID": "0",
-    }.items():
-        monkeypatch.setenv(name, value)
     result = busbw("run", "--op", "barrier")
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == f"next:    busbw submit --resume {tmp_path}"
+    assert result.stderr.splitlines()[-1] == f"next:    {command} --resume {folder}"
+    (folder / store.RUN_FILE).write_text("nonsense")
+    assert busbw("run", "--op", "barrier").stderr.splitlines()[-1] == f"next:    busbw run --resume {folder}"
 
 
 @pytest.mark.parametrize("begun", [False, True])

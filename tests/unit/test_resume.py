@@ -209,6 +209,30 @@ def test_every_difference_of_another_world_is_listed() -> None:
     refuse_other_environment(whole_run().run, SCHEMA, launcher="local", ranks=4, host="node0")
 
 
+@pytest.mark.parametrize(
+    ("then", "hosts", "now", "advice"),
+    [
+        ("mpirun", ("node0",), "local", "resume it with mpirun -n 4 busbw run --resume synthetic-0"),
+        ("mpirun", ("node0",), "srun", "resume it with mpirun -n 4 busbw run --resume synthetic-0"),
+        ("mpirun", ("node0", "node1"), "local", "resume it with mpirun -n 4 … busbw run --resume synthetic-0"),
+        ("torchrun", ("node0",), "local", "torchrun --nproc-per-node 4 --no-python busbw run --resume synthetic-0"),
+        ("torchrun", ("node0", "node1"), "mpirun", "torchrun --nnodes 2 --nproc-per-node 2 … --no-python busbw run"),
+        ("srun", ("node0",), "local", "resume it with busbw submit --resume synthetic-0"),
+        ("local", ("node0",), "mpirun", "resume it with busbw run --resume synthetic-0"),
+        ("local", ("node0",), "local", "start a new run instead"),
+    ],
+)
+def test_ranks_that_were_started_in_another_way_can_be_started_so_again(
+    then: str, hosts: tuple[str, ...], now: str, advice: str
+) -> None:
+    run = synthetic_run(CASES, machine=Machine(hosts=hosts)).run
+    run = msgspec.structs.replace(run, launcher=then)
+    with pytest.raises(LaunchError, match=f"; {advice}|; resume it with {advice}"):
+        refuse_other_environment(run, SCHEMA, launcher=now, ranks=2, host="node0")
+    with pytest.raises(LaunchError, match=r"; start a new run instead$"):
+        refuse_other_environment(run, SCHEMA, launcher=now, ranks=2, host="elsewhere")
+
+
 def folder_of(run: Run, tmp_path: Path) -> Path:
     folder = store.create(tmp_path, "fake")
     store.write_run(folder, run)

@@ -8,7 +8,9 @@ from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import summarise
+from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.trust import scatter_of, trust_in
 
 CASES = [case("all_reduce", 64), case("all_gather", 1024)]
 
@@ -90,6 +92,26 @@ def test_when_and_from_where_is_said() -> None:
 @pytest.mark.parametrize(("status", "words"), [("failed", "after the run failed at"), ("complete", "was complete at")])
 def test_how_it_had_ended_is_said(status: EndStatus, words: str) -> None:
     assert words in said(resumed(status))[0]
+
+
+@pytest.mark.parametrize(("stored", "launches"), [(resumed(), "2 to 3 launches a case"), (broken_off(0), "1 launch")])
+def test_the_trust_names_the_launches_that_its_scatter_is_of(stored: StoredRun, launches: str) -> None:
+    judgement = judge(pool((stored,)))
+    text = trust_in(judgement, "")[1][0]
+    assert text.startswith(launches)
+    assert ("with a scatter" in text) == (scatter_of(judgement) is not None) == (launches != "1 launch")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command"), [("mpirun", "mpirun -n 4 busbw run"), ("srun", "busbw submit"), ("local", "busbw run")]
+)
+def test_what_goes_on_with_a_run_is_started_as_it_was(launcher: str, command: str) -> None:
+    stored = broken_off(0)
+    run = msgspec.structs.replace(stored.run, launcher=launcher)
+    judgement = judge(pool((StoredRun(stored.path, run, stored.rows, ()),)))
+    (text,) = [one.text for one in judgement.findings if one.code == "interrupted"]
+    assert f"; {command} --resume synthetic-0 measures the rest." in text
+    assert f"{command} --resume synthetic-0 to measure the rest" in dict(answer_of(judgement).lines)["Do"]
 
 
 def test_a_run_that_was_killed_and_resumed_has_no_end_to_tell() -> None:

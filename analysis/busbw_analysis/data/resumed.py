@@ -6,6 +6,7 @@ from datetime import datetime
 
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Ended, LaunchStarted
+from busbw.runs.resume import command_resuming
 from busbw.runs.store import StoredRun
 from busbw.units import counted
 from busbw_analysis.data.load import Dataset
@@ -29,8 +30,8 @@ def ended_in_words(stored: StoredRun) -> str:
 
 
 def resume_command(stored: StoredRun) -> str:
-    """The command that completes the run. In a Slurm job only another job has the same launcher."""
-    return f"busbw {'submit' if stored.run.launcher == 'srun' else 'run'} --resume {stored.run.id}"
+    """The command that completes the run."""
+    return command_resuming(stored.run)
 
 
 def _ended(end: Ended) -> str:

@@ -49,7 +49,8 @@ def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
     doubts = found & {"not-checked", "store"} or any(one.severity == "bad" for one in judgement.findings)
     whole = not doubts and all(row.state in {"measured", "skipped"} for row in dataset.cases)
     points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
-    many = counted(launches, "launch", "launches")
+    most = max(_made(judgement))
+    many = counted(launches, "launch", "launches") if most == launches else f"{launches} to {most} launches a case"
     where = " on a busy machine" if "disturbed" in busy else ""
     if scatter is None:
         text = f"{many}{where}: another launch may differ"
@@ -133,7 +134,12 @@ def scatter_of(judgement: Judgement) -> float | None:
 
 def fewest_made(judgement: Judgement) -> int:
     """The number of launches that every case has at least; 0 if nothing was measured."""
-    return min((len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]), default=0)
+    return min(_made(judgement), default=0)
+
+
+def _made(judgement: Judgement) -> list[int]:
+    """The number of launches of every case that was measured."""
+    return [len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]]
 
 
 def decide_more(judgement: Judgement, verdicts: Iterable[Verdict]) -> str:

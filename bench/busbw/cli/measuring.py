@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,10 +94,10 @@ def report_interruption() -> Iterator[None]:
         if broken.folder is None:
             raise
         folder = plain_text(shlex.quote(str(broken.folder)))
-        command = launcher_here(os.environ).resumes
-        echo(
-            f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
-        )
+        command = f"busbw run --resume {folder}"
+        with suppress(BusbwError):  # the message about the run comes first
+            command = resume.command_resuming(store.read_run(broken.folder), folder)
+        echo(f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    {command}", err=True)
         click.get_current_context().exit(1)
 
 

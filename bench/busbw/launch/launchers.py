@@ -26,7 +26,6 @@ class LauncherRow:
     ``signals``: how it ends its ranks.
     ``starts``: the kinds of backends (``started_by``) whose ranks it can start.
     ``next_launches``: what starts the other launches of a run (None: nothing, so a new run has one launch).
-    ``resumes``: the command of busbw that resumes an interrupted run.
     ``too_few``: finding if its variables are set for fewer ranks than it needs (``LauncherVariables.least``).
     """
 
@@ -37,7 +36,6 @@ class LauncherRow:
     signals: SignalPolicy = field(default_factory=SignalPolicy)
     starts: tuple[str, ...] = ("anybody", "mpiexec")
     next_launches: str | None = None
-    resumes: str = "run"
     too_few: str | None = None
 
     @property
@@ -109,8 +107,6 @@ LAUNCHERS: dict[str, LauncherRow] = {
                 cleans_up=True,
             ),
             next_launches="busbw launches or busbw submit --resume",
-            # The output of a step is read on the submitting node, where busbw run would start other ranks.
-            resumes="submit",
             too_few="this Slurm step has only one task, so busbw starts local ranks (launcher local); use srun "
             "--ntasks 2 or more to measure the ranks of the step",
         ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,7 @@ Block = tuple[int, int]
 
 _SAME_FACTS = (*SAME_FACTS, "mpi.loop", "storage.way")
 """A fact that an older run lacks is not a difference, except ``virtualization``, which is missing on bare metal."""
+_START_ANEW: Final = "start a new run instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
 def refuse_other_environment(
     run: Run, schema: int, *, launcher: str, ranks: int, host: str, by_this_busbw: bool = True
 ) -> None:
-    """Raise LaunchError with all differences if this environment is not the one in which ``run`` was measured.
+    """Raise LaunchError with all differences if this environment is not the one in which ``run`` was measured, and with
+    the command that resumes it if only launcher or ranks differ.
 
     ``schema``: schema of the stored run; ``host``: this host, which must be one of the run's. Not ``by_this_busbw``:
     another busbw, about which nothing is known here, will continue the run.
@@ -159,7 +162,24 @@ def refuse_other_environment(
     ]
     if host not in run.hosts:
         differences.append(f"hosts: {', '.join(dict.fromkeys(run.hosts))} then, {host} now")
-    _refuse(run, differences)
+    started = all(one.startswith(("launcher", "ranks")) for one in differences)
+    again = started and {launcher, run.launcher} != {"local"}
+    _refuse(run, differences, f"resume it with {command_resuming(run)}" if again else _START_ANEW)
+
+
+def command_resuming(run: Run, name: str = "") -> str:
+    """The command that completes ``run`` (``name``: its folder, quoted for a shell) with the ranks and launcher of the
+    run; … stands for the options that name several hosts.
+    """
+    hosts = len(set(run.hosts)) or 1
+    nodes, more = (f"--nnodes {hosts} ", " …") if hosts > 1 else ("", "")
+    command = {
+        "mpirun": f"mpirun -n {len(run.hosts)}{more} busbw run",
+        "torchrun": f"torchrun {nodes}--nproc-per-node {len(run.hosts) // hosts}{more} --no-python busbw run",
+        # The output of a step is read on the submitting node, where busbw run would start other ranks.
+        "srun": "busbw submit",
+    }.get(run.launcher, "busbw run")
+    return f"{command} --resume {name or run.id}"
 
 
 def lacking(order: Sequence[tuple[Case, int]], cases: Sequence[Case], remaining: Remaining) -> list[tuple[Case, int]]:
@@ -229,11 +249,10 @@ def _refuse_other_facts(
     _refuse(run, differences)
 
 
-def _refuse(run: Run, differences: Sequence[str]) -> None:
+def _refuse(run: Run, differences: Sequence[str], advice: str = _START_ANEW) -> None:
     if differences:
         raise LaunchError(
-            f"run {run.id} cannot be resumed: the environment differs ({'; '.join(differences)}); "
-            "start a new run instead"
+            f"run {run.id} cannot be resumed: the environment differs ({'; '.join(differences)}); {advice}"
         )
 
 
