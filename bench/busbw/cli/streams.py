@@ -1,4 +1,7 @@
-"""Protection against a stdout or stderr that is closed, full or no longer read: runs continue, and the user is told."""
+"""Protection against a stdout or stderr that is closed, full or no longer read: runs continue, and the user is told.
+
+Only stderr may be closed: whoever closes it wants no messages.
+"""
 
 import errno
 import io
@@ -81,7 +84,7 @@ def guard() -> Streams:
     """Replace stdout and stderr by streams that fail at most once.
 
     Descriptors 0 to 2 that are closed become /dev/null. Otherwise a file of a run could get such a number, and messages
-    of libraries would be written into it.
+    of libraries would be written into it. Writing to a stdout that was closed still fails.
     """
     closed = set()
     for number in (0, 1, 2):
@@ -96,7 +99,8 @@ def guard() -> Streams:
         if old is not None and old is not getattr(sys, f"__{name}__"):
             raws.append(None)
             continue
-        raw = _Raw(number, strict=number == 1, closed_before=old is None or number in closed)
+        gone = number == 1 and (old is None or number in closed)
+        raw = _Raw(number, strict=number == 1, closed_before=gone)
         raws.append(raw)
         # Characters that the locale cannot show are escaped instead of raising an error.
         setattr(
