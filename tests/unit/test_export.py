@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
-from testing.synthetic import case, synthetic_run, write_synthetic
+from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
@@ -217,6 +218,40 @@ def test_our_csv_reads_back_with_check_root_and_ranks(tmp_path: Path) -> None:
     assert [row.time_ns for row in second] == pytest.approx(
         [group.time_ns for one in first.cases for group in one.groups]
     )
+
+
+@pytest.mark.parametrize(("hosts", "unknown"), [(("node0",), False), (("node0", "node1"), True)])
+def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str, ...], unknown: bool) -> None:  # noqa: FBT001
+    plain = case("all_reduce", 65536)
+    changes: list[dict[str, Any]] = [
+        {},
+        {"mode": "pipelined", "sync": "none"},
+        {"mode": "pipelined", "algorithm": "ring"},
+        {"sync": "window", "cache": "rotating"},
+    ]
+    cases = [msgspec.structs.replace(plain, **one) for one in changes]
+    cases += [case("memory_copy", 1 << 20), msgspec.structs.replace(case("pair_matrix", 65536), pairs="together")]
+    first = judge(pool([synthetic_run(cases, machine=Machine(hosts=hosts), launches=2, samples=10)]))
+    (tmp_path / "a.csv").write_bytes(EXPORTERS["csv"].cases(first))
+    second = judge(pool([find(tmp_path, str(tmp_path / "a.csv")).read()]))
+    columns = ["case", "op", "backend", "device", "mode", "group", "ranks"]
+    before, after = (
+        pd.read_csv(io.BytesIO(EXPORTERS["csv"].cases(one)), keep_default_na=False) for one in (first, second)
+    )
+    assert after[columns].to_numpy().tolist() == before[columns].to_numpy().tolist()
+    words = [[set(text.split(", ")) for text in one["settings"]] for one in (before, after)]
+    assert words[0] == words[1]
+    assert after["time_ns"].to_numpy() == pytest.approx(before["time_ns"].to_numpy())
+    assert set(after["statistic"]) == {"median"}
+    assert (second.dataset.hosts_in_words == "unknown hosts") == unknown
+    assert second.dataset.backend.transport == first.dataset.backend.transport
+
+
+def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("op,ranks,size_bytes,time_us,mode\nall_reduce,8,1024,1000,isolated\n", encoding="utf-8")
+    (row,) = find(tmp_path, str(path)).read().imported
+    assert (row.case.mode, row.case.sync, row.case.backend, row.statistic) == ("pipelined", "none", "unknown", None)
 
 
 def test_a_csv_is_one_whatever_its_cells_say() -> None:

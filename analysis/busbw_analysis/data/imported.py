@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -123,8 +123,11 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 
 
 def _tool_of(log: ForeignLog) -> Tool:
-    known = tool_named(log.tool)
-    return NCCL if known == OF_MPI and _OVER_NCCL.match(log.rows[0].tool_op or "") else known
+    known, first = tool_named(log.tool), log.rows[0]
+    if first.backend is not None and first.device is not None:
+        traits = {"nccl": NCCL.traits, "gloo": BackendTraits(cost_models="gloo")}.get(first.backend)
+        return replace(known, backend=first.backend, device=first.device, traits=traits)
+    return NCCL if known == OF_MPI and _OVER_NCCL.match(first.tool_op or "") else known
 
 
 # --- which operation, over how many ranks --------------------------------------------------------------------------
@@ -255,7 +258,8 @@ def _hosts(log: ForeignLog, table: Table, ranks: int, tool: Tool, facts: LogFact
             message = f"{log.source}: --hosts {facts.hosts} contradicts the log, which has {len(set(in_log))} host(s)"
             raise UsageError(message, code="contradiction")
         return in_log
-    count = facts.hosts if facts.hosts is not None else 1 if tool.one_host or ranks == 1 else None
+    alone = tool.one_host or ranks == 1 or all(row.one_host for row in log.rows)
+    count = facts.hosts if facts.hosts is not None else 1 if alone else None
     if count is None:
         return None
     if ranks % count:
@@ -401,7 +405,7 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
     numbers = tuple(int(label[0]) for label in labels if label is not None)
     if row.op in PAIRED:
         return numbers if len(set(numbers)) == 2 else None
-    if row.op in LOCAL:
+    if row.op in LOCAL and (row.mode is None or row.ranks == 1):
         ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
         gpu = next((found for end in ends if (found := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
         return None if gpu is None else (int(gpu[1]),)
@@ -426,21 +430,21 @@ def _case(row: Aggregate, size: int, table: Table, tool: Tool, world: _World) ->
     world_of_case = len(world.hosts) if op.name in _OF_FEW or split else len(ranks)
     case = Case(
         op=op.name,
-        backend="mpi-cuda" if gpus else tool.backend,
-        device="cuda" if gpus else tool.device,
+        backend="mpi-cuda" if gpus else row.backend or tool.backend,
+        device="cuda" if gpus else row.device or tool.device,
         dtype=row.dtype,
         redop=row.redop if op.reduces else None,
         size_bytes=size if op.sized else 0,
         ranks=world_of_case,
         nodes=max(1, len(set(world.hosts[:world_of_case]))),
-        group=str(ranks[0]) if op.local else f"{table.groups} at once" if split else "all",
-        mode=tool.mode,
-        sync="none",
+        group=str(ranks[0]) if op.local and len(ranks) == 1 else f"{table.groups} at once" if split else "all",
+        mode=row.mode or tool.mode,
+        sync=row.sync or "none",
         in_place=bool(row.in_place),
         root=row.root if op.rooted and row.root is not None and row.root < world_of_case else None,
-        pairs="alone" if op.name in PAIRED else None,
-        pinning="pinned" if op.host_memory else None,
-        tool_op=" ".join(str(word) for word in words) if named or ((table.groups or 1) > 1 and not split) else None,
+        pairs=row.pairs if row.mode is not None else "alone" if op.name in PAIRED else None,
+        pinning="pinned" if op.host_memory and row.mode is None else None,
+        tool_op=" ".join(map(str, words)) if named or ((table.groups or 1) > 1 and not split) else row.settings,
     )
     return case, ranks
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from busbw.runs.records import CheckState, LogNote
+from busbw.runs.records import CheckState, LogNote, Mode, Pairs, Sync
 
 SizeMeaning = Literal["S", "block"]
 """Meaning of a tool's size: busbw's S, or the block of one rank or peer; S is as many blocks as there are ranks."""
@@ -47,6 +47,8 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     check, wrong_elements: result of the tool's verification
     source, target, part: labels of a cell of a matrix, and which of several matrices
     samples_seconds: one time per iteration
+    mode, sync, pairs, backend, device: how busbw itself measured it, as in ``Case``, with its other settings in words
+    one_host: whether all its ranks were on one host
     others: the tool's other columns by their headings, in the tool's units
     """
 
@@ -75,6 +77,13 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     part: str | None = None
     samples_seconds: tuple[float, ...] = ()
+    mode: Mode | None = None
+    sync: Sync | None = None
+    pairs: Pairs | None = None
+    backend: str | None = None
+    device: str | None = None
+    settings: str | None = None
+    one_host: bool | None = None
     others: Mapping[str, float | str] = {}
 
 

@@ -8,8 +8,9 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from busbw.runs.records import Mode, Pairs, Sync
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import real, text
 from busbw_analysis.data.readers.lines import RATES, SECONDS, scaled, verdict, whole
@@ -48,6 +49,7 @@ _WORDS: Final = (
 _NAMES: Final = frozenset({"time", *_BANDWIDTHS, *_WORDS, "source", "target"})
 _SIZES: Final = frozenset({"size", "size_bytes", "bytes"})
 _CHECK: Final = re.compile(r"verified|wrong|not checked")
+_OF_BUSBW: Final = frozenset({"backend", "device", "mode", "settings", "hosts", "statistic"})
 _PAIR: Final = re.compile(r"(\d+)(?:,(\d+))?")
 """A group of one or two ranks."""
 _TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -117,6 +119,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         counts.setdefault("check", check[0])
     group = _PAIR.fullmatch(values.get("group") or "")
     source, target = (None, None) if group is None else group.groups()
+    made = {"statistic": "mean"} if rccl else {"statistic": values.get("statistic"), **_of_busbw(row)}
     draft.collective(
         line,
         values.get("op"),
@@ -126,9 +129,26 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         busbw=values.get("busbw"),
         in_place=_TRUE.get(str(values.get("in_place")).lower()),
         rate=values.get("rate"),
-        statistic="mean" if rccl else values.get("statistic"),
         others=others,
         source=values.get("source", source),
         target=values.get("target", target),
-        **counts,
+        **(counts | made),
     )
+
+
+def _of_busbw(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What only a row that ``busbw export --to csv`` wrote says: others mean other things by these headings."""
+    if not _OF_BUSBW.issubset(row) or row["mode"] not in get_args(Mode):
+        return {}
+    settings = [] if not row["settings"] else row["settings"].split(", ")
+    others = ", ".join(one for one in settings if not one.startswith(("sync ", "pairs ")))
+    return {
+        "mode": row["mode"],
+        "sync": next((one for one in get_args(Sync) if f"sync {one}" in settings), "barrier"),
+        "pairs": next((one for one in get_args(Pairs) if f"pairs {one}" in settings), None),
+        "backend": row["backend"] or None,
+        "device": row["device"] or None,
+        "settings": others or None,
+        "one_host": real(row["hosts"]) == 1,
+        "statistic": row["statistic"] or "median",
+    }
