@@ -361,6 +361,9 @@ def test_few_pairs_tell_nothing_and_the_table_says_why(launches: int) -> None:
     assert found.bands[0].verdict.word == "cannot tell"
     assert found.bands[0].verdict.fewest == 6
     assert "cannot tell: 6 pairs are needed" in told(found)
+    alone = compared(one, two)
+    unit = "" if launches == 1 else "es"
+    assert f" {launches} launch{unit} a side" in dict(answer_lines(alone))["Trust"]
 
 
 def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_over() -> None:

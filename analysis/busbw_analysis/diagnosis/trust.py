@@ -92,8 +92,9 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
         scatter is not None and scatter <= _SCATTERED,
     )
     one, two = comparison.launches
-    unit = "pairs of launches" if comparison.paired else "launches a side"
-    many = f"{one} {unit}" if one == two else f"{one} launches of A and {two} of B"
+    many = f"{counted(one, 'launch', 'launches')} {'a side' if one == two else f'of A and {two} of B'}"
+    if comparison.paired and one == two:
+        many = counted(one, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in found else ""
     differ = "" if scatter is None else f"; launches of a side differ by ± {100 * scatter:.2g} %"
     order = (
