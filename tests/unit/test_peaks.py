@@ -154,6 +154,7 @@ def test_without_a_copy_there_is_no_peak_and_the_reason_is_said() -> None:
     assert found.code == "no-memory-copy"
     assert "--no-baseline" in found.reason
     assert "node0" in found.reason
+    assert "memory_copy, tcp_stream and ping_pong" in found.reason, "sockets need more than a copy"
 
 
 @pytest.mark.parametrize(

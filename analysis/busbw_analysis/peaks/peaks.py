@@ -404,11 +404,13 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
     host = dataset.hosts_of(series.key.ranks)[0]
     copied = host_copies(dataset).get(host)
     if copied is None:
-        least = format_size(LEAST_COPY_BYTES)
+        least, gives, ops = format_size(LEAST_COPY_BYTES), "a peak", "memory_copy"
+        if dataset.backend.transport == "gloo-tcp":
+            gives, ops = "a peak and a model", "memory_copy, tcp_stream and ping_pong"
         return Unavailable(
             "no-memory-copy",
-            f"no memory_copy of {least} or more was measured on {host}; to get a peak, rerun without --no-baseline, or "
-            "add memory_copy to the plan",
+            f"no memory_copy of {least} or more was measured on {host}; to get {gives}, add {ops} to the plan, or "
+            "rerun --op without --no-baseline",
         )
     point = series.points[-1]
     moved = point.wire_bytes * sharing / point.size_bytes
