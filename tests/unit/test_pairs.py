@@ -9,10 +9,12 @@ import pytest
 from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.runs.placement import RankPlacement
+from busbw.units import format_rate
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of, outliers_in
 from busbw_analysis.report.compose import compose
+from busbw_analysis.report.tables.show import show_rows
 
 Floats = npt.NDArray[np.float64]
 Slow = Callable[[Floats], None]
@@ -214,6 +216,18 @@ def test_no_pair_is_judged_where_medians_jump_between_two_modes() -> None:
     assert "most are bimodal" in (matrix.unknown or "")
     rank = matrix_of(6, replace(world, slow_pairs=(), slow_ranks=(2,)))
     assert [odd.name for odd in rank.outliers] == ["rank 2"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_output_has_the_same_median_pair(ranks: int) -> None:
+    judgement = judged(ranks, World(slow_pairs=((1, 0),), slow_factor=1.5))
+    (matrix,) = judgement.matrices
+    ordered = np.sort(matrix.time_ns[np.isfinite(matrix.time_ns)])
+    middle = float(ordered[(len(ordered) - 1) // 2])
+    shown = {row.row: row for row in show_rows(judgement)}
+    assert shown["median pair"].time_ns == matrix.time_ns.flat[matrix.middle] == middle
+    assert shown["median pair"].ranks != shown["slowest pair"].ranks
+    assert f"median pair {format_rate(MIB / middle * 1e9)}" in compose(judgement).html
 
 
 def test_a_matrix_with_holes_names_nobody() -> None:

@@ -88,6 +88,12 @@ class PairMatrix:
     unknown: str | None = None
     op: str = "pair_matrix"
 
+    @property
+    def middle(self) -> int:
+        """The place of the median pair in the flat matrix: of two in the middle, the faster one."""
+        measured = int(np.isfinite(self.time_ns).sum())
+        return int(np.argsort(self.time_ns, axis=None, kind="stable")[(measured - 1) // 2])
+
 
 def matrices_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlacement]) -> tuple[PairMatrix, ...]:
     """The pair matrices of the measured cases, in the order of the plan; ``placements[r]`` is the place of rank r."""

@@ -171,7 +171,7 @@ def _every_pair(
         f"{text(float(values.flat[cell]))} ({_named(matrix, cell)})"
         for cell in (np.nanargmin(values), np.nanargmax(values))
     ]
-    caption = f"{what}: {' to '.join(ends)}, median {text(float(np.nanmedian(values)))}"
+    caption = f"{what}: {' to '.join(ends)}, median pair {text(float(values.flat[matrix.middle]))}"
     if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
         yield _by_ranks(caption, matrix, placements, values / factor, unit, folded=folded)
     else:
@@ -200,11 +200,11 @@ def _by_hosts(matrix: PairMatrix, values: Floats, unit: str, *, folded: bool) ->
 def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
     """The slowest pairs, and their times relative to the median pair."""
     flat = np.where(np.isfinite(matrix.time_ns), matrix.time_ns, -np.inf).ravel()
-    middle = float(np.nanmedian(matrix.time_ns))
     worst = np.argsort(-flat, kind="stable")[:_SLOWEST].tolist()
     more = int(np.isfinite(flat).sum()) - len(worst)
     ranks = len(matrix.ranks)
     times, low, high = matrix.time_ns.flat, matrix.low_ns.flat, matrix.high_ns.flat
+    middle = float(times[matrix.middle])
     columns: tuple[Column[int], ...] = (
         Column("Pair", lambda cell: _named(matrix, cell)),
         Column("Hosts", lambda cell: f"{matrix.hosts[cell // ranks]} → {matrix.hosts[cell % ranks]}"),

@@ -146,7 +146,7 @@ def _rows_of(
         return
     if summary.case.op in PAIRED:
         ordered = np.argsort(times_of(summary.groups), kind="stable").tolist()
-        for name, place in (("median pair", ordered[len(ordered) // 2]), ("slowest pair", ordered[-1])):
+        for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
             yield _of_group(name, summary, summary.groups[place], None)
         yield from (_of_pairs(kind, summary) for kind in (split.classes if split else ()))
         return
