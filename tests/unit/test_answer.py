@@ -1,5 +1,6 @@
 """The answer to a run: causes before accusations, findings that healthy runs do not have, and trust by launches."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,17 @@ def test_copies_of_an_mpi_library_explain_what_sound_hosts_lose_to_them(op: str,
     assert ("library-copies" in codes(found), "faulty" in found.answer) == (explained, explained)
 
 
+def test_a_comparison_is_advised_once() -> None:
+    judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4)),)))
+    slow = next(one for one in judgement.verdicts if one.status == "slower")
+    of_mpi = msgspec.structs.replace(judgement.dataset.runs[0].run, backend=BackendTraits(cost_models="mpi"))
+    dataset = pool((replace(judgement.dataset.runs[0], run=of_mpi),))
+    other = replace(slow, model_ratio=30.0)
+    found = answer_of(replace(judgement, dataset=dataset, verdicts=(replace(slow, model_ratio=2.0), other)))
+    assert [one.explained_by for one in found.verdicts] == ["library-copies", None]
+    assert found.action.count("busbw compare") == 1
+
+
 def test_a_machine_is_not_acquitted_where_more_speaks_against_it() -> None:
     far_off = answer(run_of(30.0, machine=Machine(usable_cores=4)))
     judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4)),)))
@@ -254,6 +266,26 @@ def test_undecided_verdicts_say_between_what_their_medians_lie() -> None:
     assert f" undecided ({min(ratios):.2g}× to {max(ratios):.2g}× the model's time)" in found.answer
 
 
+def test_the_answer_counts_the_statuses_of_its_verdicts() -> None:
+    by_op = {
+        "ping_pong": PINGS,
+        "all_reduce": (Piece(8e-6, 1e-9),),
+        "all_gather": (Piece(6e-6, 0.75e-9),),
+        "barrier": (Piece(4e-6, 0.0),),
+    }
+    cases = [case(op, size) for op in by_op for size in (SIZES if op != "barrier" else (0,))]
+    found = answer(synthetic_run(cases, World(by_op=by_op, sample_noise=0.01), launches=6))
+    large = [one.status for one in found.verdicts if one.band == "large" and one.status != "not judged"]
+    assert sorted(large) == ["as expected", "faster"]
+    text = dict(found.bands)["large"]
+    assert re.findall(r"(\d) (?:of 2 operations )?(as expected|faster)", text) == [
+        ("1", "as expected"),
+        ("1", "faster"),
+    ]
+    assert "all_reduce (0.67×" in text
+    assert "Barrier" in [label for label, _ in found.lines]
+
+
 def test_undecided_results_are_counted_beside_the_cause_of_slower_ones() -> None:
     judgement = judge(pool((run_of(3.0, machine=Machine(usable_cores=4), noise=0.1, launches=5),)))
     slow = next(one for one in judgement.verdicts if one.status == "slower" and one.band == "large")
@@ -310,7 +342,7 @@ def test_the_slowest_pair_is_named_with_its_share(beside: Sequence[str]) -> None
     judgement = judge(pool((synthetic_run(cases, World(slow_pairs=((2, 0),), slow_factor=5.0), launches=6),)))
     (matrix,) = judgement.matrices
     source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
-    share = 100 * matrix.rate[source, target] / np.nanmedian(matrix.rate)
+    share = 100 * matrix.rate[source, target] / np.sort(matrix.rate[np.isfinite(matrix.rate)])[6]
     made = answer_of(judgement)
     said = made.measured if judgement.verdicts else made.answer
     assert f"lowest pair {source} → {target}: {format_rate(matrix.rate[source, target])} at 1 MiB" in said

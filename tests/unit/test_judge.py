@@ -14,6 +14,7 @@ from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, Verdict, judge
+from busbw_analysis.diagnosis.normality import in_words
 
 MIB = 1 << 20
 SIZES = [64, 4096, 256 << 10, 4 * MIB, 16 * MIB]
@@ -170,6 +171,25 @@ def test_launches_on_both_sides_of_a_limit_leave_the_verdict_undecided() -> None
     low, high = (end / found.time_ns for end in (found.interval.low_ns or 0.0, found.interval.high_ns or 0.0))
     ratio = found.model_ratio or 0.0
     assert found.reached == f"{ratio * low:.2g}× to {ratio * high:.2g}× the model's time"
+
+
+@pytest.mark.parametrize(("factor", "status"), [(0.75, "as expected"), (0.5, "faster")])
+def test_faster_is_only_what_is_faster_in_all_of_its_interval(factor: float, status: str) -> None:
+    world = World(
+        by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(0.0, factor * 1.5e-9),)},
+        sample_noise=0.0,
+        launch_noise=0.1,
+    )
+    cases = [case("all_reduce", 16 * MIB), *(case("ping_pong", size) for size in SIZES)]
+    judgement = judged(cases, world)
+    found = verdict(judgement, "all_reduce", 16 * MIB)
+    highest = (found.model_ratio or 0.0) * (found.interval.high_ns or 0.0) / found.time_ns
+    assert (found.model_ratio or 1.0) < 0.8
+    assert (found.status, highest > 0.8) == (status, status == "as expected")
+    # The theory says the same of it.
+    theory = in_words(judgement.curves[0], judgement.dataset)
+    assert (", which is normal" in theory) == (status == "as expected")
+    assert f"{highest:.2g}×" in theory
 
 
 def test_an_undecided_share_of_the_peak_goes_from_low_to_high() -> None:

@@ -80,8 +80,9 @@ def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> 
     assert all(row[place].text.startswith("model too slow by") for row in figure.table.rows)
 
 
-def test_ends_on_both_sides_of_the_limit_decide_nothing() -> None:
-    judgement = judged(*sweep("all_reduce"), times=1.4)
+@pytest.mark.parametrize("times", [1.0, 1.4])
+def test_ends_on_both_sides_of_the_limit_decide_nothing(times: float) -> None:
+    judgement = judged(*sweep("all_reduce"), times=times)
     curve = judgement.curves[0]
     wide = tuple(
         replace(point, interval=replace(point.interval, low_ns=point.time_ns / 2, high_ns=2 * point.time_ns))

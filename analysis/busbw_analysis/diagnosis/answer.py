@@ -15,7 +15,7 @@ from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.causes import BEATEN, FOUND_WITH, Cause, causes_of, slow_model
+from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of, slow_model
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
@@ -31,7 +31,7 @@ was found.
 OPEN_FINDINGS: Final = 3
 """Number of findings that are shown; the others are folded behind their number."""
 
-_BANDS: Final[dict[Band, str]] = {"large": "Large", "middle": "Middle", "small": "Small", "no size": "No data"}
+_BANDS: Final[dict[Band, str]] = {"large": "Large", "middle": "Middle", "small": "Small", "no size": "Barrier"}
 """The bands of the verdicts in the order in which the answer names them, with their labels."""
 _HEADLINES: Final[dict[Status, str]] = {
     "as expected": "As expected.",
@@ -121,7 +121,10 @@ def answer_of(judgement: Judgement) -> Answer:
     causes, verdicts = causes_of(judgement)
     status = _status(judgement, verdicts)
     unexplained, compare = _unexplained(judgement, verdicts)
-    action = sentences(*dict.fromkeys(cause.action for cause in causes), compare, decide_more(judgement, verdicts))
+    actions = dict.fromkeys(cause.action for cause in causes)
+    if any("busbw compare" in action for action in actions):
+        compare = ""
+    action = sentences(*actions, compare, decide_more(judgement, verdicts))
     confidence, trust = trust_in(judgement, action)
     doubted = any(cause.code == "slow-model" for cause in causes)
     bands = tuple(_by_band(verdicts, doubted=doubted))
@@ -260,12 +263,12 @@ def _lacks(judgement: Judgement) -> str:
 
 
 def _in_band(judged: Sequence[Verdict]) -> str:
-    """How many curves are slower, undecided, faster and as expected, each with its number."""
+    """How many curves are slower, undecided, as expected and faster, each with its number."""
     if len(judged) == 1:
         return judged[0].text
     slower = [verdict for verdict in judged if verdict.status == "slower"]
     unsure = [verdict for verdict in judged if verdict.status == "undecided"]
-    faster = [verdict for verdict in judged if verdict.status == "faster" and (verdict.model_ratio or 1.0) < BEATEN]
+    faster = [verdict for verdict in judged if verdict.status == "faster"]
     fine = [verdict for verdict in judged if verdict not in (*slower, *unsure, *faster)]
     if len(fine) == len(judged):
         # One if the curves differ only in place or out of place.
@@ -278,12 +281,12 @@ def _in_band(judged: Sequence[Verdict]) -> str:
         found.append((len(slower), f"slower, {which}{_name(worst, judged)} ({worst.reached})"))
     if unsure:
         found.append((len(unsure), f"undecided{_range(unsure)}"))
+    if fine:
+        found.append((len(fine), f"as expected{'' if slower or unsure else _range(fine)}"))
     if faster:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         which = "most " if len(faster) > 1 else ""
         found.append((len(faster), f"faster, {which}{_name(most, judged)} ({most.reached})"))
-    if fine:
-        found.append((len(fine), "as expected"))
     kind = "operations" if len({verdict.op for verdict in judged}) == len(judged) else "curves"
     of = f" of {len(judged)} {kind}"
     return ", ".join(f"{count}{'' if place else of} {text}" for place, (count, text) in enumerate(found))
@@ -364,11 +367,11 @@ def _slowest_pair(judgement: Judgement) -> str:
         return ""
     source, target = np.unravel_index(np.nanargmin(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[source, target])
-    share = rate / float(np.nanmedian(matrix.rate))
+    share = rate / float(matrix.rate.flat[matrix.middle])
     chance = "" if matrix.outliers else "no pair of ranks is significantly slow; "
     return (
         f"{chance}slowest pair {matrix.ranks[source]} → {matrix.ranks[target]}: {format_rate(rate)} at "
-        f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median over pairs"
+        f"{format_size(matrix.size_bytes)}, {100 * share:.3g} % of the median pair"
     )
 
 

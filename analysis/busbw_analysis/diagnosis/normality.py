@@ -1,6 +1,6 @@
 """Whether the times of a curve agree with the model of its algorithm, and what the run recorded about deviations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -11,7 +11,15 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import Flag, summarise
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve, times, times_of_model
+from busbw_analysis.diagnosis.verdicts import (
+    MODEL_TOLERANCE,
+    Curve,
+    Status,
+    by_tolerance,
+    over_interval,
+    times,
+    times_of_model,
+)
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.select import Prediction
 
@@ -71,19 +79,25 @@ def in_words(curve: Curve, dataset: Dataset) -> str:
     if modelled is None:
         return ""
     points, ratios = curve.series.points, modelled.ratios
-    outside = [index for index, ratio in enumerate(ratios) if not 1 / MODEL_TOLERANCE <= ratio <= MODEL_TOLERANCE]
-    if not outside:
+    found = [_status(modelled, index) for index in range(len(points))]
+    outside = [index for index, ratio in enumerate(ratios) if by_tolerance(ratio) != "as expected"]
+    sure, unsure = (
+        [index for index, status in enumerate(found) if status in statuses]
+        for statuses in (("slower", "faster"), ("undecided",))
+    )
+    if not (named := sure or unsure or outside):
         some = (
             f"From {format_size(points[0].size_bytes)} to {format_size(points[-1].size_bytes)} a" if points[1:] else "A"
         )
         return f"{some} call takes {times_of_model(min(ratios), max(ratios))}, which is normal."
-    sure = [index for index in outside if _on_one_side(_ends(modelled, index))]
-    place = max(sure or outside, key=lambda index: max(ratios[index], 1 / ratios[index]))
+    place = max(named, key=lambda index: max(ratios[index], 1 / ratios[index]))
     point, ratio, ends = points[place], ratios[place], _ends(modelled, place)
     span = f" ({' to '.join(map(times, ends))})" if ends else ""
     at = f"At {format_size(point.size_bytes)} a" if point.size_bytes else "A"
     text = f"{at} call takes {times(ratio)}{span} the model's time"
-    if not sure:
+    if found[place] == "as expected":
+        text += f", which is normal: the interval reaches to a factor of {MODEL_TOLERANCE:g}"
+    elif found[place] == "undecided":
         text += f", which is undecided: the interval contains a limit (a factor of {MODEL_TOLERANCE:g})"
     elif ratio < 1:
         text += ": the model is too pessimistic here"
@@ -97,9 +111,11 @@ def in_words(curve: Curve, dataset: Dataset) -> str:
     return f"{text}."
 
 
-def _on_one_side(ends: Sequence[float]) -> bool:
-    """Whether both ends are slower than the model's tolerance, or both faster; True without ends."""
-    return not ends or ends[0] > MODEL_TOLERANCE or ends[1] < 1 / MODEL_TOLERANCE
+def _status(one: Modelled, place: int) -> Status:
+    """The status of a time by the model alone, as a verdict has it."""
+    ratio = one.ratios[place]
+    best, worst = _ends(one, place) or (ratio, ratio)
+    return over_interval(*map(by_tolerance, (best, ratio, worst)))
 
 
 def _ends(one: Modelled, place: int) -> tuple[float, ...]:

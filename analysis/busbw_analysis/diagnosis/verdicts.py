@@ -77,8 +77,8 @@ class Verdict:
     peak_share: busbw over the peak.
     peak: name of the part of the machine whose rate is 100 %; ``denominator`` explains it.
     model_ratio: measured time over predicted time.
-    status: compares medians with fixed limits. ``undecided``: the interval or range of the launches contains a limit,
-        or the peak is doubted.
+    status: compares medians with fixed limits. ``undecided``: the interval or range of the launches contains the limit
+        to slower, or the peak is doubted. ``faster``: all of the interval is.
     by: what decided the status; None if nothing did.
     reached: the number that decided it, such as ``2.2× the model's time`` or ``97 % of plain TCP of node0``.
     why: what else a reader of the numbers must know; "" if nothing.
@@ -148,10 +148,10 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         for slowdown in (1.0, *(end / point.time_ns for end in ends))
     )
     published = published_of(curve.published, point)
-    found = {best.status, judged.status, worst.status}
-    if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
-        judged = replace(judged, status="undecided", reached=_from_to(curve, best, worst))
-    elif published is not None and model_ratio is None and judged.status != "undecided":
+    status = over_interval(best.status, judged.status, worst.status)
+    if status != judged.status:
+        judged = replace(judged, status=status, reached=_from_to(curve, best, worst))
+    if published is not None and model_ratio is None and judged.status != "undecided":
         judged = _with_published(published, judged)
     return Verdict(
         key=curve.series.key,
@@ -219,7 +219,7 @@ def _judged(
         return _Judged("faster" if above else "as expected", reached, "peak", share)
     if model_ratio is not None:
         ratio = model_ratio * slowdown
-        return _Judged(_by_tolerance(ratio), times_of_model(ratio), "model", ratio)
+        return _Judged(by_tolerance(ratio), times_of_model(ratio), "model", ratio)
     if latent or peak_share is None:
         return _Judged("not judged", "latency-bound" if latent else "no peak or model")
     moving_ns = time_ns * slowdown - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
@@ -228,6 +228,14 @@ def _judged(
         return _Judged("not judged", f"{reached}, {100 * beyond_latency:.3g} % without latency", "peak", share)
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
     return _Judged("not judged" if widest else "slower", reached, "peak", share)
+
+
+def over_interval(best: Status, middle: Status, worst: Status) -> Status:
+    """The status of a median, given those of both ends of its interval: slower or faster only with all of it."""
+    found = {best, middle, worst}
+    if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
+        return "undecided"
+    return "as expected" if middle == "faster" != worst else middle
 
 
 def share_of_peak(peak: str, *shares: float) -> str:
@@ -249,7 +257,7 @@ def _from_to(curve: Curve, best: _Judged, worst: _Judged) -> str:
     return f"{best.reached} at best, {worst.reached} at worst"
 
 
-def _by_tolerance(ratio: float) -> Status:
+def by_tolerance(ratio: float) -> Status:
     """The status of a time with this ratio to the expected one."""
     if ratio > MODEL_TOLERANCE:
         return "slower"
@@ -266,7 +274,7 @@ def _with_published(published: PublishedPoint, judged: _Judged) -> _Judged:
     reached = f"{found}, {judged.reached}" if judged.by == "peak" else found
     if judged.status not in {"slower", "not judged"}:
         return replace(judged, reached=reached)
-    status = _by_tolerance(published.ratio)
+    status = by_tolerance(published.ratio)
     if judged.status == "slower" and status != "slower":
         status = "as expected"
     return _Judged(status, reached, "published", published.ratio)
