@@ -237,7 +237,7 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
 @cache
 def _runs() -> dict[str, StoredRun]:
     steady = World(launch_noise=0.01, by_op={"memory_copy": (Piece(2e-6, 2e-10),)}, slow_ranks=(2,), slow_factor=3.0)
-    slower = World(pieces=(Piece(30e-6, 1.5e-10),), launch_noise=0.01, late_rank=1, late_seconds=20e-6)
+    slower = World(pieces=(Piece(30e-6, 1.5e-10),), launch_noise=0.01, late_rank=1, late_seconds=60e-6)
     usual = [*(case(op, size) for op in ("all_reduce", "memory_copy") for size in _SIZES), case("pair_matrix", _MIB)]
     few = Machine(usable_cores=2)
     wrong = SyntheticEnd({usual[3]: "wrong data in element 7"}, {usual[4]: "no room"}, reached=12, ended="interrupted")

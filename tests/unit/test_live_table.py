@@ -158,11 +158,13 @@ def test_groups_without_a_wire_have_no_total() -> None:
     assert len(lines) == 2
 
 
-def test_the_pair_matrix_shows_its_middle_and_its_worst() -> None:
-    world = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0, slow_pairs=((2, 1),))
-    lines = live_table.lines([measurement(world, case("pair_matrix", 1 << 20, pairs="together"))], 1)
-    assert "median of 12 pairs" in lines[0]
-    assert "slowest pair 2 → 1" in lines[1]
+@pytest.mark.parametrize(("ranks", "slow"), [(4, (2, 1)), (2, (1, 0))])
+def test_the_pair_matrix_shows_its_middle_and_its_worst(ranks: int, slow: tuple[int, int]) -> None:
+    """Of two in the middle the faster, as show has it."""
+    world = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0, slow_pairs=(slow,))
+    lines = live_table.lines([measurement(world, case("pair_matrix", 1 << 20, ranks, pairs="together"))], 1)
+    assert f"median of {ranks * (ranks - 1)} pairs" in lines[0]
+    assert "slowest pair {} → {}".format(*slow) in lines[1]
     median, slowest = (columns(line)["time"] for line in lines)
     assert (median, slowest) == ("205 µs", "2.05 ms")
 

@@ -150,7 +150,7 @@ def lines(blocks: list[Measurement], launches: int, shown_fields: Container[str]
         slowest = "  slowest pair {} → {}".format(*ordered[-1][0])
         middle = f"  median of {len(ordered)} pairs"
         return [
-            _line(blocks, *ordered[len(ordered) // 2], launches) + middle + timing,
+            _line(blocks, *ordered[(len(ordered) - 1) // 2], launches) + middle + timing,
             _line(blocks, *ordered[-1], launches) + slowest + timing,
         ]
     shown = [_line(blocks, ranks, times, launches) for ranks, times in groups.items()]
