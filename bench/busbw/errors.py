@@ -77,9 +77,14 @@ def what_is_known(names: Collection[str], likely: str | None) -> str:
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """The name in ``known`` that is most similar to ``given``; None if none is similar."""
-    plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in known}
-    found = get_close_matches(re.sub(r"[^a-z0-9]", "", given.lower()), plain, n=1)
+    plain = {_plain(name): name for name in known}
+    found = get_close_matches(_plain(given), plain, n=1)
     return plain[found[0]] if found else None
+
+
+def _plain(name: str) -> str:
+    """``name`` in small letters and digits, with ``fp16`` as ``float16``."""
+    return re.sub(r"^fp(?=\d)", "float", re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
 class StoreError(BusbwError):

@@ -67,6 +67,7 @@ def test_a_self_test_that_could_find_no_difference_is_refused() -> None:
     ("option", "value", "words"),
     [
         ("--mode", "isolatd", "mode 'isolatd' is unknown; did you mean isolated? known: "),
+        ("--dtype", "fp16", "dtype 'fp16' is unknown; did you mean float16? known: "),
         ("--dtype", "float31", "dtype 'float31' is unknown; did you mean float"),
         ("--redop", "foo", "redop 'foo' is unknown; known: sum, "),
         ("--sync", "no", "sync 'no' is unknown; did you mean none? known: "),
@@ -80,7 +81,10 @@ def test_what_is_wrong_with_an_option_is_said_of_the_option(
     assert refused("run", *where, option, value).startswith(f"busbw: {option}: {words}")
 
 
-@pytest.mark.parametrize(("given", "option"), [("-b", "--sizes"), ("-g", "--ranks"), ("-o", "--redop")])
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [("-b", "--sizes"), ("-g", "--ranks"), ("-o", "--redop"), ("-n", "--precision"), ("-w", "warmup_calls")],
+)
 def test_options_of_nccl_tests_are_answered_with_ours(given: str, option: str) -> None:
     assert option in refused("run", given, "8")
 

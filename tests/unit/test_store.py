@@ -538,8 +538,10 @@ def test_a_folder_of_runs_given_as_a_run_names_the_option_for_it(tmp_path: Path)
     assert f"2 runs; give it as --results-dir {tmp_path / 'mine'}" in str(caught.value)
     assert str(runs[-1]) in str(caught.value)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="not found"):
-        store.find(tmp_path / "results", str(tmp_path / "empty"))
+    for selector, words in (("empty", "it has no run.json"), ("absent", "not found")):
+        with pytest.raises(UsageError, match=words) as refused:
+            store.find(tmp_path / "results", str(tmp_path / selector))
+        assert refused.value.code == "no-such-run"
 
 
 def test_latest_of_nothing_is_an_error(tmp_path: Path) -> None:

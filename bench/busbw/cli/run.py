@@ -171,6 +171,8 @@ _OF_NCCL_TESTS = {
     **dict.fromkeys(("-g", "-t"), "--ranks for -t and -g"),
     "-o": "--redop for -o",
     "-d": "--dtype for -d",
+    "-n": "--precision and --max-seconds for -n: busbw measures until a time is narrow enough",
+    "-w": "warmup_calls in [timing] of a plan for -w",
 }
 """Options of nccl-tests → the corresponding option of busbw."""
 

@@ -400,6 +400,11 @@ def find(results_dir: Path, selector: str) -> Path:
             f"{selector!r} is not a run, but a folder that holds {counted(len(held), 'run')}; give it as "
             f"--results-dir {selector}, or the path of one run: {held[-1]}"
         )
+    elif selector and given.is_dir():
+        message = (
+            f"{selector!r} is a folder, but not a run: it has no {RUN_FILE}; give the path of one run, or "
+            "the name of a run in --results-dir (busbw list runs)"
+        )
     elif runs:
         message = (
             f"{selector!r} not found: it is neither a run folder nor a file, nor among the "
