@@ -203,7 +203,7 @@ def _start_skew(summaries: Sequence[CaseSummary]) -> Check:
     """How far apart the ranks leave the barrier, relative to the shortest operation that is timed after it."""
     groups = [group for summary in summaries for group in summary.groups if group.skew_share is not None]
     limit = f"≤ {_SKEW_SHARE[0]:.0%} of the shortest call (fails above {_SKEW_SHARE[1]:.0%})"
-    meaning = "the skew of ranks leaving the barrier is larger than the duration of the calls after it"
+    meaning = "the skew of ranks leaving the barrier is a large part of the calls after it"
     if not groups:
         return Check("barrier exit skew", "unknown", limit, "fail", "the clocks do not show when ranks begin")
     shortest = min(groups, key=lambda group: group.time_ns)
