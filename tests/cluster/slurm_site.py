@@ -22,7 +22,7 @@ from busbw.slurm.runs import JobRuns
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 150.0
 PMI2_GARBLED = "mpi/pmi2: invalid client request"
-"""In the log of a job whose ranks never met: slurmstepd misread MPICH's requests. Seen twice, on a loaded machine."""
+"""In the log of a job whose ranks never met: slurmstepd misread MPICH's requests. Seen at times on a loaded machine."""
 SMALL = ("--op", "broadcast,barrier", "--sizes", "8,64KiB", "--max-seconds", "0.02", "--no-baseline")
 """Options of ``busbw run`` behind a shipped file: three cases of its suite."""
 
