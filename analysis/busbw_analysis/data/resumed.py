@@ -26,12 +26,7 @@ def ended_in_words(stored: StoredRun) -> str:
         text = f"Run {stored.run.id} {'' if end.status == 'failed' else 'was '}{end.in_words()}"
     if progress.complete >= progress.planned:
         return f"{text}."
-    return f"{text}. {progress.in_words()}; {resume_command(stored)} measures the rest."
-
-
-def resume_command(stored: StoredRun) -> str:
-    """The command that completes the run."""
-    return command_resuming(stored.run)
+    return f"{text}. {progress.in_words()}; {command_resuming(stored.run)} measures the rest."
 
 
 def _ended(end: Ended) -> str:

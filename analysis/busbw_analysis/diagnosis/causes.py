@@ -7,8 +7,8 @@ from typing import Final
 
 from busbw.ops import OPS, PAIRED, SYNCHRONISING
 from busbw.runs.progress import progress_of
+from busbw.runs.resume import command_resuming
 from busbw.runs.store import StoredRun
-from busbw_analysis.data.resumed import resume_command
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK, times
 from busbw_analysis.models.families import GLOO, MPI
@@ -111,7 +111,8 @@ def _measure_rest(judgement: Judgement) -> str:
     runs = [stored for stored in judgement.dataset.runs if stored.run.imported is None]
     lacking = [stored for stored in runs if _lacks(stored)]
     lacking = lacking or [one for one in runs if one.end is None or one.end.status != "complete"]
-    return f"run {' and '.join(map(resume_command, lacking))} to measure the rest" if lacking else "run the tool again"
+    commands = " and ".join(command_resuming(stored.run) for stored in lacking)
+    return f"run {commands} to measure the rest" if lacking else "run the tool again"
 
 
 def _after_failures(judgement: Judgement) -> str:

@@ -7,13 +7,14 @@ from typing import Final, Literal, get_args
 
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
+from busbw.runs.resume import command_resuming
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.load import CaseState, Dataset
 from busbw_analysis.data.pair_groups import PairGroups, of_groups
-from busbw_analysis.data.resumed import ended_in_words, resume_command, resumptions
+from busbw_analysis.data.resumed import ended_in_words, resumptions
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
@@ -160,7 +161,7 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
 def _resume(dataset: Dataset) -> str:
     """The commands that measure what was lost."""
     lost = [stored for stored in dataset.runs if any(row.transient for row in stored.failed)]
-    return " and ".join(map(resume_command, lost))
+    return " and ".join(command_resuming(stored.run) for stored in lost)
 
 
 def _by_reason(

@@ -331,7 +331,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     # are tested one by one.
     order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
-    trial = _Trial(tuple(order[:1]), parts, ranks, hosts, seen)
+    trial = _Trial(tuple(order[:1]), parts, ranks, hosts, seen, release_ns(parts.values()))
     for count in range(2, most + 1):
         more = replace(trial, suspects=tuple(order[:count]))
         if all(more.judged(place).flagged for place in more.suspects):
@@ -339,7 +339,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     return GroupLateness(
         ranks=ranks,
         seen=seen,
-        release_ns=release_ns(parts.values()),
+        release_ns=trial.release_ns,
         usual_ns=float(np.median([one.usual_ns for one in trial.counts.values()])),
         cases=len(cases),
         launches=len({part.launch for members in parts.values() for part in members}),
@@ -357,12 +357,13 @@ class _Trial:
     ranks: tuple[int, ...]
     hosts: Sequence[str]
     seen: Seen
+    release_ns: float
 
     @cached_property
     def counts(self) -> dict[int, LateCounts]:
         """The evaluation of every case, by case index."""
-        release = release_ns(self.parts.values())
-        return {case: late_counts(parts, self.suspects, len(self.ranks), release) for case, parts in self.parts.items()}
+        count = len(self.ranks)
+        return {case: late_counts(parts, self.suspects, count, self.release_ns) for case, parts in self.parts.items()}
 
     @cached_property
     def means(self) -> list[Floats]:

@@ -235,7 +235,7 @@ def over_interval(best: Status, middle: Status, worst: Status) -> Status:
     found = {best, middle, worst}
     if len(found) > 1 and not found <= {"as expected", "faster", "not judged"}:
         return "undecided"
-    return "as expected" if middle == "faster" != worst else middle
+    return "as expected" if middle == "faster" and worst != "faster" else middle
 
 
 def share_of_peak(peak: str, *shares: float) -> str:
