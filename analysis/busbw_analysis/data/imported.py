@@ -35,7 +35,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
 from busbw_analysis.data.readers.logs import tool_named
-from busbw_analysis.data.readers.tools import NCCL, OF_MPI, UNKNOWN, Tool
+from busbw_analysis.data.readers.tools import NCCL, OF_BACKEND, OF_MPI, UNKNOWN, Tool
 
 _Machines = dict[str, dict[str, JSON]]
 _TOOL_BUFFER: Final = 512 << 20
@@ -125,7 +125,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
 def _tool_of(log: ForeignLog) -> Tool:
     known, first = tool_named(log.tool), log.rows[0]
     if first.backend is not None and first.device is not None:
-        traits = {"nccl": NCCL.traits, "gloo": BackendTraits(cost_models="gloo")}.get(first.backend)
+        traits = OF_BACKEND.get(first.backend, known).traits
         return replace(known, backend=first.backend, device=first.device, traits=traits)
     return NCCL if known == OF_MPI and _OVER_NCCL.match(first.tool_op or "") else known
 

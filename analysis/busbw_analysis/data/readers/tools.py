@@ -27,6 +27,9 @@ class Tool:
 UNKNOWN_TOOL: Final = Tool()
 NCCL: Final = Tool("nccl", "cuda", traits=BackendTraits(cost_models="nccl", transport="nccl-net"))
 _MPI: Final = Tool("mpi", "cpu", traits=BackendTraits(cost_models="mpi", transport="mpi-net"))
+_GLOO: Final = Tool("gloo", "cpu", traits=BackendTraits(cost_models="gloo"))
+OF_BACKEND: Final = {tool.backend: tool for tool in (NCCL, _MPI, _GLOO)}
+"""For logs that name the backend and, unlike runs, store nothing else of it."""
 _OTHER_CALLS: Final = re.compile(
     r"(?i)non-blocking|persistent|^I[a-z]+|managed|put|get|source|multi-(?:threaded|process)|partitioned"
     r"|(?:gather|scatter)v|alltoallw"
