@@ -20,8 +20,8 @@ from busbw.launch.local import run_local
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.system import environment
+from busbw_analysis.data.lateness import RankLateness
 from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.stragglers import RankLateness, lateness_of
 
 TRIALS = 100
 SECONDS = 2e-3
@@ -106,7 +106,7 @@ def trial(setting: Setting, seed: int) -> tuple[RankLateness, ...]:
     with tempfile.TemporaryDirectory() as folder:
         run_local(plan, row, Settings(results_dir=Path(folder), quiet=True))
         dataset = load(tuple(store.folders(Path(folder))))
-    (group,) = lateness_of(dataset)
+    (group,) = dataset.lateness
     return group.members
 
 

@@ -23,7 +23,7 @@ from busbw.runs.records import Case
 from busbw.units import format_size
 from busbw_analysis.data.bands import band_of
 from busbw_analysis.data.load import load
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.hypothesis_tests import estimate, launches_needed
 
 Floats = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def judge(folder: Path) -> None:
     """Print what the launches of one run tell apart."""
-    measured = [summary for summary in summarise(load([folder])) if summary.only is not None]
+    measured = [summary for summary in load([folder]).summaries if summary.only is not None]
     launches = min(_launches(summary) for summary in measured)
     print(f"# launches 1, 3, 5 … against 2, 4, 6 … of {launches} that were taken one after the other")
     print("#   cv: standard deviation of the logarithms; neighbours, sizes: correlation, mean over pairs")

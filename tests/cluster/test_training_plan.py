@@ -13,7 +13,8 @@ from measured import measured
 from scipy.stats import kendalltau
 
 from busbw.runs import store
-from busbw_analysis.data.load import load, read
+from busbw.runs.store import read
+from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.report.sections.steps import steps

@@ -17,7 +17,6 @@ from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.records import LaunchStarted, Measurement
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -175,7 +174,7 @@ class Trial:
         wanted = _CASES * BLOCKS * LAUNCHES
         if len(blocks) != wanted or stored.end is None or stored.end.status != "complete":
             self.problems.append(f"after --resume it has {len(blocks)} of {wanted} blocks, and its end is {stored.end}")
-        rows = summarise(pool((stored,)))  # what ``show`` shows, without another process
+        rows = pool((stored,)).summaries  # what ``show`` shows, without another process
         few = [row for row in rows if row.only is None or row.only.launches < LAUNCHES]
         if few or len(rows) != _CASES:
             self.problems.append(f"show has {len(rows)} cases, of which {len(few)} without all launches")

@@ -18,7 +18,7 @@ from busbw.ops import ARITHMETIC
 from busbw.runs import store
 from busbw.runs.records import Measurement, Row
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.series import Point, series_of
+from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.checks import refuse_curve
@@ -40,7 +40,7 @@ def times_of(pieces: tuple[Piece, ...], sizes: list[int], noise: float = 0.0, se
 def fit_of_run(world: World, launches: int, seed: int = 0) -> Fit | Unavailable:
     run = synthetic_run([case("all_reduce", size) for size in SIZES], world, launches=launches, samples=9, seed=seed)
     dataset = pool((run,))
-    return fit_series(series_of(dataset)[0])
+    return fit_series(dataset.series[0])
 
 
 def test_alpha_and_beta_of_a_line_are_recovered_exactly() -> None:
@@ -162,7 +162,7 @@ def test_data_that_carry_no_fit_are_refused_in_words(sizes: list[int], times: li
 
 def test_a_barrier_is_refused_and_does_not_raise() -> None:
     dataset = pool((synthetic_run([case("barrier", 0)], launches=2),))
-    refused = fit_series(series_of(dataset)[0])
+    refused = fit_series(dataset.series[0])
     assert isinstance(refused, Unavailable)
     assert "no size" in refused.reason
 
@@ -170,7 +170,7 @@ def test_a_barrier_is_refused_and_does_not_raise() -> None:
 @pytest.mark.parametrize("op", sorted(ARITHMETIC))
 def test_arithmetic_has_no_line_over_bytes(op: str) -> None:
     dataset = pool((synthetic_run([case(op, 1 << step) for step in range(10, 22)], launches=6),))
-    refused = fit_series(series_of(dataset)[0])
+    refused = fit_series(dataset.series[0])
     assert isinstance(refused, Unavailable)
     assert refused.code == "see-roofline"
 
@@ -190,7 +190,7 @@ def test_a_launch_is_the_same_one_at_every_size(launches: int, note: str) -> Non
     cases = [case("all_reduce", size) for size in SIZES[::3]]
     run = synthetic_run(cases, World(), launches=launches, samples=9)
     dataset = pool((run,))
-    (series,) = series_of(dataset)
+    (series,) = dataset.series
 
     def lacking(point: Point, one: int) -> Point:
         medians, keys = list(point.launch_medians_ns), list(point.launch_keys)
@@ -423,7 +423,7 @@ def test_a_jump_down_is_no_negative_slope(last: int) -> None:
 
 def fit_on_one_rank(op: str) -> Fit | Unavailable:
     dataset = pool((synthetic_run([case(op, 1 << step, 1) for step in range(10, 20)], launches=6),))
-    (series,) = series_of(dataset)
+    (series,) = dataset.series
     return fit_series(series)
 
 

@@ -10,7 +10,7 @@ from testing.synthetic import World, case, synthetic_run
 from busbw.runs import store
 from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.summary import FLAGS, CaseSummary, summarise
+from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.compare import compare
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.report import compose
@@ -42,7 +42,7 @@ def with_groups(block: Measurement, change: Callable[[GroupSamples], GroupSample
 
 
 def only(stored: store.StoredRun) -> CaseSummary:
-    (summary,) = summarise(pool((stored,)))
+    (summary,) = pool((stored,)).summaries
     return summary
 
 
@@ -261,7 +261,7 @@ def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
     stored = synthetic_run([one], launches=6, samples=SAMPLES)
     change = flagging(missed=20)
     rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)
-    (summary,) = summarise(pool((store.StoredRun(stored.path, stored.run, rows, ()),)))
+    (summary,) = pool((store.StoredRun(stored.path, stored.run, rows, ()),)).summaries
     assert summary.disturbance.in_words() == "a GPU started before all calls were enqueued in 50% of the samples"
 
 

@@ -23,7 +23,6 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.sources import find
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
@@ -159,7 +158,7 @@ def test_an_aggregate_has_no_samples_and_no_interval(log: Path) -> None:
     stored = find(log.parent, str(log)).read()
     dataset = pool([stored])
     assert (stored.measurements, dataset.blocks) == ((), ())
-    for summary in summarise(dataset):
+    for summary in dataset.summaries:
         (group,) = summary.groups
         assert (group.statistic, group.samples, group.spread, group.interval.kind) == ("mean", 0, None, "none")
         assert group.busbw == pytest.approx(summary.case.size_bytes / group.time_ns * 1e9 * 1.75)

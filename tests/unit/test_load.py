@@ -9,8 +9,8 @@ from testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run,
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
 from busbw.runs.records import JSON, Failed, FailureCause, Measurement
 from busbw.runs.store import SAMPLES_FILE, StoredRun
-from busbw_analysis.data.load import CHECKED, load, pool, rank_list
-from busbw_analysis.data.summary import summarise
+from busbw_analysis.data.load import CHECKED, load, pool
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.report.compose import compose
 
@@ -33,7 +33,7 @@ def test_every_block_of_every_group_is_there_with_its_run_launch_and_case(tmp_pa
 
 def test_samples_without_a_shared_clock_have_no_skew() -> None:
     dataset = pool((synthetic_run([case("barrier", 0)], World(shared_clock=False), launches=1, samples=3),))
-    group = summarise(dataset)[0].only
+    group = dataset.summaries[0].only
     assert group is not None
     assert (group.skew_share, group.span_ns) == (None, None)
 
@@ -109,13 +109,13 @@ def test_a_launch_that_lost_a_rank_hides_no_other_launch(cause: FailureCause, la
     kept = [row for row in stored.rows if not (isinstance(row, Measurement) and row.launch == 3)]
     lost = Failed(case=one, launch=3, block=0, error="rank 1 was killed by SIGKILL", cause=cause)
     dataset = pool((replace(stored, rows=(*kept, lost)),))
-    (summary,) = summarise(dataset)
+    (summary,) = dataset.summaries
     assert sum(group.launches for group in summary.groups) == launches
     assert summary.state == ("measured" if launches else "failed")
     assert bool(summary.lost) == bool(launches)
     said = [finding for finding in judge(dataset).findings if finding.code == "launch-lost"]
     assert [lost.error in finding.text for finding in said] == [True] * bool(launches)
-    (whole,) = summarise(pool((replace(stored, rows=(*stored.rows, lost)),)))
+    (whole,) = pool((replace(stored, rows=(*stored.rows, lost)),)).summaries
     assert whole.lost == (), "what was measured again is not lost"
 
 
@@ -272,8 +272,8 @@ def test_ranks_as_text(ranks: tuple[int, ...], text: str) -> None:
 
 def test_what_follows_from_a_dataset_is_made_once_and_not_taken_for_another_one() -> None:
     both = pool((synthetic_run([case("all_reduce", 64), case("all_reduce", 128)], launches=1, samples=3),))
-    assert summarise(both) is summarise(both)
+    assert both.summaries is both.summaries
     one = replace(both, cases=both.cases[:1])
-    assert [summary.case.size_bytes for summary in summarise(one)] == [64]
-    assert len(summarise(both)) == 2
+    assert [summary.case.size_bytes for summary in one.summaries] == [64]
+    assert len(both.summaries) == 2
     assert both == replace(both), "what was made of it is no part of a dataset"

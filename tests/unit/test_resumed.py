@@ -7,7 +7,6 @@ from testing.synthetic import SyntheticEnd, case, synthetic_run
 from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.trust import scatter_of, trust_in
@@ -76,7 +75,7 @@ def test_a_launch_that_resumes_another_counts_as_its_own() -> None:
     dataset = pool((resumed(),))
     launches = {number: {one.launch for one in dataset.blocks if one.case == number} for number in (0, 1)}
     assert sorted(launches.values(), key=len) == [{0, 1}, {0, 1, 2}]
-    assert sorted(summary.groups[0].launches for summary in summarise(dataset)) == [2, 3]
+    assert sorted(summary.groups[0].launches for summary in dataset.summaries) == [2, 3]
 
 
 def test_when_and_from_where_is_said() -> None:

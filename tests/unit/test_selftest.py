@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,11 @@ from testing.synthetic import SyntheticEnd, World, case, synthetic_run
 from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
-from busbw_analysis.data.load import Dataset, pool
+from busbw_analysis.data.load import Dataset, load, pool
 from busbw_analysis.diagnosis import selftest
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
-from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.report.document import Paragraph
 from busbw_analysis.report.sections.selftest import trust
 
@@ -118,13 +117,15 @@ def test_a_delay_that_nobody_finds_fails(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_accused_beside_the_late_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def everybody(dataset: Dataset) -> tuple[GroupLateness, ...]:
-        return tuple(
+    def everybody(folders: Sequence[Path]) -> Dataset:
+        dataset = load(folders)
+        flagged = tuple(
             replace(group, members=tuple(replace(member, flagged=True) for member in group.members))
-            for group in lateness_of(dataset)
+            for group in dataset.lateness
         )
+        return replace(dataset, lateness=flagged)
 
-    monkeypatch.setattr(selftest, "lateness_of", everybody)
+    monkeypatch.setattr(selftest, "load", everybody)
     assert states(judge_selftest(taken(tmp_path / "one")))["straggler"] == "fail"
 
 

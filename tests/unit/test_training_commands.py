@@ -16,10 +16,11 @@ from click.testing import CliRunner
 
 from busbw.cli.main import main
 from busbw.errors import BusbwError
+from busbw.runs.store import read
 from busbw.system.nvml import Gpu
 from busbw.workloads.model_rows import models, parameters
 from busbw_analysis.cli.training import training
-from busbw_analysis.data.load import load, read
+from busbw_analysis.data.load import load
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.predict import Questions, read_groups

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busbw.ops.training import Workload
-from busbw_analysis.data.load import read
+from busbw.runs.store import read
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.held import Held, held, order_kept, step_of
 from busbw_analysis.training.step_time import StepTime

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,9 +19,9 @@ from testing.synthetic import World, case, synthetic_run
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UsageError
 from busbw.ops.algorithms import ALGORITHMS
+from busbw.runs.store import read
 from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
 from busbw_analysis.cli.training import training
-from busbw_analysis.data.load import read
 from busbw_analysis.data.sources import find
 from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
@@ -217,7 +218,7 @@ def test_computation_takes_longer_while_it_hides_a_call() -> None:
     assert (longer.bubble, longer.exposed, longer.hidden) == (as_long.bubble, as_long.exposed, as_long.hidden)
 
 
-def test_pairs_are_not_summarised_for_what_no_pair_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_not_summarised_for_what_no_pair_tells() -> None:
     class Pairs:
         state, case = "measured", case("pair_matrix", 8)
 
@@ -225,8 +226,8 @@ def test_pairs_are_not_summarised_for_what_no_pair_tells(monkeypatch: pytest.Mon
         def groups(self) -> None:
             pytest.fail("a million pairs would be made one by one")
 
-    run = Measured(Questions(read_groups([read(STORED / "schema-2")])))
-    monkeypatch.setattr("busbw_analysis.training.prices.summarise", lambda _dataset: [Pairs()])
+    (dataset,) = read_groups([read(STORED / "schema-2")])
+    run = Measured(Questions([replace(dataset, summaries=cast("tuple[CaseSummary, ...]", (Pairs(),)))]))
     assert (run.flop_per_second("float32"), run.overlap(), run.overlaps) == (None, None, [])
 
 

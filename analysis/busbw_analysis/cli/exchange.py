@@ -27,7 +27,7 @@ def import_(*, logs: tuple[Path, ...], results_dir: Path) -> None:
     """
     if STANDARD_INPUT in logs:
         raise UsageError("standard input cannot be copied into the run; give a file")
-    runs = [find(results_dir, str(path)).read(log_facts()) for path in logs]
+    runs = [find(results_dir, str(path)).read(log_facts()).stored for path in logs]
     unfit = next((path for path, run in zip(logs, runs, strict=True) if run.run.imported is None), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is already a run; import takes logs of other tools")

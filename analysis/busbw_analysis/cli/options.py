@@ -15,6 +15,7 @@ from busbw.runs.records import JSON
 from busbw.system.catalog import VARIABLE
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.kept import Summarised
 from busbw_analysis.data.sources import read_all
 
 Command = Callable[..., None]
@@ -88,7 +89,7 @@ def log_facts() -> LogFacts:
     return LogFacts(**click.get_current_context().meta.get(_FACTS, {}))
 
 
-def read_runs(results_dir: Path, runs: Iterable[str]) -> list[store.StoredRun]:
+def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:
     """Find and read each of ``runs``; raises BusbwError."""
     return read_all(results_dir, runs, log_facts())
 

@@ -201,12 +201,11 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     """A network with the α, β and, on one host, R of a run's messages, and a description of their origin."""
     # Loading scipy takes longer than most simulations.
     from busbw_analysis.data.load import pool  # noqa: PLC0415
-    from busbw_analysis.data.series import series_of  # noqa: PLC0415
     from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
     from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
 
     dataset = pool(read_runs(results_dir, [run]))
-    series = series_of(dataset)
+    series = dataset.series
     like = next((one for one in series if one.key.op == op), None)
     if like is None:
         measured = ", ".join(dict.fromkeys(one.key.op for one in series))

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from busbw.runs.records import Measurement
-from busbw_analysis.data.load import Block
-from busbw_analysis.data.pair_columns import PairBlock
 
 FOREIGN_SHARE = 0.06
 STEAL_SHARE = 0.005
@@ -54,17 +52,14 @@ class Disturbance:
         return ", ".join(text for text in found if text)
 
 
-def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = ()) -> Disturbance:
-    """The interference with all blocks of a case. ``blocks`` has one entry per group; each measurement counts once."""
-    groups, pairs = [block.samples for block in blocks], [block.columns for block in pair_blocks]
-    samples = sum(len(group.slowest_ns) for group in groups) + sum(len(pair.slowest) for pair in pairs) or 1
-    counts = ((len(group.disturbed), len(group.missed)) for group in groups)
-    switched, missed = map(sum, zip((0, 0), *counts, *(pair.disturbed.tolist() for pair in pairs), strict=True))
-    measured = {id(row): row for row in (*(block.measurement for block in blocks), *pair_blocks)}.values()
+def disturbance_of(measured: Sequence[Measurement], samples: int, disturbed: int, missed: int) -> Disturbance:
+    """The interference with the blocks of a case: of its ``samples``, ``disturbed`` lost a core and ``missed`` a start
+    window.
+    """
     reasons = {reason for row in measured for host in row.conditions for gpu in host.gpus for reason in gpu.throttled}
     return Disturbance(
-        switched=switched / samples,
-        missed=missed / samples,
+        switched=disturbed / (samples or 1),
+        missed=missed / (samples or 1),
         pre_enqueue=any(row.case.pre_enqueue for row in measured),
         foreign=_on_worst_host(measured, "foreign_share"),
         stolen=_on_worst_host(measured, "steal_share"),

@@ -1,4 +1,4 @@
-"""The summary of one case on one group of ranks: time, interval, spread, skew and one view per rank.
+"""The summary of every case on every group of ranks: time, interval, spread, skew and one view per rank.
 
 The statistic of record is the median of the slowest rank's times within a launch. Everything across launches is
 computed over launch medians, because the launch is the experimental unit. All times here are ns per call.
@@ -6,19 +6,46 @@ computed over launch medians, because the launch is the experimental unit. All t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from typing import Final, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from busbw.runs.records import Case, Imported
-from busbw.statistics import autocorrelation_time, median_interval, spread
-from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL, Floats, Interval, Resampled, interval_of, resampled
-from busbw_analysis.data.load import Block, rank_list
+from busbw.runs.records import Case
+from busbw_analysis.data.intervals import (
+    LAUNCHES_FOR_AN_INTERVAL,
+    Floats,
+    Interval,
+    Resampled,
+    interval_over_launches,
+    resampled,
+)
+from busbw_analysis.data.launches import LaunchTable, joined
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.overlap import Overlap, overlap_of
-from busbw_analysis.data.pair_numbers import CLOCK_ERROR_SHARE, SLOW_LEAST_NS, SLOW_TIMES_MEDIAN
-from busbw_analysis.data.rank_views import RankView, views_of
-from busbw_analysis.data.shape import Modes, common_modes, drifts, find_modes, outliers
+from busbw_analysis.data.ragged import Integers, Ragged, numbered
+from busbw_analysis.data.shape import Modes
+
+CLOCK_ERROR_SHARE: Final = 0.05
+"""Clocks that may differ by more than this share of a call's time cannot order the arrivals at the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """The results of one rank.
+
+    median_ns: median over launches of this rank's median time, ns per call
+    own_share: the same over the slowest rank's median
+    late_count: number of samples in which this rank entered last. If ``GroupSummary.entry_known`` is false: in which it
+        had the shortest time. That usually means the same for a synchronising op, and nothing for any other.
+    samples: number of samples counted
+    """
+
+    rank: int
+    median_ns: float
+    own_share: float
+    late_count: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +65,7 @@ class GroupSummary:
     skew_share: median arrival skew over median time of a launch; median over launches
     span_ns: median time from first entry to last exit. This and the skew are None without a shared clock, and if
         ``clock_error_ns`` is above 5 % of the time.
-    mean, p99: means over launches, with bootstrap intervals
+    launch_p99_ns: as ``launch_medians_ns``; empty for the log of another tool
     samples, effective_samples, tau: number of samples, the same without autocorrelation, and their ratio
     outlier_share: share of samples outside Tukey's outer fences
     slow_share, slow_time_share: samples above max(5 × median of their launch, 1 ms), as share of samples and of time
@@ -71,8 +98,7 @@ class GroupSummary:
     spread: float | None = None
     skew_share: float | None = None
     span_ns: float | None = None
-    mean: Resampled | None = None
-    p99: Resampled | None = None
+    launch_p99_ns: tuple[float, ...] = ()
     samples: int = 0
     effective_samples: int = 0
     tau: float = 1.0
@@ -92,128 +118,266 @@ class GroupSummary:
         """The number of launches that measured it."""
         return len(self.launch_medians_ns)
 
+    @property
+    def mean(self) -> Resampled | None:
+        """The mean over launches of the launch means, with its bootstrap interval; None for the log of another tool."""
+        return _over_launches(self.launch_means_ns) if self.launch_p99_ns else None
 
-def summarise_imported(case: Case, ranks: tuple[int, ...], rows: Sequence[tuple[int, Imported]]) -> GroupSummary:
-    """Summarise a group from rows of other tools' logs, each with the index of its run: one number per table."""
-    by_table = by_key(((run, row.launch), row.time_ns) for run, row in rows)
-    numbers = tuple(median(times) for times in by_table.values())
-    time_ns, first = median(numbers), rows[0][1]
-    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
-    ends = (min(numbers), max(numbers)) if len(numbers) > 1 else None
-    low, middle, high = _quantiles(rows) or (None, None, None)
-    return GroupSummary(
-        ranks=ranks,
-        label=rank_list(ranks),
-        time_ns=time_ns,
-        p5_ns=low,
-        p95_ns=high,
-        spread=None if low is None or middle is None or high is None else (high - low) / 2 / middle,
-        samples=sum(len(row.samples_ns) for _, row in rows),
-        interval=Interval(None, None, "none") if ends is None else Interval(*ends, "range of the tables of a log"),
-        algbw=rate,
-        busbw=None if rate is None or first.bus_factor is None else rate * first.bus_factor,
-        bus_factor=first.bus_factor,
-        wire_bytes=first.wire_bytes,
-        launch_medians_ns=numbers,
-        launch_means_ns=numbers,
-        launch_keys=tuple(by_table),
-        statistic=" and ".join(dict.fromkeys(row.statistic or "unknown" for _, row in rows)),
-    )
-
-
-def _quantiles(rows: Sequence[tuple[int, Imported]]) -> tuple[float, float, float] | None:
-    """p5, median and p95 in ns, each the median over ``rows``; None unless all rows have samples."""
-    sampled = [row.samples_ns for _, row in rows if row.samples_ns]
-    if len(sampled) < len(rows):
-        return None
-    low, middle, high = np.median([np.quantile(samples, (0.05, 0.5, 0.95)) for samples in sampled], axis=0)
-    return float(low), float(middle), float(high)
-
-
-def summarise_group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> GroupSummary:
-    """Summarise a group of ``case`` from its measured ``blocks``."""
-    by_launch = grouped(blocks, lambda block: (block.run, block.launch))
-    slowest, fastest, skew, exit_span = (
-        [_samples(members, f"{name}_ns") for members in by_launch.values()]
-        for name in ("slowest", "fastest", "arrival_skew", "exit_span")
-    )
-    together = np.concatenate(slowest)
-    medians = tuple(float(np.median(times)) for times in slowest)
-    means = tuple(float(times.mean()) for times in slowest)
-    time_ns = median(medians)
-    p5, p95 = (median([float(np.quantile(times, share)) for times in slowest]) for share in (0.05, 0.95))
-    limits = [max(SLOW_TIMES_MEDIAN * middle, SLOW_LEAST_NS) for middle in medians]
-    slow = np.concatenate([times > limit for times, limit in zip(slowest, limits, strict=True)])
-    by_block = [np.asarray(block.samples.slowest_ns, dtype=np.float64) for block in blocks]
-    taus = [autocorrelation_time(times) for times in by_block]
-    effective = sum(len(times) / tau for times, tau in zip(by_block, taus, strict=True))
-    samples = blocks[0].samples
-    error_ns = max((block.measurement.clock_error_ns or 0) / block.measurement.calls for block in blocks)
-    skews = [float(np.median(delays) / middle) for delays, middle in zip(skew, medians, strict=True)]
-    spans = [float(np.median(delays + times)) for delays, times in zip(skew, exit_span, strict=True)]
-    clock_serves = error_ns <= CLOCK_ERROR_SHARE * time_ns  # accurate enough to order arrivals within a call
-    # Half of an overlapped sample is computation, so size over time is not a bandwidth.
-    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
-    return GroupSummary(
-        ranks=ranks,
-        label=rank_list(ranks),
-        time_ns=time_ns,
-        interval=_interval(medians, slowest[0]),
-        fastest_ns=median([float(np.median(times)) for times in fastest]),
-        p5_ns=p5,
-        p95_ns=p95,
-        spread=median([spread(times) for times in slowest]),
-        skew_share=_median_if_known(skews) if clock_serves else None,
-        span_ns=_median_if_known(spans) if clock_serves else None,
-        algbw=rate,
-        busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
-        bus_factor=samples.bus_factor,
-        wire_bytes=samples.wire_bytes,
-        traffic_factor=samples.traffic_factor,
-        launch_medians_ns=medians,
-        launch_means_ns=means,
-        launch_keys=tuple(by_launch),
-        mean=_over_launches(means),
-        p99=_over_launches([float(np.quantile(times, 0.99)) for times in slowest]),
-        samples=len(together),
-        effective_samples=max(1, int(effective)),
-        tau=len(together) / effective,
-        outlier_share=sum(outliers(times) for times in slowest) / len(together),
-        slow_share=float(slow.mean()),
-        slow_time_share=float(together[slow].sum() / together.sum()),
-        modes=common_modes([find_modes(times) for times in slowest]),
-        drift=2 * sum(drifts(times, tau) for times, tau in zip(by_block, taus, strict=True)) > len(blocks),
-        views=views_of(ranks, by_launch),
-        entry_known=clock_serves and all(block.samples.last_rank is not None for block in blocks),
-        clock_error_ns=error_ns,
-        overlap=overlap_of(by_launch),
-    )
-
-
-def _samples(blocks: Sequence[Block], name: str) -> Floats:
-    """All samples of one launch in the order of measurement, ns per call; NaN if not recorded."""
-    return np.concatenate([_per_call(block, getattr(block.samples, name)) for block in blocks])
-
-
-def _per_call(block: Block, vector: Sequence[int] | None) -> Floats:
-    if vector is None:
-        return np.full(len(block.samples.slowest_ns), np.nan)
-    return np.asarray(vector, dtype=np.float64) / block.measurement.calls
-
-
-def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
-    if len(medians) > 1:
-        return interval_of(medians)
-    within = median_interval(samples_of_first, tau=autocorrelation_time(samples_of_first))
-    return Interval(within.low, within.high, "none" if within.low is None else "95 % within this launch")
-
-
-def _median_if_known(values: Sequence[float]) -> float | None:
-    """The median; None if any value is unknown (NaN)."""
-    return None if np.isnan(values).any() else median(values)
+    @property
+    def p99(self) -> Resampled | None:
+        """The mean over launches of the 99th percentile, with its bootstrap interval, as ``mean``."""
+        return _over_launches(self.launch_p99_ns) if self.launch_p99_ns else None
 
 
 def _over_launches(numbers: Sequence[float]) -> Resampled:
     if len(numbers) < LAUNCHES_FOR_AN_INTERVAL:
         return Resampled(float(np.mean(numbers)), None, None, len(numbers))
     return resampled(numbers)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups(Sequence[GroupSummary]):
+    """All groups of ranks of one case, such as the pairs of a matrix.
+
+    Numbers that are needed of all groups are columns, named as in ``GroupSummary``; a summary is made on access.
+    Unknown numbers are NaN.
+
+    rows: one row per group and launch
+    run: the index of the run of every row
+    first, launches: first row and number of rows of every group
+    ranks: the ranks of every group
+    """
+
+    case: Case
+    rows: LaunchTable
+    run: Integers
+    first: Integers
+    launches: Integers
+    ranks: Ragged
+    launch_medians_ns: Floats
+    time_ns: Floats
+    low_ns: Floats
+    high_ns: Floats
+    clock_error_ns: Floats
+    skew_share: Floats
+    samples: Integers
+    tau: Floats
+    outlier_share: Floats
+    slow_time_share: Floats
+    slow_over_fast: Floats
+    drift: npt.NDArray[np.bool_]
+    traffic_factor: Floats
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @overload
+    def __getitem__(self, index: int) -> GroupSummary: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[GroupSummary, ...]: ...
+    def __getitem__(self, index: int | slice) -> GroupSummary | tuple[GroupSummary, ...]:
+        if isinstance(index, slice):
+            return tuple(self._summary(place) for place in range(len(self))[index])
+        return self._summary(range(len(self))[index])
+
+    @property
+    def pairs(self) -> Integers:
+        """Sender and receiver of every group of two ranks (groups × 2)."""
+        return self.ranks.flat.reshape(-1, 2)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All ranks of the groups, ascending."""
+        return tuple(np.unique(self.ranks.flat).tolist())
+
+    @property
+    def bimodal(self) -> npt.NDArray[np.bool_]:
+        """Which groups have two modes."""
+        return self.slow_over_fast > 0
+
+    @property
+    def launch_keys(self) -> list[tuple[tuple[int, int], ...]]:
+        """The launches of every group: run and number."""
+        keys = self.keys
+        ends = self.first + self.launches
+        return [tuple(keys[begin:end]) for begin, end in zip(self.first.tolist(), ends.tolist(), strict=True)]
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """Run and number of the launch of every row."""
+        return list(zip(self.run.tolist(), self.rows.launch.tolist(), strict=True))
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """What the numbers are in the logs of other tools; empty for busbw's own runs."""
+        return tuple(dict.fromkeys(name for name in self.rows.statistic.tolist() if name))
+
+    def _summary(self, group: int) -> GroupSummary:
+        rows, first = self.rows, int(self.first[group])
+        mine = slice(first, first + int(self.launches[group]))
+        printed = rows.statistic[first] != ""
+        time_ns, case, ranks = float(self.time_ns[group]), self.case, self.ranks.row(group)
+        # Half of an overlapped sample is computation, so size over time is not a bandwidth.
+        rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
+        bus_factor = _known(rows.bus_factor[first])
+        p5, middle, p95 = rows.p5_ns[mine], rows.median_ns[mine], rows.p95_ns[mine]
+        clock_serves = bool(self.clock_error_ns[group] <= CLOCK_ERROR_SHARE * time_ns)
+        bimodal = bool(self.slow_over_fast[group] > 0)
+        total = float(rows.total_ns[mine].sum())
+        modes = (np.nanmedian(column[mine]) for column in (rows.fast_mode_ns, rows.slow_mode_ns, rows.slow_mode_share))
+        return GroupSummary(
+            ranks=ranks,
+            label=rank_list(ranks),
+            time_ns=time_ns,
+            interval=self._interval(group, printed=printed),
+            algbw=rate,
+            busbw=None if rate is None or bus_factor is None else rate * bus_factor,
+            bus_factor=bus_factor,
+            wire_bytes=float(rows.wire_bytes[first]),
+            launch_medians_ns=tuple(middle.tolist()),
+            launch_means_ns=tuple(rows.mean_ns[mine].tolist()),
+            launch_p99_ns=() if printed else tuple(rows.p99_ns[mine].tolist()),
+            launch_keys=tuple(zip(self.run[mine].tolist(), rows.launch[mine].tolist(), strict=True)),
+            traffic_factor=float(self.traffic_factor[group]),
+            fastest_ns=_known(np.median(rows.fastest_ns[mine])),
+            p5_ns=_known(np.median(p5)),
+            p95_ns=_known(np.median(p95)),
+            spread=_known(np.median((p95 - p5) / 2 / middle)),
+            skew_share=_known(self.skew_share[group]),
+            span_ns=_known(np.median(rows.span_ns[mine])) if clock_serves else None,
+            samples=int(self.samples[group]),
+            effective_samples=0 if printed else max(1, int(rows.effective[mine].sum())),
+            tau=float(self.tau[group]),
+            outlier_share=float(self.outlier_share[group]),
+            slow_share=float(rows.slow[mine].sum() / self.samples[group]) if total else 0.0,
+            slow_time_share=float(self.slow_time_share[group]),
+            modes=Modes(*map(float, modes)) if bimodal else None,
+            drift=bool(self.drift[group]),
+            views=() if printed else self._views(group, ranks),
+            entry_known=clock_serves and bool(rows.entries[mine].all()),
+            clock_error_ns=float(self.clock_error_ns[group]),
+            overlap=overlap_of(rows.overlap[mine]),
+            statistic=" and ".join(dict.fromkeys(rows.statistic[mine])) if printed else None,
+        )
+
+    def _interval(self, group: int, *, printed: bool) -> Interval:
+        low, high = _known(self.low_ns[group]), _known(self.high_ns[group])
+        if low is None or high is None:
+            return Interval(None, None, "none")
+        launches = int(self.launches[group])
+        if printed:
+            return Interval(low, high, "range of the tables of a log")
+        if launches == 1:
+            return Interval(low, high, "95 % within this launch")
+        enough = launches >= LAUNCHES_FOR_AN_INTERVAL
+        return Interval(low, high, "95 % over launches" if enough else "range of launch medians")
+
+    def _views(self, group: int, ranks: tuple[int, ...]) -> tuple[RankView, ...]:
+        first, launches = int(self.first[group]), int(self.launches[group])
+        starts = self.rows.ranks.starts
+        each = slice(int(starts[first]), int(starts[first + launches]))
+        own, share, late = (
+            column[each].reshape(launches, len(ranks))
+            for column in (self.rows.own_ns, self.rows.own_share, self.rows.late)
+        )
+        columns = (np.median(own, axis=0).tolist(), np.median(share, axis=0).tolist(), late.sum(axis=0).tolist())
+        samples = int(self.samples[group])
+        return tuple(RankView(*values, samples) for values in zip(ranks, *columns, strict=True))
+
+
+def _known(number: float) -> float | None:
+    return None if np.isnan(number) else float(number)
+
+
+def groups_of(case: Case, tables: Sequence[tuple[int, LaunchTable]]) -> Groups:
+    """The groups of ``case``, in order of first appearance; ``tables`` are its rows, with the index of their run."""
+    rows = joined([table for _, table in tables])
+    run = np.repeat([run for run, _ in tables], [len(table) for _, table in tables]).astype(np.int64)
+    group = numbered(np.zeros(len(rows), dtype=np.int64), rows.ranks)
+    if len(tables) > 1:
+        order = np.argsort(group, kind="stable")
+        rows, run, group = rows.take(order), run[order], group[order]
+    launches = np.bincount(group)
+    first = np.cumsum(launches) - launches
+    medians = _by_group(rows.median_ns, launches)
+    time_ns = _median(medians, launches)
+    printed = rows.statistic[first] != ""
+    low, high = _intervals(medians, launches)
+    if printed.any():
+        low[printed], high[printed] = np.nanmin(medians, axis=1)[printed], np.nanmax(medians, axis=1)[printed]
+    single = launches == 1
+    low[single], high[single] = rows.low_ns[first[single]], rows.high_ns[first[single]]
+    samples, effective, total_ns, outliers, slow_ns, drifting, blocks = (
+        np.bincount(group, column, len(first))
+        for column in (
+            *(rows.samples, rows.effective, rows.total_ns, rows.outliers, rows.slow_ns, rows.drifting, rows.blocks),
+        )
+    )
+    error = np.zeros(len(first))
+    np.maximum.at(error, group, np.nan_to_num(rows.clock_error_ns))
+    skew = _median(_by_group(rows.skew_ns / rows.median_ns, launches), launches)
+    with np.errstate(invalid="ignore"):  # the log of another tool has no samples
+        tau, outlier_share, slow_time_share = samples / effective, outliers / samples, slow_ns / total_ns
+    return Groups(
+        case=case,
+        rows=rows,
+        run=run,
+        first=first,
+        launches=launches,
+        ranks=rows.ranks.take(first),
+        launch_medians_ns=medians,
+        time_ns=time_ns,
+        low_ns=low,
+        high_ns=high,
+        clock_error_ns=error,
+        skew_share=np.where(error <= CLOCK_ERROR_SHARE * time_ns, skew, np.nan),
+        samples=samples.astype(np.int64),
+        tau=np.where(printed, 1.0, tau),
+        outlier_share=np.where(printed, 0.0, outlier_share),
+        slow_time_share=np.where(printed, 0.0, slow_time_share),
+        slow_over_fast=_mode_ratio(rows, launches),
+        drift=2 * drifting > blocks,
+        traffic_factor=rows.traffic_factor[first],
+    )
+
+
+def _by_group(values: Floats, launches: Integers) -> Floats:
+    """Reshape one number per group and launch to groups × launches; NaN after the last launch of a group."""
+    most = int(launches.max(initial=1))
+    if (launches == most).all():
+        return values.reshape(len(launches), most)
+    places = np.minimum((np.cumsum(launches) - launches)[:, np.newaxis] + np.arange(most), len(values) - 1)
+    return np.asarray(np.where(np.arange(most) < launches[:, np.newaxis], values[places], np.nan))
+
+
+def _median(values: Floats, launches: Integers) -> Floats:
+    """The median over the launches of every group; NaN if any launch has NaN."""
+    found = np.empty(len(values))
+    for count in np.unique(launches).tolist():
+        mine = launches == count
+        found[mine] = np.median(values[mine, :count], axis=1)
+    return found
+
+
+def _intervals(medians: Floats, launches: Integers) -> tuple[Floats, Floats]:
+    """The interval over launches; their range if there are too few."""
+    low, high = np.empty(len(medians)), np.empty(len(medians))
+    for count in np.unique(launches).tolist():
+        mine = launches == count
+        ordered = np.sort(medians[mine, :count], axis=1)
+        first, last = interval_over_launches(ordered)
+        low[mine] = ordered[:, 0] if first is None else first
+        high[mine] = ordered[:, -1] if last is None else last
+    return low, high
+
+
+def _mode_ratio(rows: LaunchTable, launches: Integers) -> Floats:
+    """Slow mode over fast mode of groups of which at least half of the launches are bimodal; else 0. Launches with one
+    mode each at different times are not bimodal: they differ from each other.
+    """
+    fast, slow = _by_group(rows.fast_mode_ns, launches), _by_group(rows.slow_mode_ns, launches)
+    found = np.zeros(len(fast))
+    two = (2 * (~np.isnan(fast)).sum(axis=1) >= launches) & ~np.isnan(fast).all(axis=1)
+    if two.any():
+        found[two] = np.nanmedian(slow[two], axis=1) / np.nanmedian(fast[two], axis=1)
+    return found

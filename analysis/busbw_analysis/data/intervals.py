@@ -15,7 +15,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom, norm, t
+
+from busbw_analysis.data.distributions import binomial_tail, normal_below, normal_quantile, student_quantile
 
 Floats = npt.NDArray[np.float64]
 IntervalKind = Literal[
@@ -70,7 +71,7 @@ def _between(count: int) -> tuple[int, float] | None:
     """The rank of the order statistic below the lower end, and the fraction of the way to the next; None if there is
     no interval for ``count`` values.
     """
-    covers = [1 - 2 * float(binom.cdf(rank - 1, count, 0.5)) for rank in range(1, (count + 1) // 2 + 1)]
+    covers = [1 - 2 * binomial_tail(count - rank + 1, count, 0.5) for rank in range(1, (count + 1) // 2 + 1)]
     enough = [rank for rank, share in enumerate(covers, start=1) if share >= _CONFIDENCE]
     if not enough:
         return None
@@ -119,7 +120,7 @@ def tail_of(count: int) -> float:
     It is less than for plain percentiles, so that the interval of a mean is as wide as Student's (Hesterberg 2015,
     section 4).
     """
-    return float(norm.cdf(t.ppf((1 - _CONFIDENCE) / 2, count - 1) * math.sqrt(count / (count - 1))))
+    return normal_below(student_quantile((1 - _CONFIDENCE) / 2, count - 1) * math.sqrt(count / (count - 1)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -129,4 +130,4 @@ def tail_of_medians(count: int) -> float:
     Resampled medians of few launches scatter more than means, which replaces Student's correction. Only the smaller
     variance of draws with replacement remains to be corrected (`make bench-fit` prints the coverage).
     """
-    return float(norm.cdf(norm.ppf((1 - _CONFIDENCE) / 2) * math.sqrt(count / (count - 1))))
+    return normal_below(normal_quantile((1 - _CONFIDENCE) / 2) * math.sqrt(count / (count - 1)))

@@ -1,20 +1,15 @@
 """Reads runs and pools them into one ``Dataset``; refuses to pool runs whose environments differ.
 
-All analysis starts from a ``Dataset``. The launch is the experimental unit, so every sample keeps its run and launch:
-pooled runs contribute launches, never anonymous samples.
+All analysis starts from a ``Dataset``. The launch is the experimental unit: pooled runs contribute launches, never
+anonymous samples.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import wraps
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
 
 from busbw.errors import AnalysisError, UnlikeRuns
-from busbw.escape import plain_text, with_texts
-from busbw.ops import PAIRED
 from busbw.runs import store
-from busbw.runs.causes import WRONG_DATA
 from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
 from busbw.runs.placement import (
     RankPlacement,
@@ -24,14 +19,16 @@ from busbw.runs.placement import (
     ranks_and_cores,
     variables_of,
 )
-from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, BackendTraits, Case, FailureCause, GroupSamples, Imported, Measurement, Run
+from busbw.runs.records import JSON, BackendTraits, Measurement, Run
 from busbw.units import counted, format_size
+from busbw_analysis.data.cases import CaseRow, cases_of
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.pair_columns import PairBlock, packed
-
-_Made = TypeVar("_Made")
-CaseState = Literal["measured", "failed", "skipped", "not reached"]
+from busbw_analysis.data.kept import Summarised, read_summarised, summary_of
+from busbw_analysis.data.lateness import GroupLateness, together
+from busbw_analysis.data.launches import LaunchTable
+from busbw_analysis.data.samples import Samples, plain_run
+from busbw_analysis.data.series import Series, series_of
+from busbw_analysis.data.summary import CaseSummary, summarise
 
 _SHOWN_VALUE = 120
 """Maximum characters of a value in an error message."""
@@ -40,64 +37,35 @@ _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "ma
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """One block of one group of ranks.
-
-    run, launch, number: index of the run, launch in the run, block in the launch
-    case: index into ``Dataset.cases``
-    measurement: the record of the whole block
-    samples: the samples of this group
-    """
-
-    run: int
-    launch: int
-    number: int
-    case: int
-    measurement: Measurement
-    samples: GroupSamples
-
-
-@dataclass(frozen=True, slots=True)
-class CaseRow:
-    """One case of the plan and its state over all pooled runs.
-
-    index: position in ``Dataset.cases``
-    reasons: why it failed, was skipped or was not reached
-    lost: launches of a measured case that failed for a transient reason and were not measured again
-    cause: code of the first reason of a failed case; wrong data come first
-    """
-
-    index: int
-    case: Case
-    state: CaseState
-    reasons: tuple[str, ...]
-    lost: tuple[str, ...] = ()
-    cause: FailureCause | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Dataset:
     """One or more comparable runs, pooled.
 
-    blocks: one entry per block and group of ranks, except for pair matrices
+    summaries: one for each of ``cases``
+    series: the curves of the measured cases
     notices: warnings about the data: torn lines, facts that only some runs recorded, overruled differences
-    pair_blocks: blocks of pair matrices: index into ``runs``, index into ``cases``, block with samples as columns
-    imported: results from logs of other tools, with the same two indices
-    kept: results cached by ``once``
+    lateness: how late the ranks of each group arrive
+    tables: the numbers of the launches of each of ``runs``
+    samples: the raw samples, for what shows or tests them
     """
 
     runs: tuple[store.StoredRun, ...]
     cases: tuple[CaseRow, ...]
-    blocks: tuple[Block, ...]
+    summaries: tuple[CaseSummary, ...]
+    series: tuple[Series, ...]
+    lateness: tuple[GroupLateness, ...]
     notices: tuple[str, ...]
-    pair_blocks: tuple[tuple[int, int, PairBlock], ...] = ()
-    imported: tuple[tuple[int, int, Imported], ...] = ()
-    kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    tables: tuple[LaunchTable, ...]
+    samples: Samples
 
-    def measured(self) -> Iterator[tuple[int, Measurement, int]]:
-        """All blocks as run, record and number of groups: one entry per group, but one for all pairs of a matrix."""
-        yield from ((block.run, block.measurement, 1) for block in self.blocks)
-        yield from ((run, block, len(block.columns)) for run, _, block in self.pair_blocks)
+    def measurements(self) -> Iterator[tuple[int, Measurement]]:
+        """All blocks with the index of their run."""
+        yield from (
+            (run, row) for run, stored in enumerate(self.runs) for row in stored.rows if isinstance(row, Measurement)
+        )
+
+    def with_cases(self, cases: tuple[CaseRow, ...]) -> "Dataset":
+        """The same runs with other states of their cases."""
+        return replace(self, cases=cases, summaries=_summaries(cases, self.runs, self.tables))
 
     @property
     def from_logs(self) -> bool:
@@ -112,7 +80,7 @@ class Dataset:
     @property
     def largest(self) -> Run:
         """The first run with the most ranks. Only runs pooled by force can differ in placement."""
-        return max((stored.run for stored in self.runs), key=lambda run: len(run.hosts))
+        return _largest(self.runs)
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -145,8 +113,7 @@ class Dataset:
     @property
     def backend(self) -> BackendTraits:
         """The traits of the backend; only its name for a backend that busbw does not know."""
-        run = self.runs[0].run
-        return run.backend or BackendTraits(cost_models=run.cases[0].backend if run.cases else "")
+        return _backend(self.runs[0].run)
 
     @property
     def oversubscribed_hosts(self) -> dict[str, tuple[int, int]]:
@@ -164,19 +131,6 @@ class Dataset:
     def environment(self, host: str) -> Mapping[str, JSON]:
         """The recorded facts of ``host``; empty if there are none."""
         return self.largest.environments.get(host, {})
-
-
-def once(made_of: Callable[[Dataset], _Made]) -> Callable[[Dataset], _Made]:
-    """Decorator that computes ``made_of`` a dataset once and caches the result in the dataset."""
-
-    @wraps(made_of)
-    def made(dataset: Dataset) -> _Made:
-        if made_of not in dataset.kept:
-            dataset.kept[made_of] = made_of(dataset)
-        found: _Made = dataset.kept[made_of]
-        return found
-
-    return made
 
 
 def _listed(values: Iterable[object]) -> JSON:
@@ -268,17 +222,13 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
     pooled anyway, with a notice. Raises AnalysisError for no run or the same run twice, StoreError for an unreadable
     folder.
     """
-    return pool([read(path) for path in paths], force=force)
+    return pool(map(read_summarised, paths), force=force)
 
 
-def read(path: Path) -> store.StoredRun:
-    """``store.read`` that converts the samples of pair matrices to columns while reading."""
-    return store.read(path, keep=packed)
-
-
-def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Dataset:
+def pool(found: Iterable[store.StoredRun | Summarised], *, force: bool = False) -> Dataset:
     """``load`` for runs that are already read. Control characters in their text are escaped here, for all later use."""
-    runs = tuple(_plain(_packed(stored)) for stored in stored_runs)
+    known = list(map(summary_of, found))
+    runs = tuple(plain_run(run.stored) for run in known)
     if not runs:
         message = "no run given; name at least one run folder"
         raise AnalysisError(message)
@@ -290,59 +240,52 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
         raise AnalysisError(message)
     for stored in runs[1:]:
         notices += _refuse(differences(runs[0], stored), force=force)
-    outcomes = by_key((outcome.case, outcome) for stored in runs for outcome in _outcomes(stored))
-    cases = tuple(_case_row(index, case, found) for index, (case, found) in enumerate(outcomes.items()))
-    indices = {row.case: row.index for row in cases}
-    rows = [
-        (run, indices[row.case], row)
-        for run, stored in enumerate(runs)
-        for row in stored.rows
-        if isinstance(row, Measurement | Imported)
-    ]
+    cases = cases_of(runs)
+    tables, indices = tuple(run.table for run in known), {row.case: row.index for row in cases}
+    of_runs = [[indices[case] for case in stored.run.cases] for stored in runs]
+    summaries, backend = _summaries(cases, runs, tables), _backend(runs[0].run)
+    hosts = _largest(runs).hosts
     return Dataset(
         runs=runs,
         cases=cases,
-        blocks=tuple(
-            Block(run, row.launch, row.block, case, row, samples)
-            for run, case, row in rows
-            if isinstance(row, Measurement)
-            for samples in row.groups
-        ),
+        summaries=summaries,
+        series=series_of(summaries, hosts, backend.cost_models),
+        lateness=together([(run.lateness, places) for run, places in zip(known, of_runs, strict=True)], hosts),
         notices=tuple(notices),
-        pair_blocks=tuple((run, case, row) for run, case, row in rows if isinstance(row, PairBlock)),
-        imported=tuple((run, case, row) for run, case, row in rows if isinstance(row, Imported)),
+        tables=tables,
+        samples=Samples(tuple(run.samples or run.stored.path for run in known), indices),
     )
 
 
-def _plain(stored: store.StoredRun) -> store.StoredRun:
-    """``stored`` with all its strings escaped by ``plain_text``."""
-    run, rows, warnings = with_texts([stored.run, stored.rows, stored.warnings], plain_text)
-    return replace(stored, run=run, rows=rows, warnings=warnings)
+def _summaries(
+    cases: Sequence[CaseRow], runs: Sequence[store.StoredRun], tables: Sequence[LaunchTable]
+) -> tuple[CaseSummary, ...]:
+    largest = _largest(runs)
+    crowded = oversubscribed_hosts(largest.hosts, largest.environments)
+    return summarise(cases, runs, tables, [host in crowded for host in largest.hosts])
 
 
-def pool_by_setup(stored_runs: Sequence[store.StoredRun]) -> tuple[Dataset, ...]:
-    """Group ``stored_runs`` that agree in all of ``CHECKED`` and pool each group; groups keep the given order.
+def _backend(run: Run) -> BackendTraits:
+    return run.backend or BackendTraits(cost_models=run.cases[0].backend if run.cases else "")
+
+
+def _largest(runs: Sequence[store.StoredRun]) -> Run:
+    """The first run with the most ranks. Only runs pooled by force can differ in placement."""
+    return max((stored.run for stored in runs), key=lambda run: len(run.hosts))
+
+
+def pool_by_setup(found: Iterable[store.StoredRun | Summarised]) -> tuple[Dataset, ...]:
+    """Group runs that agree in all of ``CHECKED`` and pool each group; groups keep the given order.
 
     Raises the errors of ``pool``.
     """
-    sides: list[list[store.StoredRun]] = []
-    for stored in stored_runs:
-        matching = (side for side in sides if all(found.unknown_in for found in differences(side[0], stored)))
+    sides: list[list[Summarised]] = []
+    for known in map(summary_of, found):
+        matching = (side for side in sides if all(one.unknown_in for one in differences(side[0].stored, known.stored)))
         if (side := next(matching, None)) is None:
             sides.append(side := [])
-        side.append(stored)
+        side.append(known)
     return tuple(pool(side) for side in sides) or (pool(()),)
-
-
-def _packed(stored: store.StoredRun) -> store.StoredRun:
-    """``stored`` with pair matrices as columns, for runs that ``read`` did not read."""
-    rows = (
-        packed(row, row.groups)
-        if isinstance(row, Measurement) and row.case.op in PAIRED and not isinstance(row, PairBlock)
-        else row
-        for row in stored.rows
-    )
-    return replace(stored, rows=tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,58 +356,3 @@ def _refuse(found: Sequence[Difference], *, force: bool) -> list[str]:
 def _short(value: JSON) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What one record says about the state of a case. ``lost``: a launch ended for a transient reason."""
-
-    case: Case
-    state: Literal["planned", "measured", "skipped", "failed", "lost"]
-    reason: str = ""
-    cause: FailureCause | None = None
-
-
-def _outcomes(stored: store.StoredRun) -> Iterator[_Outcome]:
-    """Everything that a run records about the state of its cases."""
-    yield from (_Outcome(case, "planned") for case in stored.run.cases)
-    yield from (_Outcome(case, "measured") for case, _ in stored.checks)
-    yield from (_Outcome(row.case, "skipped", row.reason) for row in stored.skipped)
-    progress = progress_of(stored)
-    for row in stored.failed:
-        if not row.transient:
-            yield _Outcome(row.case, "failed", row.error, row.cause)
-        elif (row.case, row.block) in progress.lacking(progress.planned_as(row.launch)):
-            reason = f"launch {row.launch + 1} of run {stored.run.id}: {row.error}"
-            yield _Outcome(row.case, "lost", reason, row.cause)
-        else:
-            yield _Outcome(row.case, "planned")
-    for case, check in stored.checks:
-        if check.state == "wrong":
-            reason = f"{WRONG_DATA}: {check.reason or f'{check.wrong_elements} elements differ'}"
-            yield _Outcome(case, "failed", reason, "wrong_data")
-
-
-def _case_row(index: int, case: Case, outcomes: Iterable[_Outcome]) -> CaseRow:
-    ordered = sorted(outcomes, key=lambda one: one.cause != "wrong_data")
-    found = grouped(ordered, lambda one: one.state)
-    reasons = {state: tuple(dict.fromkeys(one.reason for one in members)) for state, members in found.items()}
-    # A failure outweighs successful launches: an op that once returned wrong data has no result.
-    # A rank that died does not invalidate the launches before.
-    if "failed" in reasons:
-        return CaseRow(index, case, "failed", reasons["failed"], cause=found["failed"][0].cause)
-    if "measured" in reasons:
-        return CaseRow(index, case, "measured", reasons.get("skipped", ()), reasons.get("lost", ()))
-    if "lost" in reasons:
-        return CaseRow(index, case, "failed", reasons["lost"], cause=found["lost"][0].cause)
-    if "skipped" in reasons:
-        return CaseRow(index, case, "skipped", reasons["skipped"])
-    return CaseRow(index, case, "not reached", ("the run ended before this case was measured",))
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    """The ranks of a group as text: ``0-3`` for three or more consecutive ranks, else ``0,2``."""
-    ordered = list(ranks)
-    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[0] + len(ordered))):
-        return f"{ordered[0]}-{ordered[-1]}"
-    return ",".join(str(rank) for rank in ordered)

@@ -5,15 +5,12 @@ computation together instead of one after the other, as a share of the time of t
 does not count as communication, even if the two slow each other down; that slowdown is reported separately.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from busbw.runs.records import OverlapSamples
 from busbw_analysis.data.intervals import Floats, interval_of
-from busbw_analysis.data.load import Block
 
 BALANCED: Final = (0.5, 2.0)
 """Range of computation alone over call alone in which the two count as about equal."""
@@ -60,16 +57,11 @@ class Overlap:
         return max(self.balance, 1 / self.balance)
 
 
-def overlap_of(launches: Mapping[tuple[int, int], Sequence[Block]]) -> Overlap | None:
-    """The overlap of one group of ranks, from the blocks of every launch; None unless all blocks recorded one."""
-    middles: list[Floats] = []
-    for blocks in launches.values():
-        parts = [block.samples.overlap for block in blocks]
-        known = [_rows(part) for part in parts if part is not None]
-        if len(known) != len(parts):
-            return None
-        middles.append(np.median(np.concatenate(known), axis=0))
-    pure, post, _, wait, exposed, alone, slowed = np.asarray(middles).T
+def overlap_of(launches: Floats) -> Overlap | None:
+    """The overlap of one group of ranks from launches × ``launches.OVERLAP``; None unless all launches have one."""
+    if np.isnan(launches).any():
+        return None
+    pure, post, _, wait, exposed, alone, slowed = launches.T
     hidden = np.maximum(0.0, 1.0 - exposed / pure)
     share, slowdown = interval_of(hidden), interval_of(slowed)
     return Overlap(
@@ -86,12 +78,3 @@ def overlap_of(launches: Mapping[tuple[int, int], Sequence[Block]]) -> Overlap |
         slowdown_high=slowdown.high_ns,
         balance=max((alone / pure).tolist(), key=lambda ratio: max(ratio, 1 / ratio)),
     )
-
-
-def _rows(part: OverlapSamples) -> Floats:
-    """One row per sample: pure, post, compute, wait, exposed, computation alone in this block, slowdown."""
-    columns = [part.pure_ns, part.post_ns, part.compute_ns, part.wait_ns, part.exposed_ns]
-    table = np.asarray(columns, dtype=np.float64).T
-    # busbw never records 0; a clock without any tick must not break a report.
-    alone = np.full(len(table), max(part.compute_alone_ns, 1), dtype=np.float64)
-    return np.column_stack([table, alone, table[:, 2] / alone])

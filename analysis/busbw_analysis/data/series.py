@@ -1,15 +1,16 @@
 """The curves of a run: one op at all its sizes with every other setting fixed; input for fits, models and plots."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from busbw.ops import PAIRED, TRAINED
 from busbw.ops.storage import Access
 from busbw.ops.training import Workload
-from busbw.runs.records import case_in_words
+from busbw.runs.records import Case, case_in_words
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval
-from busbw_analysis.data.load import Dataset, once, rank_list
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.names import rank_list
+from busbw_analysis.data.summary import CaseSummary
 
 LIBRARY = "library"
 """The name of the backend's own algorithm."""
@@ -123,19 +124,19 @@ _OF_GROUP = {field.name for field in fields(Point)} - {"size_bytes", "case"}
 """Fields that a curve copies from its cases, and a point from its group."""
 
 
-@once
-def series_of(dataset: Dataset) -> tuple[Series, ...]:
-    """All curves of the measured cases.
+def series_of(summaries: Sequence[CaseSummary], hosts: Sequence[str], cost_models: str) -> tuple[Series, ...]:
+    """All curves of the measured cases; ``hosts[r]`` is the host of rank r.
 
     There are none of pair matrices, whose pairs are compared with each other; of modes whose samples include more than
     the call; and of training steps, where most of the time is not communication.
     """
     found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
-    for summary in summarise(dataset):
+    for summary in summaries:
         if summary.state != "measured" or summary.case.op in PAIRED | TRAINED or summary.case.mode in _MORE:
             continue
         for group in summary.groups:
-            found.setdefault(key_of(dataset, summary, group), []).append((_point(summary, group), group))
+            key = key_of(summary.case, group.ranks, hosts, cost_models)
+            found.setdefault(key, []).append((_point(summary, group), group))
     return tuple(
         Series(
             key=key,
@@ -147,11 +148,11 @@ def series_of(dataset: Dataset) -> tuple[Series, ...]:
     )
 
 
-def key_of(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> SeriesKey:
+def key_of(case: Case, ranks: tuple[int, ...], hosts: Sequence[str], cost_models: str) -> SeriesKey:
     """The key of the curve that a case belongs to, on one group of ranks."""
-    of_case = {name: getattr(summary.case, name) for name in _OF_CASE}
-    hosts = len(dataset.hosts_of(group.ranks)) or 1
-    return SeriesKey(**of_case, cost_models=dataset.backend.cost_models, ranks=group.ranks, hosts=hosts)
+    of_case = {name: getattr(case, name) for name in _OF_CASE}
+    spanned = len({hosts[rank] for rank in ranks if rank < len(hosts)}) or 1
+    return SeriesKey(**of_case, cost_models=cost_models, ranks=ranks, hosts=spanned)
 
 
 def _point(summary: CaseSummary, group: GroupSummary) -> Point:

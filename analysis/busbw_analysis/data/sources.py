@@ -13,7 +13,7 @@ from typing import IO, Final, cast
 from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import files, store
 from busbw_analysis.data.imported import LogFacts, run_of
-from busbw_analysis.data.load import read
+from busbw_analysis.data.kept import Summarised, read_summarised, summarised
 from busbw_analysis.data.readers.logs import read_file, reader_named
 
 _HEAD_BYTES: Final = 1 << 16
@@ -30,14 +30,14 @@ class Source:
 
     name: str
     recognises: Callable[[Path, bytes], bool]
-    read: Callable[[Path, LogFacts], store.StoredRun]
+    read: Callable[[Path, LogFacts], Summarised]
 
 
 STANDARD_INPUT: Final = Path("-")
 _IN_MEMORY_BYTES: Final = 16 << 20
 
 
-def _read_log(path: Path, facts: LogFacts) -> store.StoredRun:
+def _read_log(path: Path, facts: LogFacts) -> Summarised:
     if path == STANDARD_INPUT:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
             shutil.copyfileobj(sys.stdin.buffer, kept)
@@ -51,17 +51,21 @@ def _read_log(path: Path, facts: LogFacts) -> store.StoredRun:
         raise LogError(message, code="unreadable") from error
 
 
-def _run_of(path: Path, name: str, file: IO[bytes], modified: float, facts: LogFacts) -> store.StoredRun:
+def _run_of(path: Path, name: str, file: IO[bytes], modified: float, facts: LogFacts) -> Summarised:
     log = read_file(name, file, None if facts.reader is None else reader_named(facts.reader))
     file.seek(0)
     digest = hashlib.sha256()
     while part := file.read(1 << 20):
         digest.update(part)
-    return run_of(log, digest.hexdigest(), modified, facts, path)
+    return summarised(run_of(log, digest.hexdigest(), modified, facts, path))
 
 
 SOURCES: Final = (
-    Source("a run folder", lambda path, _head: (path / store.RUN_FILE).is_file(), lambda path, _facts: read(path)),
+    Source(
+        "a run folder",
+        lambda path, _head: (path / store.RUN_FILE).is_file(),
+        lambda path, _facts: read_summarised(path),
+    ),
     # Accept any non-empty file: the log readers give the best reason if it is not a log.
     Source("a log of another tool", lambda path, head: bool(head) and path.name != store.RUN_FILE, _read_log),
 )
@@ -80,7 +84,7 @@ class Found:
         """The folder that its report is written to."""
         return self.path if self.path.is_dir() else self.path.parent
 
-    def read(self, facts: LogFacts | None = None) -> store.StoredRun:
+    def read(self, facts: LogFacts | None = None) -> Summarised:
         """Its results, with the user's facts about a log; raises BusbwError."""
         return self.source.read(self.path, facts or LogFacts())
 
@@ -110,7 +114,7 @@ def find(results_dir: Path, selector: str) -> Found:
         raise StoreError(message) from error
 
 
-def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None = None) -> list[store.StoredRun]:
+def read_all(results_dir: Path, selectors: Iterable[str], facts: LogFacts | None = None) -> list[Summarised]:
     """Find and read every selector. Raises UsageError if ``facts`` are given and no input is a log, and the errors of
     ``find`` and ``Found.read``.
     """

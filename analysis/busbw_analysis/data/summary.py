@@ -1,8 +1,7 @@
 """The summary of every case: its state, flags, and one summary per group of ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -10,13 +9,11 @@ import numpy as np
 from busbw.ops import LOCAL, PAIRED
 from busbw.runs.causes import WRONG_DATA
 from busbw.runs.records import Case, Check, FailureCause, Imported, LoopKind, Measurement
+from busbw.runs.store import StoredRun
+from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
-from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.groups import GroupSummary, summarise_group, summarise_imported
-from busbw_analysis.data.load import Block, CaseRow, CaseState, Dataset, once
-from busbw_analysis.data.pair_columns import PairBlock
-from busbw_analysis.data.pair_groups import Groups, PairGroups, has_modes, of_groups, ranks_in
-from busbw_analysis.data.pair_numbers import CLOCK_ERROR_SHARE
+from busbw_analysis.data.groups import CLOCK_ERROR_SHARE, Groups, GroupSummary, groups_of
+from busbw_analysis.data.launches import LaunchTable
 
 Flag = Literal[
     "bimodal",
@@ -48,6 +45,12 @@ FLAGS: Final[dict[Flag, str]] = {
     "not converged": "a limit came before a narrow interval; try --max-seconds 2",
 }
 """What each flag means, and what to do where that helps: one line of a terminal each."""
+
+_SLOW_TIME: Final = 0.1
+_SKEW: Final = 0.1
+_OUTLIERS: Final = 0.05
+_ALIKE: Final = 5
+"""Limits of flags: shares of the time, of samples, and the autocorrelation time in samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,58 +97,51 @@ class CaseSummary:
         return self.groups[0] if len(self.groups) == 1 else None
 
 
-@once
-def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
-    """Summaries of all cases of ``dataset``, in the order of the plan, including those without results."""
-    blocks = grouped(dataset.blocks, lambda block: block.case)
-    pairs = by_key((case, (run, block)) for run, case, block in dataset.pair_blocks)
-    imported = by_key((case, (run, row)) for run, case, row in dataset.imported)
-    summaries = (
-        _summary(row, blocks.get(row.index, []), pairs.get(row.index, []), imported.get(row.index, []))
-        for row in dataset.cases
-    )
-    shared = dataset.oversubscribed_hosts
-    return tuple(
-        replace(summary, flags=(*summary.flags, "oversubscribed"))
-        if shared and shared.keys() & dataset.hosts_of(ranks_in(summary.groups))
-        else summary
-        for summary in summaries
-    )
+def summarise(
+    cases: Sequence[CaseRow], runs: Sequence[StoredRun], tables: Sequence[LaunchTable], crowded: Sequence[bool]
+) -> tuple[CaseSummary, ...]:
+    """Summaries of all ``cases``, including those without results.
+
+    tables: the numbers of the launches of each of ``runs``.
+    crowded: whether the host of a rank has more ranks than cores.
+    """
+    rows: dict[Case, list[Measurement | Imported]] = {}
+    parts: dict[Case, list[tuple[int, LaunchTable]]] = {}
+    for place, (stored, table) in enumerate(zip(runs, tables, strict=True)):
+        for row in stored.rows:
+            if isinstance(row, Measurement | Imported):
+                rows.setdefault(row.case, []).append(row)
+        for number in np.unique(table.case).tolist():
+            parts.setdefault(stored.run.cases[number], []).append(
+                (place, table.take(np.flatnonzero(table.case == number)))
+            )
+    return tuple(_summary(row, rows.get(row.case, []), parts.get(row.case, []), crowded) for row in cases)
 
 
 def _summary(
     row: CaseRow,
-    blocks: Sequence[Block],
-    pairs: Sequence[tuple[int, PairBlock]],
-    imported: Sequence[tuple[int, Imported]],
+    results: Sequence[Measurement | Imported],
+    tables: Sequence[tuple[int, LaunchTable]],
+    crowded: Sequence[bool],
 ) -> CaseSummary:
-    """Summarise a case from its results, which are all of one kind."""
-    groups: Groups = ()
-    if row.state == "measured" and pairs:
-        groups = PairGroups(row.case, pairs)
-    elif row.state == "measured":
-        measured_by = grouped(blocks, lambda block: block.samples.ranks)
-        printed_by = grouped(imported, lambda item: item[1].ranks)
-        groups = (
-            *(summarise_group(row.case, ranks, members) for ranks, members in measured_by.items()),
-            *(summarise_imported(row.case, ranks, members) for ranks, members in printed_by.items()),
-        )
-    pair_blocks = [block for _, block in pairs]
-    measured = [*(block.measurement for block in blocks), *pair_blocks]
-    checks = [*(record.check for record in measured), *(result.check for _, result in imported)]
-    disturbance = disturbance_of(blocks, pair_blocks)
+    measured = [result for result in results if isinstance(result, Measurement)]
+    groups = groups_of(row.case, tables if row.state == "measured" else ())
+    counts = [
+        sum(int(getattr(table, name).sum()) for _, table in tables) for name in ("samples", "disturbed", "missed")
+    ]
+    disturbance = disturbance_of(measured, *counts)
     return CaseSummary(
         index=row.index,
         case=row.case,
         state=row.state,
         reasons=row.reasons,
-        check=_failure(row) if row.state == "failed" else _check(checks),
-        stop_reasons=tuple(sorted({record.stop_reason for record in measured})),
+        check=_failure(row) if row.state == "failed" else _check([result.check for result in results]),
+        stop_reasons=tuple(sorted({result.stop_reason for result in measured})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
-        flags=_flags(row.case, measured, groups, disturbance) if groups else (),
+        flags=_flags(row.case, measured, groups, disturbance, crowded) if groups else (),
         disturbance=disturbance,
-        loops=tuple(sorted({record.loop for record in measured})),
+        loops=tuple(sorted({result.loop for result in measured})),
         lost=row.lost,
         cause=row.cause,
     )
@@ -179,22 +175,24 @@ def _added(rates: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(rates) else None
 
 
-def _flags(case: Case, measured: Sequence[Measurement], groups: Groups, disturbance: Disturbance) -> tuple[Flag, ...]:
-    """The flags of a case, except ``oversubscribed``, which depends on the hosts."""
-    of = partial(of_groups, groups)
-    overlaps = () if isinstance(groups, PairGroups) else [group.overlap for group in groups if group.overlap]
+def _flags(
+    case: Case, measured: Sequence[Measurement], groups: Groups, disturbance: Disturbance, crowded: Sequence[bool]
+) -> tuple[Flag, ...]:
+    """The flags of a case."""
+    overlaps = [group.overlap for group in groups if group.overlap] if case.mode == "overlap" else []
     wanted: tuple[tuple[Flag, bool | np.bool_], ...] = (
-        ("bimodal", has_modes(groups)),
-        ("outlier mode", (of("slow_time_share") > 0.1).any()),
+        ("bimodal", groups.bimodal.any()),
+        ("outlier mode", (groups.slow_time_share > _SLOW_TIME).any()),
         # Local ops do not wait for other ranks, so arrival skew does not matter.
-        ("skew>10%", case.op not in LOCAL and (of("skew_share") > 0.1).any()),
-        ("drift", of("drift").any()),
-        ("autocorrelated", (of("tau") >= 5).any()),
-        ("outliers", (of("outlier_share") > 0.05).any()),
+        ("skew>10%", case.op not in LOCAL and (groups.skew_share > _SKEW).any()),
+        ("drift", groups.drift.any()),
+        ("autocorrelated", (groups.tau >= _ALIKE).any()),
+        ("outliers", (groups.outlier_share > _OUTLIERS).any()),
         ("disturbed", disturbance.high),
         ("unbalanced", any(overlap.unbalanced for overlap in overlaps)),
-        ("clock error", (of("clock_error_ns") > CLOCK_ERROR_SHARE * of("time_ns")).any()),
-        ("excess traffic", (of("traffic_factor") > 1).any()),
-        ("not converged", any(record.stop_reason != "converged" for record in measured)),
+        ("clock error", (groups.clock_error_ns > CLOCK_ERROR_SHARE * groups.time_ns).any()),
+        ("excess traffic", (groups.traffic_factor > 1).any()),
+        ("not converged", any(row.stop_reason != "converged" for row in measured)),
+        ("oversubscribed", any(rank < len(crowded) and crowded[rank] for rank in groups.members)),
     )
     return tuple(flag for flag, raised in wanted if raised)

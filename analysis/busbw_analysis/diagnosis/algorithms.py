@@ -19,8 +19,8 @@ from itertools import combinations, pairwise
 from typing import Final
 
 import numpy as np
-from scipy.optimize import brentq
 
+from busbw_analysis.data.distributions import root
 from busbw_analysis.data.series import LIBRARY, Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve, ends_of
@@ -188,7 +188,7 @@ def _sign_changes(
     apart = [(size, value) for size, value in differences if math.isnan(value) or abs(value) > _ALIKE]
     for (size, before), (next_size, after) in pairwise(apart):
         if before < 0 < after or after < 0 < before:
-            yield float(brentq(difference, size, next_size)), before
+            yield root(difference, size, next_size), before
 
 
 def costs_of(

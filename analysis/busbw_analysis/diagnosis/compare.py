@@ -15,11 +15,11 @@ from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
 from busbw.units import listed
 from busbw_analysis.data.bands import Band, band_of
+from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key, grouped
-from busbw_analysis.data.load import CaseState, Dataset, differences
-from busbw_analysis.data.pair_groups import PairGroups, has_modes
+from busbw_analysis.data.load import Dataset, differences
 from busbw_analysis.data.resumed import ended_in_words
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.findings import Finding, disturbances
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, LaunchKey, Pairs, Verdict, estimate, verdicts
 
@@ -159,7 +159,7 @@ def compare(
         for name, side in (("A", first), ("B", second))
         for notice in side.notices
     ]
-    one, two = ({summary.case: summary for summary in summarise(side)} for side in (first, second))
+    one, two = ({summary.case: summary for summary in side.summaries} for side in (first, second))
     two, across = _across(one, two)
     notices += across
     for name, cases in (("A", one), ("B", two)):
@@ -244,7 +244,7 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[Finding
 
 def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
     """When each launch that measured something began."""
-    measured = {(run, block.launch) for run, block, _ in dataset.measured()}
+    measured = {(run, row.launch) for run, row in dataset.measurements()}
     return {
         (stored.run.id, row.launch): row.started
         for number, stored in enumerate(dataset.runs)
@@ -295,12 +295,9 @@ class _Material:
 
     @classmethod
     def of(cls, first: Dataset, one: CaseSummary, second: Dataset, two: CaseSummary) -> "_Material":
-        bimodal = any(map(has_modes, (one.groups, two.groups)))
+        bimodal = any(side.groups.bimodal.any() for side in (one, two))
         statistic: Statistic = "mean" if bimodal else "median"
-        groups = (
-            () if isinstance(one.groups, PairGroups) or isinstance(two.groups, PairGroups) else one.groups + two.groups
-        )
-        stated = " and ".join(dict.fromkeys(group.statistic for group in groups if group.statistic is not None))
+        stated = " and ".join(dict.fromkeys((*one.groups.statistics, *two.groups.statistics)))
         sides = (_launch_values(first, one, statistic), _launch_values(second, two, statistic))
         return cls(one.case, stated or statistic, *sides)
 
@@ -311,12 +308,8 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic)
     It is that of the only group, of the slowest of groups that run together, or the geometric mean over pairs that take
     turns.
     """
-    name, groups = f"launch_{statistic}s_ns", summary.groups
-    if isinstance(groups, PairGroups):
-        rows = list(zip(groups.numbers.launch_keys, getattr(groups.numbers, name).tolist(), strict=True))
-    else:
-        rows = [(group.launch_keys, getattr(group, name)) for group in groups]
-    columns = by_key(entry for keys, values in rows for entry in zip(keys, values, strict=False))
+    name, groups = f"{statistic}_ns", summary.groups
+    columns = by_key(zip(groups.keys, getattr(groups.rows, name).tolist(), strict=True))
     bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
     return {
         (dataset.runs[run].run.id, launch): bring(column)

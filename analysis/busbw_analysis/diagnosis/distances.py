@@ -16,9 +16,8 @@ from busbw.ops import MESSAGES, OPS
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.grouped import by_key, grouped
+from busbw_analysis.data.groups import Groups
 from busbw_analysis.data.intervals import Floats, Interval, interval_of
-from busbw_analysis.data.pair_groups import pair_times
-from busbw_analysis.data.pair_numbers import PairTimes
 from busbw_analysis.data.summary import CaseSummary
 
 Truths = npt.NDArray[np.bool_]
@@ -126,7 +125,7 @@ def splits_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlaceme
 
 def _split(summaries: Sequence[CaseSummary], placements: Sequence[RankPlacement]) -> PairSplit:
     case = summaries[0].case
-    pairs = _Pairs.of([pair_times(summary.groups) for summary in summaries])
+    pairs = _Pairs.of([summary.groups for summary in summaries])
     apart, place_of = _places(placements)
     ends = np.asarray(place_of)[pairs.ranks]
     names, which = np.unique(ends, axis=0, return_inverse=True)
@@ -150,13 +149,13 @@ class _Pairs:
     medians: Floats
 
     @classmethod
-    def of(cls, parts: Sequence[PairTimes]) -> "_Pairs":
+    def of(cls, parts: Sequence[Groups]) -> "_Pairs":
         launches = list(dict.fromkeys(key for part in parts for keys in part.launch_keys for key in keys))
-        medians = [np.full((len(part.ranks), len(launches)), np.nan) for part in parts]
+        medians = [np.full((len(part), len(launches)), np.nan) for part in parts]
         for part, table in zip(parts, medians, strict=True):
             for keys, rows in by_key((keys, number) for number, keys in enumerate(part.launch_keys)).items():
                 table[np.ix_(rows, [launches.index(key) for key in keys])] = part.launch_medians_ns[rows, : len(keys)]
-        ranks, times = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ranks", "time_ns"))
+        ranks, times = (np.concatenate([getattr(part, name) for part in parts]) for name in ("pairs", "time_ns"))
         return cls(ranks, times, np.concatenate(medians))
 
 

@@ -5,20 +5,22 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
 
+from busbw.ops import PAIRED
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.runs.resume import command_resuming
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw.units import counted, format_size, format_time, listed
+from busbw_analysis.data.cases import CaseState
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.load import CaseState, Dataset
-from busbw_analysis.data.pair_groups import PairGroups, of_groups
+from busbw_analysis.data.lateness import GroupLateness
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words, resumptions
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
-from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
+from busbw_analysis.diagnosis.stragglers import in_words
 
 Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
@@ -71,7 +73,7 @@ def findings_on(
     rows: Catalogue,
 ) -> tuple[Finding, ...]:
     """All findings on a dataset, ``ranked``; ``rows`` is the catalogue of peaks."""
-    summaries = summarise(dataset)
+    summaries = dataset.summaries
     measured = [summary for summary in summaries if summary.state == "measured"]
     found = [
         *_imported(dataset, measured),
@@ -262,7 +264,7 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[str]:
     found = by_key(
         (key, time_ns / group.time_ns)
         for summary in measured
-        if not isinstance(summary.groups, PairGroups)
+        if summary.case.op not in PAIRED
         for group in summary.groups
         for key, time_ns in zip(group.launch_keys, group.launch_medians_ns, strict=True)
     )
@@ -305,7 +307,7 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
 def _clocks(measured: Sequence[CaseSummary]) -> Iterator[str]:
     cases = [summary for summary in measured if "clock error" in summary.flags]
     if cases:
-        worst = max(float(of_groups(summary.groups, "clock_error_ns").max()) for summary in cases)
+        worst = max(float(summary.groups.clock_error_ns.max()) for summary in cases)
         yield (
             f"In {len(cases)} of {counted(len(measured), 'case')} the clocks of the ranks may differ by up to "
             f"{format_time(worst)}, more than 5 % of a call: the order of arrival is unknown there."

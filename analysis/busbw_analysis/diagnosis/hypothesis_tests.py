@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import nct, norm, t
 
 from busbw.errors import AnalysisError
+from busbw_analysis.data.distributions import normal_below, root, student_quantile, student_tail
 from busbw_analysis.data.intervals import Floats
 
 LaunchKey: TypeAlias = tuple[str, int]
@@ -203,7 +202,7 @@ def smallest_difference(scatter: float, launches: int, tests: int = 1, *, paired
     most = 1.0
     while size.finds(most * size.error) < POWER:
         most *= 2
-    return math.expm1(brentq(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most) * size.error)
+    return math.expm1(root(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most) * size.error)
 
 
 def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
@@ -283,14 +282,14 @@ class _Size:
 
     def finds(self, difference: float) -> float:
         """The probability that a true ``difference`` (a logarithm) is detected."""
-        critical = t.ppf(1 - self.attained((1 - CONFIDENCE) / self.tests) / 2, self.freedom)
-        return float(nct.sf(critical, self.freedom, difference / self.error))
+        critical = student_quantile(1 - self.attained((1 - CONFIDENCE) / self.tests) / 2, self.freedom)
+        return student_tail(critical, self.freedom, difference / self.error)
 
     def confirms(self, difference: float, margin: float) -> float:
         """The probability that the interval lies within ± ``margin`` if the truth is ``difference``."""
-        critical = t.ppf(1 - self.attained(1 - CONFIDENCE) / 2, self.freedom)
+        critical = student_quantile(1 - self.attained(1 - CONFIDENCE) / 2, self.freedom)
         ends = [(margin + sign * difference) / self.error - critical for sign in (-1, 1)]
-        return max(0.0, float(np.sum(norm.cdf(ends))) - 1)
+        return max(0.0, sum(map(normal_below, ends)) - 1)
 
 
 def _logs(values: Iterable[float]) -> Floats:
@@ -336,7 +335,7 @@ def _rank_sum(one: int, two: int) -> Floats:
     """
     if max(one, two) > _EXACT:
         middle, spread = one * two / 2, math.sqrt(one * two * (one + two + 1) / 12)
-        return np.diff(norm.cdf((np.arange(one * two + 2) - 0.5 - middle) / spread))
+        return np.diff([normal_below((rank - 0.5 - middle) / spread) for rank in range(one * two + 2)])
     rows = [np.ones(1) for _ in range(two + 1)]
     for first in range(1, one + 1):
         new = [np.ones(1)]

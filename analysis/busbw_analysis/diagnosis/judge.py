@@ -4,14 +4,17 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from busbw.ops import OPS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
+from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.lateness import GroupLateness
 from busbw_analysis.data.load import Dataset, pool
-from busbw_analysis.data.pair_groups import fastest_of
-from busbw_analysis.data.series import Series, key_of, series_of
+from busbw_analysis.data.series import Series, key_of
 from busbw_analysis.data.sources import read_all
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
@@ -28,7 +31,6 @@ from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
 from busbw_analysis.diagnosis.steps import Trained, steps_of
 from busbw_analysis.diagnosis.storage import Stored, stored
-from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
 from busbw_analysis.fitting.joint import OneRegime
@@ -67,6 +69,12 @@ class Best:
     def share(self) -> float | None:
         """The share of the peak; None if no peak is known."""
         return None if self.peak is None else self.busbw / self.peak
+
+
+def _fastest(summary: CaseSummary) -> Sequence[GroupSummary]:
+    """Candidates for the highest busbw: all groups, or the fastest pair of a matrix, whose pairs move equal bytes."""
+    groups = summary.groups
+    return (groups[int(np.argmin(groups.time_ns))],) if summary.case.op in PAIRED and groups else groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +124,12 @@ class Judgement:
         Totals over groups do not count, nor do plain sockets, which serve as a peak.
         """
         cases = [case for case in self.cases if case.case.op in ops and not OPS[case.case.op].plain_sockets]
-        groups = [(case, group) for case in cases for group in fastest_of(case.groups)]
+        groups = [(case, group) for case in cases for group in _fastest(case)]
         rated = [(group.busbw, case, group) for case, group in groups if group.busbw is not None]
         if not rated:
             return None
         busbw, case, group = max(rated, key=lambda entry: entry[0])
-        key = key_of(self.dataset, case, group)
+        key = key_of(case.case, group.ranks, self.dataset.hosts, self.dataset.backend.cost_models)
         peak = next((curve.peak for curve in self.curves if curve.series.key == key), None)
         known = peak if isinstance(peak, Peak) else None
         pair = " · rank {} → {}".format(*group.ranks) if case.case.op in PAIRED else ""
@@ -145,10 +153,10 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     rows: the catalogue of peaks; by default the shipped one with the user's own.
     """
     rows = catalogue() if rows is None else rows
-    summaries, placements = summarise(dataset), dataset.placements
+    summaries, placements = dataset.summaries, dataset.placements
     matrices = matrices_of(summaries, placements)
-    lateness = lateness_of(dataset)
-    curves = tuple(_curve(dataset, one, rows) for one in series_of(dataset))
+    lateness = dataset.lateness
+    curves = tuple(_curve(dataset, one, rows) for one in dataset.series)
     memory, files = memory_curves(dataset, curves), stored(dataset, curves)
     rooflines = rooflines_of(dataset, memory, rows)
     shares, steps = tuple(shares_of(dataset, matrix, rows) for matrix in matrices), steps_of(dataset)
@@ -211,7 +219,7 @@ def _comparisons(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[Al
 
 def _sharing(dataset: Dataset, series: Series) -> float:
     """The bytes of all groups that run at the same time on one of this group's hosts, over those of this group."""
-    summary, own = summarise(dataset)[series.points[-1].case], series.points[-1].wire_bytes
+    summary, own = dataset.summaries[series.points[-1].case], series.points[-1].wire_bytes
     if summary.total is None or not own:
         return 1.0
     hosts = set(dataset.hosts_of(series.key.ranks))
@@ -229,7 +237,7 @@ def _curve(dataset: Dataset, series: Series, rows: Catalogue) -> Curve:
         parameters=parameters,
         peak=peak_of(dataset, series, rows, sharing),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
-        explanation=explain(series, series_of(dataset), parameters, library),
+        explanation=explain(series, dataset.series, parameters, library),
         published=_published(dataset, series, rows),
     )
 

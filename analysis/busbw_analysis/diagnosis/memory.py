@@ -15,7 +15,6 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.intervals import IntervalKind
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.diagnosis.verdicts import Curve
@@ -147,7 +146,7 @@ def _curve(dataset: Dataset, curve: Curve) -> MemoryCurve:
     found = MemoryCurve(key=key, threads=key.threads, factor=factor, together=together, peak=curve.peak)
     points: list[MemoryPoint] = []
     for one in curve.series.points:
-        group = next(group for group in summarise(dataset)[one.case].groups if group.ranks == key.ranks)
+        group = next(group for group in dataset.summaries[one.case].groups if group.ranks == key.ranks)
         # From the first entry to the last exit if clocks allow, because rates of ranks that take turns do not add up.
         waited = group.span_ns / one.time_ns if together > 1 and group.span_ns is not None else 1.0
         moved = factor * together * one.size_bytes * 1e9 / waited

@@ -12,7 +12,6 @@ from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import Catalogue
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
@@ -90,7 +89,7 @@ def _network(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
     """
     found = [
         (group.busbw, summary.case)
-        for summary in summarise(dataset)
+        for summary in dataset.summaries
         if summary.case.op == "all_reduce"
         and summary.case.device == roofline.device
         and summary.case.size_bytes >= _LEAST_BYTES

@@ -9,7 +9,7 @@ from busbw.runs.records import JSON
 from busbw.units import counted, format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
-from busbw_analysis.data.summary import Flag, summarise
+from busbw_analysis.data.summary import Flag
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import (
     MODEL_TOLERANCE,
@@ -134,4 +134,4 @@ def _known(curve: Curve, point: Point, dataset: Dataset) -> list[str]:
         for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
         if host in hosts
     ]
-    return known + [flag for flag in summarise(dataset)[point.case].flags if flag in _OF_THE_TIME]
+    return known + [flag for flag in dataset.summaries[point.case].flags if flag in _OF_THE_TIME]

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.stats import t
 
 from busbw.ops import PAIRED
 from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size
+from busbw_analysis.data.distributions import student_quantile
 from busbw_analysis.data.intervals import Floats
-from busbw_analysis.data.load import rank_list
-from busbw_analysis.data.pair_groups import pair_times, ranks_in
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.distances import Steps, Truths, indistinct, kinds, steps_between
 
@@ -105,8 +104,8 @@ def matrices_of(summaries: Iterable[CaseSummary], placements: Sequence[RankPlace
 
 
 def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMatrix:
-    ranks, times = ranks_in(summary.groups), pair_times(summary.groups)
-    cells = tuple(np.searchsorted(ranks, times.ranks).T)
+    ranks, times = summary.groups.members, summary.groups
+    cells = tuple(np.searchsorted(ranks, times.pairs).T)
     # Single launches can be used only if every pair has the same number of them.
     counts = np.unique(times.launches)
     launches = np.full((int(counts[0]) if len(counts) == 1 else 1, len(ranks), len(ranks)), np.nan)
@@ -119,7 +118,7 @@ def _matrix(summary: CaseSummary, placements: Sequence[RankPlacement]) -> PairMa
     steps = steps_between(placements, ranks)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes
-    jumpy = 2 * int(times.has_modes.sum()) > len(summary.groups)
+    jumpy = 2 * int(times.bimodal.sum()) > len(summary.groups)
     return PairMatrix(
         ranks=ranks,
         hosts=hosts,
@@ -297,7 +296,7 @@ def _slow(effects: Floats, by_launch: Floats, stands_out: float) -> Truths:
     freedom = by_launch.shape[1] * (launches - 1)
     scatter = math.sqrt(float(((by_launch - by_launch.mean(axis=0)) ** 2).sum()) / freedom)
     error = max(_MEDIAN_OVER_MEAN * scatter / math.sqrt(launches), 1e-12)
-    sure = t.sf(effects / error, freedom) * len(effects) < _SIGNIFICANCE
+    sure = effects / error > student_quantile(1 - _SIGNIFICANCE / len(effects), freedom)
     often = (by_launch > least / 2).mean(axis=0) >= _MOST_LAUNCHES
     return np.asarray(large & sure & often)
 

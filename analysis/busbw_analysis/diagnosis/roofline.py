@@ -19,7 +19,7 @@ from busbw.units import format_flop, format_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
@@ -136,7 +136,7 @@ def rooflines_of(dataset: Dataset, curves: Sequence[MemoryCurve], rows: Catalogu
     """One per kind of device and number of ranks per host; none if no arithmetic was measured or known."""
     return tuple(
         made
-        for device in dict.fromkeys(summary.case.device for summary in summarise(dataset))
+        for device in dict.fromkeys(summary.case.device for summary in dataset.summaries)
         for hosts, workers in _holders(dataset, device)
         if (made := _roofline(dataset, curves, rows, device, hosts, workers)) is not None
     )
@@ -175,7 +175,7 @@ def _roofline(
 ) -> Roofline | None:
     done = [
         _done(summary, group, workers)
-        for summary in summarise(dataset)
+        for summary in dataset.summaries
         if summary.case.device == device
         and summary.case.op in {*FLOP, *MEMORY_TRAFFIC}
         and summary.case.mode != "overlap"

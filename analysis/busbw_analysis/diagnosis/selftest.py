@@ -17,9 +17,8 @@ from busbw.errors import AnalysisError, StoreError
 from busbw.runs.records import JSON, SCHEMA
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset, load
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, adjusted, estimate
-from busbw_analysis.diagnosis.stragglers import lateness_of
 
 State = Literal["ok", "caution", "fail"]
 
@@ -101,7 +100,7 @@ def judge_selftest(folder: Path) -> SelfTest:
         raise AnalysisError(
             f"{folder} does not contain a complete self-test: {type(error).__name__}: {error}"
         ) from error
-    summaries = summarise(same)
+    summaries = same.summaries
     estimates = _same_with_itself(summaries)
     return SelfTest(
         id=folder.name,
@@ -300,7 +299,7 @@ def _straggler(straggler: Dataset, truth: dict[str, JSON]) -> Check:
     """Whether the delayed rank is flagged, no other rank is, and the delay is measured correctly."""
     rank, true_ns, share = truth["straggler_rank"], truth["straggler_delay_ns"], truth["straggler_share"]
     limit = f"rank {rank} alone, {format_time(true_ns)} ± {_DELAY_ERROR[0]:.0%} (fails above {_DELAY_ERROR[1]:.0%})"
-    flagged = {one.rank: one for group in lateness_of(straggler) for one in group.flagged}
+    flagged = {one.rank: one for group in straggler.lateness for one in group.flagged}
     if set(flagged) != {rank}:
         found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'none'}"
         return Check("straggler", found, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")

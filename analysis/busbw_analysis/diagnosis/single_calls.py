@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import summarise
 
 UNIT: Final = 1e9 / 2**30
 """A rate in GiB/s over the same rate in GB/s, as numbers."""
@@ -67,14 +66,16 @@ class SingleCall:
 
 def single_calls(dataset: Dataset) -> tuple[SingleCall, ...]:
     """Every case that was measured in both modes, in the order of the plan."""
-    known = [one for one in summarise(dataset) if one.state == "measured"]
+    known = [one for one in dataset.summaries if one.state == "measured"]
     proper = {one.case: one.groups[0] for one in known}
     found = []
     for one in known:
         beside = proper.get(msgspec.structs.replace(one.case, mode="isolated"))
         if one.case.mode != "barriers" or beside is None or beside.busbw is None:
             continue
-        samples = [ns for block in dataset.blocks if block.case == one.index for ns in block.samples.slowest_ns]
+        samples = [
+            ns for block in dataset.samples.blocks() if block.case == one.index for ns in block.samples.slowest_ns
+        ]
         found.append(
             SingleCall(
                 op=one.case.op,

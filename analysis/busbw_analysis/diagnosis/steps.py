@@ -17,7 +17,7 @@ from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.timelines import CallTime, RankTime, call_times, rank_times
 from busbw_analysis.training.held import step_of
 from busbw_analysis.training.memory import Memory, memory
@@ -152,14 +152,13 @@ class Trained:
 
 def steps_of(dataset: Dataset) -> tuple[Trained, ...]:
     """Every measured step, in the order of the plan."""
-    known = summarise(dataset)
-    steps = ((block.case, block.measurement.step) for block in dataset.blocks)
-    parts = by_key((case, step) for case, step in steps if step is not None)
+    known = dataset.summaries
+    parts = by_key((row.case, row.step) for _, row in dataset.measurements() if row.step is not None)
     rate = _product_rate(known)
     return tuple(
-        _trained(summary, workload, group, parts[summary.index], rate)
+        _trained(summary, workload, group, parts[summary.case], rate)
         for summary in known
-        if (workload := summary.case.workload) is not None and summary.state == "measured" and summary.index in parts
+        if (workload := summary.case.workload) is not None and summary.state == "measured" and summary.case in parts
         for group in summary.groups
     )
 

@@ -15,7 +15,7 @@ from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import Interval, IntervalKind
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Peak
@@ -88,7 +88,7 @@ def stored(dataset: Dataset, curves: Iterable[Curve]) -> tuple[Stored, ...]:
     peaks = {(curve.series.key.op, curve.series.key.ranks): curve.peak for curve in curves}
     return tuple(
         _stored(summary, group, peaks.get((summary.case.op, group.ranks), _NO_PEAK), checks.get(summary.case, []))
-        for summary in summarise(dataset)
+        for summary in dataset.summaries
         if summary.case.op in STORING and summary.state == "measured"
         for group in summary.groups
     )

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from busbw.ops import PAIRED
 from busbw.units import counted
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.pair_groups import PairGroups
 from busbw_analysis.diagnosis.compare import Comparison
 from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
@@ -122,13 +122,13 @@ def scatter_of(judgement: Judgement) -> float | None:
     found = [
         float(np.log(group.launch_medians_ns).std(ddof=1))
         for summary in judgement.cases
-        if not isinstance(summary.groups, PairGroups)
+        if summary.case.op not in PAIRED
         for group in summary.groups
         if group.launches > 1
     ]
     for summary in () if found else judgement.cases:
-        if isinstance(summary.groups, PairGroups):
-            medians = summary.groups.numbers.launch_medians_ns[summary.groups.numbers.launches > 1]
+        if summary.case.op in PAIRED and summary.groups:
+            medians = summary.groups.launch_medians_ns[summary.groups.launches > 1]
             found += np.nanstd(np.log(medians), axis=1, ddof=1).tolist()
     return math.expm1(median(found)) if found else None
 

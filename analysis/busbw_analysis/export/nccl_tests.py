@@ -20,7 +20,7 @@ from busbw.system.detect import gpus_of
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.readers.lines import NCCL_BLOCKS
-from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 
 OPS: Final = {
@@ -89,7 +89,7 @@ def _with_wrong(judgement: Judgement, wrong: Mapping[Case, int]) -> tuple[CaseSu
         return judgement.cases
     dataset = judgement.dataset
     rows = tuple(replace(row, state="measured") if row.case in wrong else row for row in dataset.cases)
-    return summarise(replace(dataset, cases=rows))
+    return dataset.with_cases(rows).summaries
 
 
 def _table(

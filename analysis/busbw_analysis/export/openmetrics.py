@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from busbw.runs.records import case_in_words
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak

@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from scipy.stats import kendalltau
 
 from busbw.errors import AnalysisError
 from busbw.units import counted, format_size, format_time
@@ -95,6 +94,8 @@ def _falls(sizes: np.ndarray, times: np.ndarray) -> bool:
     first = sizes[0] / sizes[-1]
     if beta * (1 - first) >= -_FALL * (alpha + beta * first):
         return False
+    from scipy.stats import kendalltau  # noqa: PLC0415 - takes long to load, and hardly any curve falls
+
     return bool(kendalltau(sizes, times, alternative="less").pvalue < _BY_CHANCE)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from scipy.optimize import nnls
 
 from busbw.errors import AnalysisError
 from busbw.ops import ARITHMETIC, LOCAL, STORING
@@ -270,11 +269,21 @@ def _segment(sizes: Floats, times: Floats) -> Segment:
     """The line of non-negative least squares of relative errors: rows divided by T, columns scaled to at most 1."""
     rows = np.stack([1 / times, sizes / times], axis=1)
     scale = rows.max(axis=0)
-    coefficients, _ = nnls(rows / scale, np.ones(len(sizes)))
-    alpha, beta = (float(value) for value in coefficients / scale)
+    alpha, beta = (float(value) for value in _not_negative(rows / scale) / scale)
     named: dict[Coefficient, float] = {"alpha": alpha, "beta": beta}
     at_bound = tuple(name for name, value in named.items() if value == 0)
     return Segment(alpha, beta, int(sizes[0]), int(sizes[-1]), at_bound)
+
+
+def _not_negative(rows: Floats) -> Floats:
+    """The two coefficients, none below 0, with the least squares of 1 − ``rows`` · coefficients."""
+    found, *_ = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)
+    if (found >= 0).all():
+        return np.asarray(found)
+    # With one coefficient at its bound, the other is a line through the origin; the better of the two.
+    each = np.maximum(rows.sum(axis=0), 0) / (rows**2).sum(axis=0)
+    errors = ((1 - rows * each) ** 2).sum(axis=0)
+    return np.where(np.arange(2) == np.argmin(errors), each, 0.0)
 
 
 def _left_out_errors(sizes: Floats, times: Floats, segments: int) -> Floats:

@@ -11,7 +11,6 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from busbw.ops import MESSAGES
 from busbw_analysis.data.grouped import by_key, grouped
@@ -209,6 +208,8 @@ def solve(rows: Floats, times: Floats, columns: Sequence[int]) -> Floats:
     scale[scale == 0] = 1.0
     # The triangular factor of a QR decomposition has the same solution and far fewer rows.
     orthogonal, triangle = np.linalg.qr(system / scale)
+    from scipy.optimize import nnls  # noqa: PLC0415 - takes long to load, and only joint fits need it
+
     solution, _ = nnls(triangle, orthogonal.T @ np.ones(len(times)))
     coefficients[list(columns)] = solution / scale
     return coefficients

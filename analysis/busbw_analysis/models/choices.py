@@ -19,7 +19,7 @@ from busbw.runs.facts import fact
 from busbw.runs.placement import variables_of
 from busbw.runs.records import CASE_DTYPE_BYTES, JSON
 from busbw.units import parse_size
-from busbw_analysis.data.load import Dataset, once
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.families import MPI
@@ -138,7 +138,6 @@ class Calls:
         return _choice(self, op, ranks, hosts, int(size_bytes))
 
 
-@once
 def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     """The MPI library of the first run (pooled runs used the same); None if the backend is not MPI."""
     run = dataset.runs[0].run

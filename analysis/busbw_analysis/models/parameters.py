@@ -5,13 +5,13 @@ from dataclasses import replace
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.groups import Groups
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.pair_groups import between_hosts, pairs_of, times_of
-from busbw_analysis.data.series import Series, series_of
-from busbw_analysis.data.summary import summarise
+from busbw_analysis.data.series import Series
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import host_copies
@@ -39,7 +39,7 @@ def _of_messages(dataset: Dataset, series: Series) -> Parameters | Unavailable:
     for op, messages in _MESSAGES.items():
         found = [
             other
-            for other in series_of(dataset)
+            for other in dataset.series
             if other.key.op == op
             and other.key.backend == series.key.backend
             and other.key.mode in {series.key.mode, "isolated"}
@@ -128,11 +128,18 @@ def _matrix_points(dataset: Dataset, *, far: bool) -> list[tuple[int, float]]:
     """Median time over the pairs at each size of the pair matrix."""
     times = by_key(
         (summary.case.size_bytes, time_ns)
-        for summary in summarise(dataset)
+        for summary in dataset.summaries
         if summary.case.op == "pair_matrix" and summary.state == "measured"
-        for time_ns in times_of(summary.groups)[between_hosts(dataset, summary.groups) == far].tolist()
+        for time_ns in summary.groups.time_ns[_between_hosts(dataset, summary.groups) == far].tolist()
     )
     return [(size, median(values)) for size, values in sorted(times.items())]
+
+
+def _between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
+    """Which pairs have their ranks on two different hosts."""
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(dataset.hosts))}
+    ends = np.asarray([numbers[host] for host in dataset.hosts])[groups.pairs]
+    return np.asarray(ends[:, 0] != ends[:, 1])
 
 
 def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float | None, str]:
@@ -142,17 +149,17 @@ def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float |
     with two copies cannot reach.
     """
     rates: list[tuple[float, str]] = []
-    for other in series_of(dataset):
+    for other in dataset.series:
         last = other.points[-1]
         if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
             rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring"))
-    for summary in summarise(dataset):
+    for summary in dataset.summaries:
         case = summary.case
         if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
-            within = ~between_hosts(dataset, summary.groups)
-            at_once = len(np.unique(pairs_of(summary.groups)[within])) // 2
+            within = ~_between_hosts(dataset, summary.groups)
+            at_once = len(np.unique(summary.groups.pairs[within])) // 2
             if at_once > 1 and case.size_bytes >= _SMALLEST_RATE_MESSAGE:
-                time_ns = float(np.median(times_of(summary.groups)[within]))
+                time_ns = float(np.median(summary.groups.time_ns[within]))
                 rates.append((at_once * case.size_bytes / time_ns * 1e9, "concurrent pairs of the pair matrix"))
     host = dataset.hosts_of(series.key.ranks)
     copied = host_copies(dataset).get(host[0]) if host else None

@@ -31,9 +31,9 @@ from busbw.runs.facts import fact
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import counted, format_rate, format_size
-from busbw_analysis.data.load import Dataset, once, rank_list
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
@@ -117,7 +117,6 @@ class HostCopy:
     whole: bool
 
 
-@once
 def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
     """The copy rate of every host from the largest ``memory_copy`` of the run; empty if it was not measured.
 
@@ -126,7 +125,7 @@ def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
     """
     larger = attrgetter("ranks", "size_bytes", "bytes_per_second")
     found: dict[str, HostCopy] = {}
-    for summary in summarise(dataset):
+    for summary in dataset.summaries:
         group, case = summary.only, summary.case
         # A GPU copies inside its own memory, which does not limit communication between ranks.
         if (case.op, case.device, case.cache, summary.state) != (_COPY, _HOST_MEMORY, "warm", "measured"):
@@ -155,11 +154,10 @@ class SocketStream:
     size_bytes: int
 
 
-@once
 def socket_streams(dataset: Dataset) -> dict[tuple[str, str], SocketStream]:
     """The best rate by op and host for sizes from ``LEAST_COPY_BYTES``; empty if none was measured."""
     found: dict[tuple[str, str], SocketStream] = {}
-    for summary in summarise(dataset):
+    for summary in dataset.summaries:
         group, size = summary.only, summary.case.size_bytes
         if summary.case.op in ON_SOCKETS and group is not None and size >= LEAST_COPY_BYTES:
             where = (summary.case.op, dataset.hosts_of(group.ranks)[0])
@@ -199,10 +197,8 @@ def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 
 
 def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
     """The hosts of a curve, and how many ranks work there concurrently, including those of other groups."""
-    placement, case = dataset.hosts, series.points[-1].case
-    groups = [group.ranks for block in dataset.blocks if block.case == case for group in block.measurement.groups]
-    groups += [row.ranks for _, index, row in dataset.imported if index == case]
-    working = Counter(placement[rank] for group in dict.fromkeys(groups) for rank in group)
+    placement, groups = dataset.hosts, dataset.summaries[series.points[-1].case].groups
+    working = Counter(placement[rank] for rank in groups.ranks.flat.tolist())
     return {host: working[host] for host in dict.fromkeys(placement[rank] for rank in series.key.ranks)}
 
 

@@ -15,9 +15,9 @@ from busbw.runs import store
 from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and_cores
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.grouped import grouped
+from busbw_analysis.data.kept import Summarised, summary_of
 from busbw_analysis.data.load import Dataset, Difference, differences, pool
-from busbw_analysis.data.series import LIBRARY, Series, SeriesKey, series_of
-from busbw_analysis.data.summary import summarise
+from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.design import Observation
 from busbw_analysis.fitting.joint import OneRegime, fit_regimes
@@ -80,7 +80,7 @@ class MeasuredCurves:
         """α, β and R from messages inside a host (``far``: between hosts), from the largest run that has them."""
         why: Unavailable | None = None
         for dataset in sorted(self._datasets, key=lambda one: -len(one.hosts)):
-            found = [one for one in series_of(dataset) if one.key.op == self.op and (one.key.hosts > 1) == far]
+            found = [one for one in dataset.series if one.key.op == self.op and (one.key.hosts > 1) == far]
             if found:
                 like = min(found, key=lambda one: one not in self.curves)
                 parameters = parameters_for(dataset, like)
@@ -126,7 +126,7 @@ class MeasuredCurves:
                 calls=_calls_of(dataset, one.key),
             )
             for one in self.everything
-            for place, dataset in [next((at, of) for at, of in enumerate(self._datasets) if one in series_of(of))]
+            for place, dataset in [next((at, of) for at, of in enumerate(self._datasets) if one in of.series)]
             for point in one.points
         )
 
@@ -141,22 +141,24 @@ def _shape_of_run(stored: store.StoredRun) -> tuple[int, int]:
     return len(stored.run.hosts), len(set(stored.run.hosts))
 
 
-def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tuple[Dataset, ...]:
-    """``runs`` pooled by their numbers of ranks and hosts.
+def read_groups(found: Sequence[store.StoredRun | Summarised], *, force: bool = False) -> tuple[Dataset, ...]:
+    """Runs pooled by their numbers of ranks and hosts.
 
     Raises UnlikeRuns, with the key and both values, if two of them differ in more than that, unless ``force``;
     AnalysisError if a run is given twice.
     """
+    known = list(map(summary_of, found))
+    runs = [run.stored for run in known]
     names = [stored.run.id for stored in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise AnalysisError(f"run {twice} was given more than once; give each run once", code="given-twice")
-    shapes = grouped(runs, _shape_of_run)
+    shapes = grouped(known, lambda run: _shape_of_run(run.stored))
     for stored in runs[1:]:
-        found = _unlike(runs, stored)
-        if found and not force:
+        unlike = _unlike(runs, stored)
+        if unlike and not force:
             raise UnlikeRuns(
-                f"these runs cannot be combined: {found[0].text}; use runs with the same machine and settings, "
+                f"these runs cannot be combined: {unlike[0].text}; use runs with the same machine and settings, "
                 "or combine them with --force"
             )
     return tuple(pool(tuple(members), force=force) for _, members in sorted(shapes.items()))
@@ -235,8 +237,8 @@ def measured_curves(
 
 def _alone(dataset: Dataset) -> list[Series]:
     """The curves of groups that ran alone; the time of concurrent groups is a different quantity."""
-    many = {summary.index for summary in summarise(dataset) if len(summary.groups) > 1}
-    return [one for one in series_of(dataset) if not any(point.case in many for point in one.points)]
+    many = {summary.index for summary in dataset.summaries if len(summary.groups) > 1}
+    return [one for one in dataset.series if not any(point.case in many for point in one.points)]
 
 
 def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> list[Series]:
@@ -246,7 +248,7 @@ def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> lis
     known = {*UNMODELLED, *(model.op for model in MODELS)}
     if op not in known:
         refuse_unknown("--op", op, sorted(known), code="op-not-known")
-    cases = [summary for dataset in datasets for summary in summarise(dataset) if summary.case.op == op]
+    cases = [summary for dataset in datasets for summary in dataset.summaries if summary.case.op == op]
     if cases:
         if op in PAIRED:
             why = f"{op} has a time for each pair of ranks, not a curve over sizes and ranks; predict ping_pong instead"

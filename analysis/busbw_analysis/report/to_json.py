@@ -17,7 +17,6 @@ from busbw.runs.records import JSON
 from busbw_analysis.data.as_json import plain, values_of, with_values
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.pair_groups import times_of
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
@@ -121,11 +120,11 @@ def _text(found: Mapping[str, JSON]) -> str:
 def _case(summary: CaseSummary) -> JSON:
     listed: Sequence[GroupSummary] = summary.groups
     if summary.case.op in PAIRED and len(listed) > _MOST_PAIRS:
-        slowest = np.argsort(-times_of(summary.groups), kind="stable")[:_MOST_PAIRS].tolist()
+        slowest = np.argsort(-summary.groups.time_ns, kind="stable")[:_MOST_PAIRS].tolist()
         listed = [summary.groups[place] for place in slowest]
     return {
         **plain(replace(summary, groups=())),
-        "groups": [plain(group) for group in listed],
+        "groups": [with_values(group, "mean", "p99") for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
     }
 

@@ -14,7 +14,6 @@ from busbw.ops.training import Workload, workload_in_words
 from busbw.runs.records import Case
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.predict import Questions
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Measured
@@ -119,16 +118,16 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
     prices, found = Measured(questions), []
     for dataset in questions.datasets:
         alone = by_key(
-            (block.case, time)
-            for block in dataset.blocks
-            if block.measurement.step is not None
-            for time in block.measurement.step.compute_ns
+            (row.case, time)
+            for _, row in dataset.measurements()
+            if row.step is not None
+            for time in row.step.compute_ns
         )
-        for summary in summarise(dataset):
+        for summary in dataset.summaries:
             case = summary.case
             if case.workload is None or case.workload.slow_ns or case.op not in _LAYOUTS or summary.state != "measured":
                 continue
-            if not (times := alone.get(summary.index)):
+            if not (times := alone.get(case)):
                 continue
             compute = median(times) / 1e9
             one = Held(summary.index, case.op, case.workload, summary.groups[0].time_ns / 1e9, compute)

@@ -18,7 +18,6 @@ from busbw.runs.records import Case
 from busbw.units import format_flop, format_size
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.overlap import Overlap
-from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.predict import Forecast, Questions
 from busbw_analysis.training.layout import Layout
@@ -205,7 +204,7 @@ class Measured:
         sent = {
             (len(group.ranks), len(set(dataset.hosts_of(group.ranks))))
             for dataset in self.questions.datasets
-            for one in summarise(dataset)
+            for one in dataset.summaries
             if one.case.op == op and one.state == "measured"
             for group in one.groups
         }
@@ -251,7 +250,7 @@ class Measured:
 
     def _measured(self, wanted: Callable[[Case], bool]) -> Iterator[tuple[Case, GroupSummary]]:
         # Filter by case first: groups of a pair matrix are created one by one, and may be a million.
-        every = (one for dataset in self.questions.datasets for one in summarise(dataset) if one.state == "measured")
+        every = (one for dataset in self.questions.datasets for one in dataset.summaries if one.state == "measured")
         return ((one.case, group) for one in every if wanted(one.case) for group in one.groups)
 
 

@@ -8,7 +8,7 @@ from busbw.runs.records import SETTINGS, settings_in_words
 from busbw.units import counted
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.intervals import Interval, IntervalKind
-from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.report.document import Cell, Paragraph
 

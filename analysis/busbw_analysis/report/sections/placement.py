@@ -9,7 +9,7 @@ from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw.units import listed, number_list
 from busbw_analysis.data.grouped import grouped
-from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.report.document import Column, Table, table
 
 _MOST_CARDS = 4

@@ -9,14 +9,14 @@ from busbw.ops import SYNCHRONISING
 from busbw.units import format_time
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
-from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.stragglers import (
+from busbw_analysis.data.lateness import (
     LEAST_COST,
     LEAST_EXCESS,
     TIMES_USUAL,
     GroupLateness,
     RankLateness,
 )
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import Cell, Column, Paragraph, Section, Table, table
 from busbw_analysis.report.sections.pairs import shades
 

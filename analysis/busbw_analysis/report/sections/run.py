@@ -10,8 +10,9 @@ from typing import Any, Final
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import counted, format_size, format_span, format_time
+from busbw_analysis.data.cases import CaseRow, CaseState
 from busbw_analysis.data.grouped import by_key
-from busbw_analysis.data.load import CaseRow, CaseState, Dataset
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import FLAGS
 from busbw_analysis.report.document import (
     MISSING,
@@ -89,10 +90,10 @@ def timing(dataset: Dataset) -> Section:
     stops: Counter[str] = Counter()
     checks: Counter[str] = Counter()
     by_launch: Counter[tuple[int, int]] = Counter()
-    for run, block, groups in dataset.measured():
-        stops[f"Blocks that stopped because {_STOP_WORDS.get(block.stop_reason, block.stop_reason)}"] += groups
-        checks[f"Blocks with data {block.check.state}"] += groups
-        by_launch[run, block.launch] += groups
+    for run, block in dataset.measurements():
+        stops[f"Blocks that stopped because {_STOP_WORDS.get(block.stop_reason, block.stop_reason)}"] += 1
+        checks[f"Blocks with data {block.check.state}"] += 1
+        by_launch[run, block.launch] += 1
     protocol = (
         "The ranks synchronise before every sample, outside the timed part, by a barrier unless the case says "
         "otherwise. Each rank then reads a monotonic clock before and after the call or, in mode pipelined, a sequence "
@@ -110,7 +111,7 @@ def timing(dataset: Dataset) -> Section:
     blocks: list[Paragraph | Table] = [Paragraph(protocol)]
     blocks.append(table("Launches", columns, launches, note, row_headers=2 if several else 1))
     if measured := stops.total():
-        calls = ", ".join(map(str, sorted({block.calls for _, block, _ in dataset.measured()})))
+        calls = ", ".join(map(str, sorted({block.calls for _, block in dataset.measurements()})))
         counts = (*stops.most_common(), *checks.most_common())
         facts = [("Calls per sample", calls), *((what, f"{number} of {measured}") for what, number in counts)]
         blocks.append(table("How the measurement ended", _FACT_COLUMNS, facts))

@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 
 from busbw.runs.records import JSON, Imported, case_in_words
+from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.groups import GroupSummary
-from busbw_analysis.data.load import Block, Dataset, rank_list
-from busbw_analysis.data.pair_columns import PairBlock
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.names import rank_list
+from busbw_analysis.data.samples import Block
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.peaks.peaks import Peak
@@ -48,8 +50,9 @@ def case_frame(judgement: Judgement) -> pd.DataFrame:
 
 def sample_frame(dataset: Dataset) -> pd.DataFrame:
     """One row per sample and group of ranks. Times are ns per call."""
-    parts = [*map(_of_block, dataset.blocks), *(_of_pairs(*block) for block in dataset.pair_blocks)]
-    parts += [_of_log(*row) for row in dataset.imported if row[2].samples_ns]
+    samples = dataset.samples
+    parts = [*map(_of_block, samples.blocks()), *(_of_pairs(*block) for block in samples.pair_blocks())]
+    parts += [_of_log(*row) for row in samples.imported() if row[2].samples_ns]
     if not parts:
         return pd.DataFrame(columns=list(_OF_SAMPLES))
     found = pd.concat(parts, ignore_index=True)
@@ -117,17 +120,18 @@ def _of_log(run: int, case: int, row: Imported) -> pd.DataFrame:
 def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
     """The samples of all pairs of a block."""
     columns = block.columns
-    lengths = np.diff(columns.starts)
-    pairs = np.repeat(columns.ranks, lengths, axis=0)
+    lengths = columns.length
+    pairs = np.repeat(columns.ranks.flat.reshape(-1, 2), lengths, axis=0)
     total = np.arange(len(pairs))
+    places = columns.last_place if len(columns.last_place) else columns.fastest_place
     return _frame(
         (run, block.launch, block.block, case),
-        group=np.repeat([rank_list(pair) for pair in columns.ranks.tolist()], lengths),
-        sample=total - np.repeat(columns.starts[:-1], lengths),
+        group=np.repeat([rank_list(pair) for pair in columns.ranks], lengths),
+        sample=total - np.repeat(np.cumsum(lengths) - lengths, lengths),
         calls=block.calls,
         slowest_ns=columns.slowest,
         fastest_ns=columns.fastest,
-        last_rank=pairs[total, columns.last_rank if len(columns.last_rank) else columns.fastest_rank],
+        last_rank=pairs[total, places],
         arrival_skew_ns=columns.skew if len(columns.skew) else None,
         exit_span_ns=columns.span if len(columns.span) else None,
     )

@@ -16,8 +16,7 @@ from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import IntervalKind
-from busbw_analysis.data.load import rank_list
-from busbw_analysis.data.pair_groups import of_groups, times_of
+from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
@@ -145,7 +144,7 @@ def _rows_of(
         yield ShownRow(summary=summary, row="none")
         return
     if summary.case.op in PAIRED:
-        ordered = np.argsort(times_of(summary.groups), kind="stable").tolist()
+        ordered = np.argsort(summary.groups.time_ns, kind="stable").tolist()
         for name, place in (("median pair", ordered[(len(ordered) - 1) // 2]), ("slowest pair", ordered[-1])):
             yield _of_group(name, summary, summary.groups[place], None)
         yield from (_of_pairs(kind, summary) for kind in (split.classes if split else ()))
@@ -197,7 +196,7 @@ def _of_pairs(kind: PairClass, summary: CaseSummary) -> ShownRow:
         summary=summary,
         row=f"pairs {kind.name}",
         pairs=kind.pairs,
-        launches=int(of_groups(summary.groups, "launches").max()),
+        launches=int(summary.groups.launches.max()),
         time_ns=kind.time_ns,
         low_ns=kind.interval.low_ns,
         high_ns=kind.interval.high_ns,

@@ -1,0 +1,159 @@
+"""The samples of all groups of one block as columns: a pair matrix of 1,024 ranks has a million groups per block.
+
+A record per group takes several kB and about 100 µs; columns take only the size of the numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.runs.records import QUANTILES, GroupSamples, Measurement
+from busbw_analysis.data.ragged import Integers, Ragged
+
+Floats = npt.NDArray[np.float64]
+
+_MIDDLE: Final = QUANTILES.index(0.5)
+_OVERLAP_PARTS: Final = 6
+_OPTIONAL: Final = ("last_place", "skew", "span")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockColumns:
+    """Groups of one block in the order of the record, named after ``GroupSamples``. Samples are concatenated, ns.
+
+    ranks: of every group
+    length: number of samples of each group
+    slowest, fastest, skew, span: of every sample; empty if not recorded for all of them
+    fastest_place, last_place: place in its group of the rank that was fastest, and of the one that entered last
+    factors: groups × (bus factor, wire bytes, traffic factor); NaN for None
+    middles: median time of every rank, aligned with ``ranks.flat``
+    disturbed: groups × (number of disturbed samples, number of missed windows)
+    overlap: samples × (pure, post, computation, wait, exposed, computation alone); empty without an overlap
+
+    Data that no summary needs are left out: exit skew, the other clock, samples and entries per rank.
+    """
+
+    ranks: Ragged
+    length: Integers
+    slowest: Integers
+    fastest: Integers
+    fastest_place: Integers
+    last_place: Integers
+    skew: Integers
+    span: Integers
+    factors: Floats
+    middles: Integers
+    disturbed: Integers
+    overlap: Floats
+
+
+class PairBlock(Measurement, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
+    """A block of a pair matrix: ``groups`` is empty, and the samples are in ``columns``."""
+
+    columns: BlockColumns
+
+
+def columns_of(block: Measurement) -> BlockColumns:
+    """The samples of ``block`` as columns."""
+    return block.columns if isinstance(block, PairBlock) else joined_columns([group_columns(block.groups)])
+
+
+def group_columns(groups: Sequence[GroupSamples]) -> BlockColumns:
+    """``groups`` as columns. Raises ValueError for a sample that names a rank of another group."""
+
+    def column(name: str) -> Integers:
+        vectors = (getattr(group, name) or () for group in groups)
+        return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
+
+    ranks = Ragged.of_rows([group.ranks for group in groups])
+    length = np.asarray([len(group.slowest_ns) for group in groups])
+    factors = [(group.bus_factor, group.wire_bytes, group.traffic_factor) for group in groups]
+    middles = [entry.quantiles_ns[_MIDDLE] for group in groups for entry in group.per_rank]
+    return BlockColumns(
+        ranks=Ragged(small(ranks.flat), ranks.starts),
+        length=length,
+        slowest=column("slowest_ns"),
+        fastest=column("fastest_ns"),
+        fastest_place=_places(ranks, length, column("fastest_rank")),
+        last_place=_places(ranks, length, column("last_rank")),
+        skew=column("arrival_skew_ns"),
+        span=column("exit_span_ns"),
+        factors=np.asarray(factors, dtype=np.float64),  # None becomes NaN
+        middles=small(np.asarray(middles, dtype=np.int64)),
+        disturbed=np.asarray([(len(group.disturbed), len(group.missed)) for group in groups]),
+        overlap=_overlap(groups),
+    )
+
+
+def _places(ranks: Ragged, length: Integers, named: Integers) -> Integers:
+    """The place in its group of each rank in ``named``; empty if some samples name no rank.
+
+    Raises ValueError for a rank that is not of the group.
+    """
+    if len(named) < length.sum():
+        return np.empty(0, dtype=np.int8)
+    if (ranks.lengths == 2).all():
+        first, second = np.repeat(ranks.flat.reshape(-1, 2), length, axis=0).T
+        places = (named == second).astype(np.int8)
+        known = places.astype(bool) | (named == first)
+    else:
+        ends = np.cumsum(length)
+        found = [
+            _place_of(np.asarray(group), named[end - count : end])
+            for group, count, end in zip(ranks, length.tolist(), ends.tolist(), strict=True)
+        ]
+        places, known = (np.concatenate(column) for column in zip(*found, strict=True))
+        places = places.astype(np.int32)
+    if not known.all():
+        message = "a rank that is not of the group"
+        raise ValueError(message)
+    return np.asarray(places)
+
+
+def _place_of(group: Integers, named: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    order = np.argsort(group)
+    places = order[np.minimum(np.searchsorted(group[order], named), len(group) - 1)]
+    return places, group[places] == named
+
+
+def _overlap(groups: Sequence[GroupSamples]) -> Floats:
+    parts = [group.overlap for group in groups if group.overlap is not None]
+    if not parts or len(parts) < len(groups):
+        return np.empty((0, _OVERLAP_PARTS))
+    tables = [
+        # busbw never records 0; a clock without any tick must not break a report.
+        np.broadcast_arrays(
+            part.pure_ns, part.post_ns, part.compute_ns, part.wait_ns, part.exposed_ns, max(part.compute_alone_ns, 1)
+        )
+        for part in parts
+    ]
+    return np.concatenate([np.asarray(table, dtype=np.float64).T for table in tables])
+
+
+def small(numbers: npt.NDArray[np.int64]) -> Integers:
+    """``numbers`` in 32 bits if they fit; most times are below 2 s."""
+    limit = np.iinfo(np.int32)
+    fits = not numbers.size or (numbers.min() >= limit.min and numbers.max() <= limit.max)
+    return numbers.astype(np.int32) if fits else numbers
+
+
+def joined_columns(parts: list[BlockColumns]) -> BlockColumns:
+    """All ``parts`` of a block joined. Empties ``parts`` and frees every column once it is copied, to save memory."""
+    if len(parts) == 1:
+        return _complete({field.name: getattr(parts[0], field.name) for field in fields(BlockColumns)})
+    chunks = {field.name: [getattr(part, field.name) for part in parts] for field in fields(BlockColumns)}
+    parts.clear()
+    ranks = Ragged.joined(chunks.pop("ranks"))
+    columns = {name: np.concatenate(chunks.pop(name)) for name in list(chunks)}
+    return _complete({"ranks": ranks, **columns})
+
+
+def _complete(columns: dict[str, Any]) -> BlockColumns:
+    """A block without those columns that lack a number of any group: all groups share a clock, or none do."""
+    samples = len(columns["slowest"])
+    lacking = {name: np.empty(0, dtype=np.int32) for name in _OPTIONAL if len(columns[name]) != samples}
+    return BlockColumns(**{**columns, **lacking})

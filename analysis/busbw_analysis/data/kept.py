@@ -1,0 +1,272 @@
+"""Kept summaries: the numbers of every launch beside the run, so that its samples are read once and not at every look.
+
+``summary.parquet`` has one row per launch, case and group of ranks (columns of ``LaunchTable``), and one per stored row
+without its samples (``record``). It is never the truth: it names the samples that it was made from, and is made again
+if these, ``run.json`` or ``VERSION`` differ. A folder that cannot be written to works without.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from busbw.errors import StoreError
+from busbw.runs import files, store
+from busbw.runs.records import Case, Measurement, Row
+from busbw_analysis.data.block_columns import PairBlock
+from busbw_analysis.data.lateness import GroupLateness, lateness_of
+from busbw_analysis.data.launches import COLUMNS, OF_MEMBERS, OVERLAP, LaunchTable, launch_table
+from busbw_analysis.data.pair_rows import packed, packed_run
+from busbw_analysis.data.ragged import Ragged
+
+if TYPE_CHECKING:
+    import duckdb
+
+SUMMARY_FILE: Final = "summary.parquet"
+VERSION: Final = 1
+"""Version of the numbers and columns; a summary of another version is made again."""
+
+_COPY: Final = """
+    COPY (SELECT * FROM given UNION ALL BY NAME SELECT * FROM kept_rows) TO $path
+    (FORMAT parquet, COMPRESSION zstd, KV_METADATA {source: $source})
+"""
+_NUMBERS: Final = "numbers"
+_LISTS: Final = ("ranks", *sorted(OF_MEMBERS))
+_SCALARS: Final = tuple(name for name in COLUMNS if name not in {*OF_MEMBERS, "overlap"})
+_IN_CASE: Final = tuple(field.name for field in msgspec.structs.fields(Case))
+_ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """What a summary was made from.
+
+    version: ``VERSION``
+    run: SHA-256 of ``run.json``
+    size, time_ns: of the file of samples; 0 without one
+    rows: SHA-256 of the uncompressed rows
+    warnings: of the reader
+    lateness: ``Summarised.lateness``
+    """
+
+    version: int
+    run: str
+    size: int
+    time_ns: int
+    rows: str
+    warnings: tuple[str, ...]
+    lateness: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """A run without its samples, and the numbers of its launches.
+
+    stored: its measurements have no groups
+    lateness: how late the ranks of each group arrive
+    samples: the run with its samples; None if only its folder has them
+    """
+
+    stored: store.StoredRun
+    table: LaunchTable
+    lateness: tuple[GroupLateness, ...]
+    samples: store.StoredRun | None = None
+
+
+def summarised(stored: store.StoredRun) -> Summarised:
+    """The summary of a run in memory."""
+    whole = packed_run(stored)
+    return Summarised(without_samples(whole), launch_table(whole), lateness_of(whole), whole)
+
+
+def summary_of(run: store.StoredRun | Summarised) -> Summarised:
+    """The summary of a run that may have one already."""
+    return run if isinstance(run, Summarised) else summarised(run)
+
+
+def without_samples(stored: store.StoredRun) -> store.StoredRun:
+    """``stored`` with measurements that have no groups."""
+    return store.StoredRun(stored.path, stored.run, tuple(map(_bare, stored.rows)), stored.warnings)
+
+
+def _bare(row: Row) -> Row:
+    if isinstance(row, PairBlock):
+        fields = {name: getattr(row, name) for name in Measurement.__struct_fields__}
+        return Measurement(**{**fields, "groups": ()})
+    return msgspec.structs.replace(row, groups=()) if isinstance(row, Measurement) else row
+
+
+def read_summarised(folder: Path) -> Summarised:
+    """The summary of the run in ``folder``: the kept one if it fits, else a new one, which is kept if possible.
+
+    Raises like ``store.read``.
+    """
+    run = store.read_run(folder)
+    document = hashlib.sha256(store.run_document(folder / store.RUN_FILE)).hexdigest()
+    with _connection() as connection:
+        kept = _source(connection, folder)
+        if kept is not None and (kept.version, kept.run) == (VERSION, document) and _fits(kept, folder):
+            with contextlib.suppress(*_unreadable()):
+                rows, table = _read(connection, folder)
+                stored = store.StoredRun(folder, run, rows, kept.warnings)
+                return Summarised(stored, table, msgspec.json.decode(kept.lateness, type=tuple[GroupLateness, ...]))
+        before = _state(folder)
+        found = summarised(store.read(folder, keep=packed))
+        if _state(folder) == before:  # else the run is being written
+            lateness = msgspec.Raw(msgspec.json.encode(found.lateness))
+            source = _Source(VERSION, document, *before, _checksum(folder), found.stored.warnings, lateness)
+            with contextlib.suppress(OSError, StoreError, *_unreadable()):
+                _write(connection, folder, found, source)
+        return found
+
+
+@contextlib.contextmanager
+def _connection() -> Iterator["duckdb.DuckDBPyConnection"]:
+    import duckdb  # noqa: PLC0415 - 0.1 s; a log of another tool needs none
+
+    connection = duckdb.connect(":memory:")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Errors of a summary that is damaged, of another shape, or cannot be written."""
+    import duckdb  # noqa: PLC0415
+
+    return duckdb.Error, msgspec.MsgspecError, KeyError, ValueError, TypeError
+
+
+def _state(folder: Path) -> tuple[int, int]:
+    """Size and time of change (ns) of the samples; 0 without samples."""
+    for name in store.PLACES:
+        with contextlib.suppress(OSError):
+            found = (folder / name).stat()
+            return found.st_size, found.st_mtime_ns
+    return 0, 0
+
+
+def _fits(kept: _Source, folder: Path) -> bool:
+    """Whether the samples are those of the summary. They are only read if their size or time of change differs: a
+    packed or copied run has the same rows.
+    """
+    return (kept.size, kept.time_ns) == _state(folder) or kept.rows == _checksum(folder)
+
+
+def _checksum(folder: Path) -> str:
+    """SHA-256 of the uncompressed rows."""
+    checksum = hashlib.sha256()
+    for name in store.PLACES:
+        try:
+            with files.lines(folder / name, packed=name == store.PACKED_FILE) as lines:
+                for line in lines:
+                    checksum.update(line)
+            break
+        except FileNotFoundError:
+            continue
+    return checksum.hexdigest()
+
+
+def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | None:
+    """What the kept summary was made from; None if there is none that can be read."""
+    path = folder / SUMMARY_FILE
+    try:
+        with files.opened(path):
+            pass
+        query = "SELECT value FROM parquet_kv_metadata(?) WHERE key = 'source'"
+        found = connection.execute(query, [str(path)]).fetchone()
+        return None if found is None else msgspec.json.decode(found[0], type=_Source)
+    except (OSError, *_unreadable()):
+        return None
+
+
+def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[Row, ...], LaunchTable]:
+    path = str(folder / SUMMARY_FILE)
+
+    def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
+        query = f"SELECT {what} FROM read_parquet(?) WHERE (kind = '{_NUMBERS}') = {numbers} ORDER BY place"  # noqa: S608
+        found: dict[str, npt.NDArray[Any]] = connection.execute(query, [path]).fetchnumpy()
+        return {name: _filled(column) for name, column in found.items()}
+
+    records = columns("record", numbers=False)["record"]
+    overlap = columns(", ".join(f"overlap_{name}" for name in OVERLAP))
+    lengths = columns("len(ranks) AS count")["count"].astype(np.int64)
+    lists = {name: columns(f"unnest({name}) AS flat")["flat"] for name in _LISTS}
+    scalars = columns(", ".join(f"{name}_index AS {name}" if name == "case" else name for name in _SCALARS))
+    table = LaunchTable(
+        ranks=Ragged.of(lists.pop("ranks").astype(np.int64), lengths),
+        overlap=np.stack([column.astype(np.float64) for column in overlap.values()], axis=1),
+        **{**scalars, **lists},
+    )
+    return tuple(_ROW_DECODER.decode(record) for record in records.tolist()), table
+
+
+def _filled(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A column in which NULL is NaN."""
+    return column.filled(np.nan) if isinstance(column, np.ma.MaskedArray) and column.dtype.kind == "f" else column
+
+
+def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summarised, source: _Source) -> None:
+    """Replace the kept summary atomically. Raises OSError and the errors of DuckDB."""
+    connection.register("given", {**_case_columns(found), **_number_columns(found.table)})
+    connection.register("kept_rows", _record_columns(found.stored))
+    target, draft = folder / SUMMARY_FILE, folder / f".{SUMMARY_FILE}.{os.getpid()}"
+    try:
+        connection.execute(_COPY, {"path": str(draft), "source": msgspec.json.encode(source).decode()})
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(target)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _number_columns(table: LaunchTable) -> dict[str, npt.NDArray[Any]]:
+    scalars = {f"{name}_index" if name == "case" else name: getattr(table, name) for name in _SCALARS}
+    lists = {name: _lists(Ragged(getattr(table, name), table.ranks.starts)) for name in OF_MEMBERS}
+    overlap = {f"overlap_{name}": table.overlap[:, place] for place, name in enumerate(OVERLAP)}
+    kind = np.full(len(table), _NUMBERS, dtype=object)
+    place = np.arange(len(table))
+    return {"kind": kind, "place": place, "ranks": _lists(table.ranks), **scalars, **lists, **overlap}
+
+
+def _lists(rows: Ragged) -> npt.NDArray[np.object_]:
+    column = np.empty(len(rows), dtype=object)
+    flat, starts = rows.flat.tolist(), rows.starts.tolist()
+    for row in range(len(rows)):
+        column[row] = flat[starts[row] : starts[row + 1]]
+    return column
+
+
+def _case_columns(found: Summarised) -> dict[str, npt.NDArray[Any]]:
+    """The run and the settings of the case of every row."""
+    cases = found.stored.run.cases
+    known = [msgspec.to_builtins(case) for case in cases]
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name in _IN_CASE:
+        values = [_scalar(case.get(name)) for case in known]
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        columns[f"case_{name}" if name == "ranks" else name] = column[found.table.case]
+    return columns
+
+
+def _scalar(value: object) -> object:
+    return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
+
+
+def _record_columns(stored: store.StoredRun) -> dict[str, npt.NDArray[Any]]:
+    kinds: Sequence[str] = [row.__struct_config__.tag for row in stored.rows]
+    records = [msgspec.json.encode(row).decode() for row in stored.rows]
+    return {
+        "kind": np.asarray(kinds, dtype=object),
+        "place": np.arange(len(records)),
+        "record": np.asarray(records, dtype=object),
+    }

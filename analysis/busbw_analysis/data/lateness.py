@@ -1,0 +1,512 @@
+"""Stragglers: which ranks arrive late, how often, by how much and at what cost. Only significant ones are flagged.
+
+The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/late_ranks.py`` measures its
+error rates on real ranks.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.ops import SYNCHRONISING
+from busbw.runs.records import GroupSamples, Measurement
+from busbw.runs.store import StoredRun
+from busbw.statistics import autocorrelation_time
+from busbw_analysis.data.distributions import binomial_tail
+from busbw_analysis.data.grouped import by_key
+from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL, Floats, resampled
+from busbw_analysis.data.ragged import Integers
+
+Seen = Literal["every entry", "last entry", "shortest time"]
+"""What is known about arrivals: the entry of every rank; the last rank and its delay after the first; or, without a
+common clock, only the rank with the shortest time, which in a synchronising op is usually the last to arrive.
+"""
+
+TIMES_USUAL = 5.0
+"""A rank is late if it arrives last by more than this many times the usual delay of the other ranks …"""
+RELEASE_NS = (10_000.0, 100_000.0)
+"""… and by more than half of the fastest call, within these limits. A barrier releases its ranks up to one message
+apart, always in the same order: some hundred ns to some µs in shared memory, up to 0.1 ms over sockets. The last one to
+leave is not a straggler.
+"""
+
+_USUAL_QUANTILE = 0.8
+_SHORTEST_STRETCH = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a run: the record, and the samples of one group of ranks."""
+
+    measurement: Measurement
+    samples: GroupSamples
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The arrivals of one block.
+
+    slowest: time of the slowest rank, per sample, ns.
+    last: place (in the group) of the last rank, per sample.
+    gap: delay of the last rank after the next one, ns; after the first one if the other entries are unknown.
+    entries: entry of every rank (ranks × samples, ns); None if unknown.
+    """
+
+    launch: int
+    slowest: Floats
+    last: Integers
+    gap: Floats
+    entries: Floats | None
+    clock_error_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class LateCounts:
+    """One case, evaluated for a set of suspects.
+
+    usual_ns: usual delay of the ranks that are not suspects.
+    shares: launch → share of the samples in which each place of the group was late.
+    share: mean of ``shares`` over launches.
+    cost: share of the time of the calls that the others waited for each place.
+    late: place and lateness (ns) of every late arrival.
+    duels: windows that each suspect won and lost (ranks × 2).
+    """
+
+    usual_ns: float
+    shares: Mapping[int, Floats]
+    share: Floats
+    cost: Floats
+    late: tuple[Integers, Floats]
+    duels: Integers
+
+
+def mean(vectors: Iterable[Floats]) -> Floats:
+    """The mean of vectors of equal length."""
+    return np.asarray(np.mean(list(vectors), axis=0), dtype=np.float64)
+
+
+def seen_in(blocks: Sequence[Block]) -> Seen:
+    """What is known about arrivals in all of these blocks."""
+    if any(block.samples.last_rank is None or block.samples.arrival_skew_ns is None for block in blocks):
+        return "shortest time"
+    # Long blocks do not store the entries of every rank. They have enough quiet samples without them.
+    return "every entry" if any(_has_entries(block) for block in blocks) else "last entry"
+
+
+def _has_entries(block: Block) -> bool:
+    return all(one.entries_ns is not None for one in block.samples.per_rank)
+
+
+def part_of(block: Block, seen: Seen) -> Part:
+    """The arrivals of one block, at the level of detail ``seen``."""
+    samples = block.samples
+    slowest = np.asarray(samples.slowest_ns, dtype=np.float64)
+    places = {rank: place for place, rank in enumerate(samples.ranks)}
+    entries: Floats | None = None
+    if seen == "shortest time":
+        who, gap = samples.fastest_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
+    else:
+        who, gap = samples.last_rank or (), np.asarray(samples.arrival_skew_ns, dtype=np.float64)
+    if seen == "every entry" and _has_entries(block):
+        by_rank = {one.rank: one.entries_ns for one in samples.per_rank}
+        entries = np.asarray([by_rank[rank] for rank in samples.ranks], dtype=np.float64)
+        gap = _highest_gap(entries)
+    return Part(
+        launch=block.measurement.launch,
+        slowest=slowest,
+        last=np.asarray([places[rank] for rank in who], dtype=np.int64),
+        gap=gap,
+        entries=entries,
+        clock_error_ns=float(block.measurement.clock_error_ns or 0),
+    )
+
+
+def most_suspicious(cases: Sequence[Sequence[Part]], count: int) -> list[int]:
+    """The places of the group by the share of the time of the calls that each arrived after the median, largest
+    first.
+    """
+    mass = np.zeros(count)
+    for parts in cases:
+        total = np.zeros(count)
+        for part in parts:
+            if part.entries is None:
+                total += np.bincount(part.last, np.minimum(part.gap / part.slowest, 1), count)
+            else:
+                behind = np.maximum(part.entries - np.median(part.entries, axis=0), 0)
+                total += np.minimum(behind / part.slowest, 1).sum(axis=1)
+        mass += total / sum(len(part.slowest) for part in parts)
+    return [int(place) for place in np.argsort(-mass, kind="stable")]
+
+
+def release_ns(cases: Iterable[Sequence[Part]]) -> float:
+    """How far apart (ns) a barrier may release the ranks that ran ``cases``."""
+    fastest = min(float(np.median(np.concatenate([part.slowest for part in parts]))) for parts in cases)
+    return float(np.clip(fastest / 2, *RELEASE_NS))
+
+
+def late_counts(parts: Sequence[Part], suspects: Sequence[int], count: int, release: float) -> LateCounts:
+    """Evaluate one case; the usual delay is computed without ``suspects``, and delays up to ``release`` (ns) are that
+    of the barrier.
+    """
+    of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
+    # With several suspects, most samples have a suspect last, so the usual delay is taken from the other entries.
+    among = [
+        gap if part.entries is None or len(suspects) == 1 else _highest_gap(np.delete(part.entries, suspects, axis=0))
+        for part, gap in zip(parts, of_others, strict=True)
+    ]
+    usual = float(np.quantile(np.concatenate(among), _USUAL_QUANTILE))
+    limit = max(TIMES_USUAL * usual, release, *(part.clock_error_ns for part in parts))
+    samples: Counter[int] = Counter()
+    counts = {part.launch: np.zeros(count) for part in parts}
+    waits = {part.launch: np.zeros(count) for part in parts}
+    places, lateness = [], []
+    duels = np.zeros((count, 2), dtype=np.int64)
+    for part, others in zip(parts, of_others, strict=True):
+        at = np.flatnonzero(others > limit)
+        late = [(part.last[at], at, others[at])]
+        for place in suspects:
+            own = _lateness_of(part, place, suspects)
+            was_late = own > limit
+            mine = np.flatnonzero(was_late)
+            late.append((np.full(len(mine), place, dtype=np.int64), mine, own[mine]))
+            duels[place] += _duels(was_late, at, part.last[at], count)
+        who, when, by = (np.concatenate(column) for column in zip(*late, strict=True))
+        samples[part.launch] += len(part.slowest)
+        counts[part.launch] += np.bincount(who, minlength=count)
+        waits[part.launch] += np.bincount(who, np.minimum(by / part.slowest[when], 1), count)
+        places.append(who)
+        lateness.append(by)
+    shares = {launch: counts[launch] / taken for launch, taken in samples.items()}
+    return LateCounts(
+        usual_ns=usual,
+        shares=shares,
+        share=mean(shares.values()),
+        cost=mean(waits[launch] / taken for launch, taken in samples.items()),
+        late=(np.concatenate(places), np.concatenate(lateness)),
+        duels=duels,
+    )
+
+
+def _highest_gap(entries: Floats) -> Floats:
+    highest = np.partition(entries, len(entries) - 2, axis=0)[-2:]
+    return np.asarray(highest[1] - highest[0])
+
+
+def _lateness_of(part: Part, place: int, suspects: Sequence[int]) -> Floats:
+    """How long after the last rank that is not a suspect ``place`` arrived, ns; 0 if it was earlier."""
+    if part.entries is None:
+        return np.asarray(np.where(part.last == place, part.gap, 0.0))
+    others: Floats = np.delete(part.entries, suspects, axis=0).max(axis=0)
+    return np.asarray(np.maximum(part.entries[place] - others, 0.0))
+
+
+def _duels(was_late: npt.NDArray[np.bool_], at: Integers, who: Integers, count: int) -> tuple[int, int]:
+    """The number of windows of one block in which a rank was late more often, and less often, than the worst other
+    rank.
+
+    ``at`` are the samples in which another rank, ``who``, was late. A window is twice the autocorrelation time of the
+    lateness, so that one spell of a busy core counts once.
+    """
+    rare = was_late if was_late.mean() < 0.5 else ~was_late
+    length = max(_SHORTEST_STRETCH, math.ceil(2 * autocorrelation_time(rare.astype(np.float64))))
+    stretches = max(1, len(was_late) // length)
+    stretch = np.arange(len(was_late)) * stretches // len(was_late)
+    own = np.bincount(stretch[was_late], minlength=stretches)
+    most = np.zeros(stretches, dtype=np.int64)
+    keys, times = np.unique(stretch[at] * count + who, return_counts=True)
+    np.maximum.at(most, keys // count, times)
+    return int((own > most).sum()), int((own < most).sum())
+
+
+LEAST_EXCESS = 0.1
+"""A straggler is late in at least this much more of the samples than the next rank."""
+LEAST_COST = 0.07
+"""The others wait for a straggler for at least this share of the time of the calls."""
+
+_SIGNIFICANCE = 0.01
+_MOST_LATE_TOGETHER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RankLateness:
+    """How late one rank arrives, over all synchronising cases of its group.
+
+    share: share of the samples in which it was late, that is after all ranks not flagged with it, by more than five
+        times the usual delay; mean over cases.
+    low, high: 95 % interval of ``share`` over launches from six launches on, range from two on, None for one.
+    median_ns: median lateness in those samples; NaN if it was never late.
+    cost: share of the time of the calls that the others waited for it.
+    ahead: number of windows of samples (of ``stretches``) in which it was late more often than any other rank.
+    p_value: probability of ``ahead`` or more among equal ranks, times their number.
+    cases, launches: number of them in which it stands out.
+    worst: index of the case in which it stands out most.
+    excess: how much more often it is late than the next rank, as a share of the samples; mean over cases.
+    rivals: number of ranks of which one wins a window.
+    launch_shares: ``share`` of every launch.
+    flagged: it is a straggler: all of this is beyond chance and beyond what healthy ranks do.
+    """
+
+    rank: int
+    host: str | None
+    share: float
+    low: float | None
+    high: float | None
+    median_ns: float
+    cost: float
+    ahead: int
+    stretches: int
+    p_value: float
+    cases: int
+    launches: int
+    worst: int
+    excess: float
+    rivals: int
+    launch_shares: tuple[float, ...]
+    flagged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLateness:
+    """The ranks of one group.
+
+    release_ns: delays up to this are those of the barrier.
+    usual_ns: in 4 of 5 samples no rank arrived later than this after the next one, except the flagged ones (or the most
+        suspicious one); median over cases.
+    cases, launches, samples: how many were evaluated.
+    """
+
+    ranks: tuple[int, ...]
+    seen: Seen
+    release_ns: float
+    usual_ns: float
+    cases: int
+    launches: int
+    samples: int
+    members: tuple[RankLateness, ...]
+
+    @property
+    def flagged(self) -> tuple[RankLateness, ...]:
+        """The stragglers, the most costly first."""
+        return tuple(sorted((member for member in self.members if member.flagged), key=lambda member: -member.cost))
+
+
+def lateness_of(stored: StoredRun) -> tuple[GroupLateness, ...]:
+    """Every group of ranks of a run that ran synchronising ops together, in the order of the plan.
+
+    Cases weigh alike, and so do launches within a case, because lateness belongs to a rank and not to a size. A case
+    with wrong data does not count.
+    """
+    failed = {row.case for row in stored.failed if not row.transient}
+    failed |= {case for case, check in stored.checks if check.state == "wrong"}
+    places = {case: place for place, case in enumerate(stored.run.cases)}
+    groups: dict[tuple[int, ...], dict[int, list[Block]]] = {}
+    rows = sorted(
+        (row for row in stored.measurements if row.case.op in SYNCHRONISING), key=lambda row: places[row.case]
+    )
+    for row in rows:
+        for group in row.groups:
+            if len(group.ranks) > 1 and row.case not in failed:
+                cases = groups.setdefault(group.ranks, {})
+                cases.setdefault(places[row.case], []).append(Block(row, group))
+    return tuple(_group(ranks, cases, stored.run.hosts) for ranks, cases in groups.items())
+
+
+def together(
+    runs: Sequence[tuple[Sequence[GroupLateness], Sequence[int]]], hosts: Sequence[str]
+) -> tuple[GroupLateness, ...]:
+    """The lateness over several runs, each with the indices of its cases among those of all runs; ``hosts[r]`` is the
+    host of rank r.
+
+    Every run has its own usual delay. Shares and costs are means over launches, windows and launches are added.
+    """
+    groups = by_key((group.ranks, (group, indices)) for found, indices in runs for group in found)
+    return tuple(_together(members, hosts) for members in groups.values())
+
+
+def _together(members: Sequence[tuple[GroupLateness, Sequence[int]]], hosts: Sequence[str]) -> GroupLateness:
+    groups = [group for group, _ in members]
+    weights = [group.launches for group in groups]
+    seen: Seen = max((group.seen for group in groups), key=get_args(Seen).index)
+    launches = sum(weights)
+    places = groups[0].ranks
+    return replace(
+        groups[0],
+        seen=seen,
+        release_ns=max(group.release_ns for group in groups),
+        usual_ns=float(np.median([group.usual_ns for group in groups])),
+        cases=max(group.cases for group in groups),
+        launches=launches,
+        samples=sum(group.samples for group in groups),
+        members=tuple(
+            replace(
+                _member([(group.members[place], indices) for group, indices in members], weights, seen, len(places)),
+                host=hosts[rank] if rank < len(hosts) else None,
+            )
+            for place, rank in enumerate(groups[0].ranks)
+        ),
+    )
+
+
+def _member(
+    found: Sequence[tuple[RankLateness, Sequence[int]]], weights: Sequence[int], seen: Seen, ranks: int
+) -> RankLateness:
+    """One rank over several runs."""
+    if len(found) == 1:
+        ((member, indices),) = found
+        return replace(member, worst=indices[member.worst])
+    members = [member for member, _ in found]
+    worst, indices = max(found, key=lambda entry: entry[0].excess)
+    late = [member.median_ns for member in members if not math.isnan(member.median_ns)]
+    shares = tuple(share for member in members for share in member.launch_shares)
+    low, high = _over_launches(shares)
+    ahead, stretches = (sum(getattr(member, name) for member in members) for name in ("ahead", "stretches"))
+    return _flagged(
+        RankLateness(
+            rank=worst.rank,
+            host=members[0].host,
+            share=float(np.average([member.share for member in members], weights=weights)),
+            low=low,
+            high=high,
+            median_ns=float(np.median(late)) if late else math.nan,
+            cost=float(np.average([member.cost for member in members], weights=weights)),
+            ahead=ahead,
+            stretches=stretches,
+            p_value=_p_value(ahead, stretches, ranks, min(member.rivals for member in members)),
+            cases=max(member.cases for member in members),
+            launches=sum(member.launches for member in members),
+            worst=indices[worst.worst],
+            excess=float(np.average([member.excess for member in members], weights=weights)),
+            rivals=min(member.rivals for member in members),
+            launch_shares=shares,
+            flagged=any(member.flagged for member in members),
+        ),
+        seen,
+        ranks,
+    )
+
+
+def _p_value(ahead: int, stretches: int, ranks: int, rivals: int) -> float:
+    """The probability that one of ``ranks`` equal ranks wins ``ahead`` or more windows of ``stretches`` among
+    ``rivals``. Each wins a window with the same probability; ties are left out.
+    """
+    return min(1.0, ranks * binomial_tail(ahead, stretches, 1 / rivals))
+
+
+def _flagged(member: RankLateness, seen: Seen, ranks: int) -> RankLateness:
+    """``member``, flagged only if all conditions of a straggler are met; ``flagged``: it is a suspect."""
+    return replace(
+        member,
+        flagged=(
+            member.flagged
+            and member.excess >= LEAST_EXCESS
+            and member.cost >= LEAST_COST
+            and member.p_value < _SIGNIFICANCE
+            and 2 * member.launches > len(member.launch_shares)
+            # Some algorithms always give one rank the shortest time, so a majority of the samples is required.
+            and (seen != "shortest time" or member.share >= (1 + 1 / ranks) / 2)
+        ),
+    )
+
+
+def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:
+    seen = seen_in([block for blocks in cases.values() for block in blocks])
+    parts = {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
+    # The largest set of suspects of which every one stands out. Ranks that are late in turn hide each other when they
+    # are tested one by one.
+    order = most_suspicious(list(parts.values()), len(ranks))
+    most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
+    trial = _Trial(tuple(order[:1]), parts, ranks, hosts, seen, release_ns(parts.values()))
+    for count in range(2, most + 1):
+        more = replace(trial, suspects=tuple(order[:count]))
+        if all(more.judged(place).flagged for place in more.suspects):
+            trial = more
+    return GroupLateness(
+        ranks=ranks,
+        seen=seen,
+        release_ns=trial.release_ns,
+        usual_ns=float(np.median([one.usual_ns for one in trial.counts.values()])),
+        cases=len(cases),
+        launches=len({part.launch for members in parts.values() for part in members}),
+        samples=sum(len(part.slowest) for members in parts.values() for part in members),
+        members=tuple(trial.judged(place) for place in range(len(ranks))),
+    )
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """All cases evaluated for one set of suspects."""
+
+    suspects: tuple[int, ...]
+    parts: Mapping[int, Sequence[Part]]
+    ranks: tuple[int, ...]
+    hosts: Sequence[str]
+    seen: Seen
+    release_ns: float
+
+    @cached_property
+    def counts(self) -> dict[int, LateCounts]:
+        """The evaluation of every case, by case index."""
+        count = len(self.ranks)
+        return {case: late_counts(parts, self.suspects, count, self.release_ns) for case, parts in self.parts.items()}
+
+    @cached_property
+    def means(self) -> list[Floats]:
+        """The share of late samples of every rank (mean over cases), launch by launch."""
+        by_launch = by_key(pair for one in self.counts.values() for pair in one.shares.items())
+        return [mean(shares) for shares in by_launch.values()]
+
+    def judged(self, place: int) -> RankLateness:
+        """One rank over all cases; only a suspect can be flagged."""
+        aside = self.suspects if place in self.suspects else (place,)
+        others = np.delete(
+            np.arange(len(self.ranks)), aside
+        )  # called for each of up to 10,000 ranks: setdiff1d would sort
+        counts = self.counts.values()
+        excess = {case: float(one.share[place] - one.share[others].max()) for case, one in self.counts.items()}
+        share = float(np.mean([one.share[place] for one in counts]))
+        cost = float(np.mean([one.cost[place] for one in counts]))
+        won, lost = np.sum([one.duels[place] for one in counts], axis=0).tolist()
+        launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in self.means)
+        launch_shares = tuple(float(one[place]) for one in self.means)
+        low, high = _over_launches(launch_shares)
+        own = np.concatenate([one.late[1][one.late[0] == place] for one in counts])
+        rank, count = self.ranks[place], len(self.ranks)
+        return _flagged(
+            RankLateness(
+                rank=rank,
+                host=self.hosts[rank] if rank < len(self.hosts) else None,
+                share=share,
+                low=low,
+                high=high,
+                median_ns=float(np.median(own)) if len(own) else math.nan,
+                cost=cost,
+                ahead=won,
+                stretches=won + lost,
+                p_value=_p_value(won, won + lost, count, 1 + len(others)),
+                cases=sum(value >= LEAST_EXCESS for value in excess.values()),
+                launches=launches,
+                worst=max(excess, key=excess.__getitem__),
+                excess=float(np.mean(list(excess.values()))),
+                rivals=1 + len(others),
+                launch_shares=launch_shares,
+                flagged=place in self.suspects,
+            ),
+            self.seen,
+            count,
+        )
+
+
+def _over_launches(shares: Sequence[float]) -> tuple[float | None, float | None]:
+    if len(shares) == 1:
+        return None, None
+    if len(shares) < LAUNCHES_FOR_AN_INTERVAL:
+        return min(shares), max(shares)
+    # The interval of the mean, not the median: a rank that is late in one launch of ten has a median share of 0.
+    found = resampled(shares)
+    return found.low, found.high
