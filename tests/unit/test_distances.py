@@ -11,6 +11,7 @@ from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.runs.placement import RankPlacement
 from busbw.runs.records import Case
+from busbw_analysis.data.groups import groups_of
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
 from busbw_analysis.diagnosis.judge import Judgement, judge
@@ -92,9 +93,9 @@ def test_one_host_has_nothing_to_split_and_no_collective_is_a_pair() -> None:
 def test_pairs_with_other_launches_have_no_interval() -> None:
     judgement = judged(matrix())
     summary = judgement.cases[0]
-    group = summary.groups[0]
-    lacking = replace(group, launch_keys=group.launch_keys[1:], launch_medians_ns=group.launch_medians_ns[1:])
-    (split,) = splits_of([replace(summary, groups=(lacking, *summary.groups[1:]))], judgement.dataset.placements)
+    without_first = summary.groups.rows.take(np.arange(1, len(summary.groups.rows)))
+    lacking = replace(summary, groups=groups_of(summary.case, [(0, without_first)]))
+    (split,) = splits_of([lacking], judgement.dataset.placements)
     assert {kind.interval.kind for kind in split.classes} == {"none", "95 % over launches"}
     assert split.classes[1].times_within is None
 

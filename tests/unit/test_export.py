@@ -104,7 +104,7 @@ def test_one_wrong_case_reads_back_as_the_only_wrong_one(tmp_path: Path) -> None
     facts = LogFacts(op="all_reduce", ranks=2)
     first = judge(pool([find(tmp_path, str(log)).read(facts)]))
     again.write_bytes(EXPORTERS["nccl-tests"].cases(first))
-    second = find(tmp_path, str(again)).read()
+    second = find(tmp_path, str(again)).read().stored
     for stored in (first.dataset.runs[0], second):
         wrong = [row for row in stored.imported if row.check.state == "wrong"]
         assert [(row.case.size_bytes, row.case.in_place, row.check.wrong_elements) for row in wrong] == [
@@ -135,7 +135,7 @@ def test_a_type_that_is_not_known_reads_back_as_unknown(tmp_path: Path) -> None:
     again.write_bytes(EXPORTERS["nccl-tests"].cases(first))
     log = nccl_text.read("log", iter(again.read_text(encoding="utf-8").splitlines(keepends=True)))
     assert {(row.dtype, row.count) for row in log.rows} == {(None, None)}
-    assert [row.time_ns for row in find(tmp_path, str(again)).read().imported] == [1e6, 2e6]
+    assert [row.time_ns for row in find(tmp_path, str(again)).read().stored.imported] == [1e6, 2e6]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_samples_are_exported_one_a_row(judgement: Judgement) -> None:
     export = EXPORTERS["parquet"].samples
     assert export is not None
     found = pd.read_parquet(io.BytesIO(export(judgement.dataset)))
-    blocks = judgement.dataset.blocks
+    blocks = list(judgement.dataset.samples.blocks())
     assert len(found) == sum(len(block.samples.slowest_ns) for block in blocks)
     first = blocks[0]
     own = found[(found["case"] == first.case) & (found["launch"] == first.launch) & (found["block"] == first.number)]
@@ -211,7 +211,7 @@ def test_our_csv_reads_back_with_check_root_and_ranks(tmp_path: Path) -> None:
     first = judge(pool([synthetic_run(cases, launches=1, samples=10)]))
     text = EXPORTERS["csv"].cases(first).decode()
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
-    second = find(tmp_path, str(tmp_path / "a.csv")).read().imported
+    second = find(tmp_path, str(tmp_path / "a.csv")).read().stored.imported
     expected = [(one.case.op, one.case.root, group.ranks) for one in first.cases for group in one.groups]
     assert [(row.case.op, row.case.root, row.ranks) for row in second] == expected
     assert {row.check.state for row in second} == {"verified"}
@@ -250,7 +250,7 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
 def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("op,ranks,size_bytes,time_us,mode\nall_reduce,8,1024,1000,isolated\n", encoding="utf-8")
-    (row,) = find(tmp_path, str(path)).read().imported
+    (row,) = find(tmp_path, str(path)).read().stored.imported
     assert (row.case.mode, row.case.sync, row.case.backend, row.statistic) == ("pipelined", "none", "unknown", None)
 
 

@@ -89,7 +89,7 @@ def test_every_stored_log_is_shown_or_refused_in_a_sentence(name: str) -> None:
 @pytest.mark.parametrize("name", READABLE)
 def test_every_number_is_the_one_in_the_log(name: str) -> None:
     try:
-        stored = find(LOGS, str(LOGS / name)).read()
+        stored = find(LOGS, str(LOGS / name)).read().stored
     except LogError as error:
         pytest.skip(str(error))
     by_line: dict[int, list[Aggregate]] = {}
@@ -155,9 +155,9 @@ def test_standard_input_is_a_log(log: Path) -> None:
 
 
 def test_an_aggregate_has_no_samples_and_no_interval(log: Path) -> None:
-    stored = find(log.parent, str(log)).read()
+    stored = find(log.parent, str(log)).read().stored
     dataset = pool([stored])
-    assert (stored.measurements, dataset.blocks) == ((), ())
+    assert (stored.measurements, list(dataset.samples.blocks())) == ((), [])
     for summary in dataset.summaries:
         (group,) = summary.groups
         assert (group.statistic, group.samples, group.spread, group.interval.kind) == ("mean", 0, None, "none")
@@ -276,7 +276,7 @@ def test_who_may_have_a_narrower_link_than_such_a_gpu_can_have_is_not_slow(tmp_p
 
 
 def test_results_of_before_2019_are_verified_by_the_sum_of_their_errors() -> None:
-    stored = find(LOGS, str(LOGS / "nccl-tests-2.0.txt")).read()
+    stored = find(LOGS, str(LOGS / "nccl-tests-2.0.txt")).read().stored
     assert [row.check.state for row in stored.imported] == ["verified"] * 3 + ["not checked"]
 
 
@@ -292,7 +292,7 @@ def test_results_of_before_2019_are_verified_by_the_sum_of_their_errors() -> Non
 def test_where_buffers_of_osu_are_and_what_sends_them(title: str, backend: str, device: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(f"# OSU {title} Latency Test v7.4\n# Size  Avg Latency(us)\n1024  10.00\n", encoding="utf-8")
-    (case,) = find(tmp_path, str(path)).read(LogFacts(ranks=4)).run.cases
+    (case,) = find(tmp_path, str(path)).read(LogFacts(ranks=4)).stored.run.cases
     assert (case.op, case.backend, case.device) == ("all_reduce", backend, device)
 
 
@@ -409,7 +409,7 @@ def test_ranks_that_nobody_tells_are_asked_for_and_marked(tmp_path: Path) -> Non
     with pytest.raises(LogError) as refused:
         find(tmp_path, str(path)).read()
     assert refused.value.code == "no-ranks"
-    stored = find(tmp_path, str(path)).read(LogFacts(ranks=64))
+    stored = find(tmp_path, str(path)).read(LogFacts(ranks=64)).stored
     assert stored.run.imported is not None
     assert (stored.imported[0].case.ranks, stored.run.imported.given) == (64, {"ranks": "64"})
     assert "hosts" in stored.run.imported.unknown
@@ -479,12 +479,12 @@ def test_a_format_may_be_named(log: Path) -> None:
 def test_a_log_reads_alike_from_a_pipe(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     stdin = io.TextIOWrapper(io.BytesIO(log.read_bytes()))
     monkeypatch.setattr("sys.stdin", stdin)
-    piped, plain = find(log.parent, "-").read(), find(log.parent, str(log)).read()
+    piped, plain = (find(log.parent, name).read().stored for name in ("-", str(log)))
     assert piped.rows[:-1] == plain.rows[:-1]
 
 
 def test_an_imported_run_is_stored_and_read_back(log: Path, tmp_path: Path) -> None:
-    stored = find(log.parent, str(log)).read()
+    stored = find(log.parent, str(log)).read().stored
     folder = store.create(tmp_path, "machine")
     store.write_run(folder, msgspec.structs.replace(stored.run, id=folder.name))
     with store.Appender(folder) as appender:

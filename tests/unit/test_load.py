@@ -23,10 +23,11 @@ def test_every_block_of_every_group_is_there_with_its_run_launch_and_case(tmp_pa
     cases = [case("all_reduce", 64), case("ping_pong", 1024)]
     first, second = (synthetic_run(cases, launches=2, blocks=3, samples=5, seed=seed) for seed in (1, 2))
     dataset = load([write_synthetic(tmp_path, first), write_synthetic(tmp_path, second)])
-    assert len(dataset.blocks) == 2 * 2 * 3 * 2
-    assert {(one.run, one.launch, one.case) for one in dataset.blocks} == set(product(range(2), repeat=3))
+    blocks = list(dataset.samples.blocks())
+    assert len(blocks) == 2 * 2 * 3 * 2
+    assert {(one.run, one.launch, one.case) for one in blocks} == set(product(range(2), repeat=3))
     block = first.measurements[-1]
-    (found,) = [one for one in dataset.blocks if one.run == 0 and one.measurement == block]
+    (found,) = [one for one in blocks if one.run == 0 and one.measurement == block]
     assert (found.launch, found.case, found.samples) == (block.launch, 1, block.groups[0])
     assert dataset.cases[1].case.op == "ping_pong"
 
@@ -237,7 +238,7 @@ def test_control_characters_from_outside_are_written_out_everywhere() -> None:
     shown = "a\\x1b[31mb\\x9b2J\\u202ec d\\x00"
     assert dataset.runs[0].run.machine == shown
     assert dataset.cases[1].reasons == (shown,)
-    assert dataset.blocks[0].case == 0
+    assert next(dataset.samples.blocks()).case == 0
     assert not any(
         repr(sign)[1:-1] in everything.replace(repr(shown)[1:-1], "")
         for sign in nasty
@@ -251,7 +252,7 @@ def test_a_torn_last_line_is_a_notice_that_names_the_case(tmp_path: Path) -> Non
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-2]) + lines[-2][: len(lines[-2]) // 2])
     dataset = load([folder])
-    assert len(dataset.blocks) == 1
+    assert len(list(dataset.samples.blocks())) == 1
     assert any("all_reduce at 64 B" in notice for notice in dataset.notices)
 
 

@@ -193,8 +193,8 @@ def _hold_columns(found: Sequence[PairBlock], wanted: Sequence[PairBlock]) -> No
 def _hold_column(found: BlockColumns, wanted: BlockColumns) -> None:
     for field in fields(BlockColumns):
         columns = (getattr(found, field.name), getattr(wanted, field.name))
-        flat = (column.flat if isinstance(column, Ragged) else column for column in columns)
-        np.testing.assert_array_equal(*flat)
+        one, other = (column.flat if isinstance(column, Ragged) else column for column in columns)
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_long_row_of_schema_8_has_the_same_columns(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:

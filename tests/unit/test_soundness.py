@@ -277,7 +277,7 @@ def test_a_workload_that_cannot_be_is_refused(change: dict[str, JSON], words: st
 
 def an_imported_run(folder: Path) -> Path:
     path = DATA / "logs" / "nccl-tests-per-iteration.txt"
-    stored = find(folder, str(path)).read(LogFacts())
+    stored = find(folder, str(path)).read(LogFacts()).stored
     return write_synthetic(folder, stored)
 
 

@@ -13,6 +13,7 @@ from busbw.errors import LogError, StoreError, UsageError
 from busbw.runs import store
 from busbw_analysis.data import sources
 from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.kept import Summarised, summarised
 from busbw_analysis.data.sources import Found, Source, find
 
 OF_A_RUN = (
@@ -38,9 +39,9 @@ def results(tmp_path: Path) -> Path:
 def log(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The log of a tool that one more row reads, with the same numbers as the run that is kept."""
 
-    def read(path: Path, _facts: LogFacts) -> store.StoredRun:
+    def read(path: Path, _facts: LogFacts) -> Summarised:
         stored = store.read(find(results, "latest").path)
-        return replace(stored, path=path, run=msgspec.structs.replace(stored.run, id="of a log"))
+        return summarised(replace(stored, path=path, run=msgspec.structs.replace(stored.run, id="of a log")))
 
     row = Source("a log of tests", lambda _path, head: head.startswith(b"# a log"), read)
     monkeypatch.setattr(sources, "SOURCES", (sources.SOURCES[0], row, *sources.SOURCES[1:]))

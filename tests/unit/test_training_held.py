@@ -50,12 +50,12 @@ def test_steps_without_computation_alone_are_left_out(monkeypatch: pytest.Monkey
     questions = Questions(read_groups([read(STORED)]))
     (dataset,) = questions.datasets
     assert held(questions)
-    monkeypatch.setattr(questions, "datasets", (replace(dataset, blocks=()),))
+    monkeypatch.setattr(questions, "datasets", (replace(dataset, runs=()),))
     assert not held(questions)
 
 
 def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> None:
-    blocks = [block for block in stored.datasets[0].blocks if block.measurement.step is not None]
+    blocks = [block for block in stored.datasets[0].samples.blocks() if block.measurement.step is not None]
     assert {block.measurement.case.op for block in blocks} >= {"train_ddp", "train_1f1b"}
     for block in blocks:
         case, apart = block.measurement.case, block.measurement.step

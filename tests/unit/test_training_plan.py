@@ -23,6 +23,7 @@ from busbw.runs.store import read
 from busbw.workloads.model_rows import Model, flop_per_token, models, one_expert
 from busbw_analysis.cli.training import training
 from busbw_analysis.data.sources import find
+from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.models import simulate
 from busbw_analysis.models.networks import Flat, Placement
 from busbw_analysis.predict import Questions, read_groups

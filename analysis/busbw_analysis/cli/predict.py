@@ -78,6 +78,6 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)
     if as_json:
-        options.print_json({"runs": [one.run.id for one in stored], **tables.document(prediction)})
+        options.print_json({"runs": [one.stored.run.id for one in stored], **tables.document(prediction)})
     else:
         echo(render([Paragraph(tables.headline(prediction)), tables.predict_table(prediction)]))

@@ -8,7 +8,7 @@ if these, ``run.json`` or ``VERSION`` differ. A folder that cannot be written to
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from busbw.errors import StoreError
 from busbw.runs import files, store
+from busbw.runs.outline import outline_of
+from busbw.runs.progress import RunLine, line_of
 from busbw.runs.records import Case, Measurement, Row
 from busbw_analysis.data.block_columns import PairBlock
 from busbw_analysis.data.lateness import GroupLateness, lateness_of
@@ -37,6 +39,7 @@ _COPY: Final = """
     COPY (SELECT * FROM given UNION ALL BY NAME SELECT * FROM kept_rows) TO $path
     (FORMAT parquet, COMPRESSION zstd, KV_METADATA {source: $source})
 """
+_MAGIC: Final = b"PAR1"
 _NUMBERS: Final = "numbers"
 _LISTS: Final = ("ranks", *sorted(OF_MEMBERS))
 _SCALARS: Final = tuple(name for name in COLUMNS if name not in {*OF_MEMBERS, "overlap"})
@@ -44,14 +47,15 @@ _IN_CASE: Final = tuple(field.name for field in msgspec.structs.fields(Case))
 _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
 
 
-class _Source(msgspec.Struct, frozen=True):
-    """What a summary was made from.
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summary was made from, and what is true of the whole run.
 
     version: ``VERSION``
     run: SHA-256 of ``run.json``
     size, time_ns: of the file of samples; 0 without one
     rows: SHA-256 of the uncompressed rows
     warnings: of the reader
+    line: the run in a list of runs
     lateness: ``Summarised.lateness``
     """
 
@@ -61,6 +65,7 @@ class _Source(msgspec.Struct, frozen=True):
     time_ns: int
     rows: str
     warnings: tuple[str, ...]
+    line: RunLine
     lateness: msgspec.Raw
 
 
@@ -119,11 +124,49 @@ def read_summarised(folder: Path) -> Summarised:
         before = _state(folder)
         found = summarised(store.read(folder, keep=packed))
         if _state(folder) == before:  # else the run is being written
-            lateness = msgspec.Raw(msgspec.json.encode(found.lateness))
-            source = _Source(VERSION, document, *before, _checksum(folder), found.stored.warnings, lateness)
             with contextlib.suppress(OSError, StoreError, *_unreadable()):
-                _write(connection, folder, found, source)
+                _write(connection, folder, found, _source_of(found, document, before))
         return found
+
+
+def _source_of(found: Summarised, document: str, state: tuple[int, int]) -> _Source:
+    return _Source(
+        version=VERSION,
+        run=document,
+        size=state[0],
+        time_ns=state[1],
+        rows=_checksum(found.stored.path),
+        warnings=found.stored.warnings,
+        line=line_of(outline_of(found.stored)),
+        lateness=msgspec.Raw(msgspec.json.encode(found.lateness)),
+    )
+
+
+def lines_of(folders: Iterable[Path]) -> dict[Path, RunLine]:
+    """The lines of those runs in a list whose kept summary fits, by their size and time of change."""
+    kept = {str(path): path.parent for path in (folder / SUMMARY_FILE for folder in folders) if _is_complete(path)}
+    if not kept:
+        return {}
+    query = "SELECT file_name, value FROM parquet_kv_metadata(?) WHERE key = 'source'"
+    with _connection() as connection, contextlib.suppress(*_unreadable()):
+        rows = connection.execute(query, [list(kept)]).fetchall()
+        known = {kept[name]: msgspec.json.decode(value, type=_Source) for name, value in rows}
+        return {folder: source.line for folder, source in known.items() if _is_unchanged(source, folder)}
+    return {}
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a file ends like Parquet: one damaged file would fail the query for all."""
+    try:
+        with files.opened(path) as file:
+            file.seek(-len(_MAGIC), os.SEEK_END)
+            return file.read() == _MAGIC
+    except OSError:
+        return False
+
+
+def _is_unchanged(kept: _Source, folder: Path) -> bool:
+    return (kept.version, kept.size, kept.time_ns) == (VERSION, *_state(folder))
 
 
 @contextlib.contextmanager
@@ -181,9 +224,11 @@ def _source(connection: "duckdb.DuckDBPyConnection", folder: Path) -> _Source | 
         with files.opened(path):
             pass
         query = "SELECT value FROM parquet_kv_metadata(?) WHERE key = 'source'"
-        found = connection.execute(query, [str(path)]).fetchone()
-        return None if found is None else msgspec.json.decode(found[0], type=_Source)
-    except (OSError, *_unreadable()):
+        found = connection.execute(query, [str(path)]).fetchall()
+        return msgspec.json.decode(found[0][0], type=_Source) if found else None
+    except OSError:
+        return None
+    except _unreadable():
         return None
 
 
@@ -192,8 +237,8 @@ def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[
 
     def columns(what: str, *, numbers: bool = True) -> dict[str, npt.NDArray[Any]]:
         query = f"SELECT {what} FROM read_parquet(?) WHERE (kind = '{_NUMBERS}') = {numbers} ORDER BY place"  # noqa: S608
-        found: dict[str, npt.NDArray[Any]] = connection.execute(query, [path]).fetchnumpy()
-        return {name: _filled(column) for name, column in found.items()}
+        found = connection.execute(query, [path]).fetchnumpy()
+        return {name: _filled(np.ma.asarray(column)) for name, column in found.items()}
 
     records = columns("record", numbers=False)["record"]
     overlap = columns(", ".join(f"overlap_{name}" for name in OVERLAP))
@@ -208,9 +253,9 @@ def _read(connection: "duckdb.DuckDBPyConnection", folder: Path) -> tuple[tuple[
     return tuple(_ROW_DECODER.decode(record) for record in records.tolist()), table
 
 
-def _filled(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _filled(column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
     """A column in which NULL is NaN."""
-    return column.filled(np.nan) if isinstance(column, np.ma.MaskedArray) and column.dtype.kind == "f" else column
+    return np.asarray(column.filled(np.nan) if column.dtype.kind == "f" else column.data)
 
 
 def _write(connection: "duckdb.DuckDBPyConnection", folder: Path, found: Summarised, source: _Source) -> None:
@@ -263,7 +308,7 @@ def _scalar(value: object) -> object:
 
 
 def _record_columns(stored: store.StoredRun) -> dict[str, npt.NDArray[Any]]:
-    kinds: Sequence[str] = [row.__struct_config__.tag for row in stored.rows]
+    kinds = [str(row.__struct_config__.tag) for row in stored.rows]
     records = [msgspec.json.encode(row).decode() for row in stored.rows]
     return {
         "kind": np.asarray(kinds, dtype=object),

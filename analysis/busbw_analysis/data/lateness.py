@@ -240,7 +240,7 @@ class RankLateness:
     share: share of the samples in which it was late, that is after all ranks not flagged with it, by more than five
         times the usual delay; mean over cases.
     low, high: 95 % interval of ``share`` over launches from six launches on, range from two on, None for one.
-    median_ns: median lateness in those samples; NaN if it was never late.
+    median_ns: median lateness in those samples; None if it was never late.
     cost: share of the time of the calls that the others waited for it.
     ahead: number of windows of samples (of ``stretches``) in which it was late more often than any other rank.
     p_value: probability of ``ahead`` or more among equal ranks, times their number.
@@ -257,7 +257,7 @@ class RankLateness:
     share: float
     low: float | None
     high: float | None
-    median_ns: float
+    median_ns: float | None
     cost: float
     ahead: int
     stretches: int
@@ -362,7 +362,7 @@ def _member(
         return replace(member, worst=indices[member.worst])
     members = [member for member, _ in found]
     worst, indices = max(found, key=lambda entry: entry[0].excess)
-    late = [member.median_ns for member in members if not math.isnan(member.median_ns)]
+    late = [member.median_ns for member in members if member.median_ns is not None]
     shares = tuple(share for member in members for share in member.launch_shares)
     low, high = _over_launches(shares)
     ahead, stretches = (sum(getattr(member, name) for member in members) for name in ("ahead", "stretches"))
@@ -373,7 +373,7 @@ def _member(
             share=float(np.average([member.share for member in members], weights=weights)),
             low=low,
             high=high,
-            median_ns=float(np.median(late)) if late else math.nan,
+            median_ns=float(np.median(late)) if late else None,
             cost=float(np.average([member.cost for member in members], weights=weights)),
             ahead=ahead,
             stretches=stretches,
@@ -484,7 +484,7 @@ class _Trial:
                 share=share,
                 low=low,
                 high=high,
-                median_ns=float(np.median(own)) if len(own) else math.nan,
+                median_ns=float(np.median(own)) if len(own) else None,
                 cost=cost,
                 ahead=won,
                 stretches=won + lost,

@@ -304,8 +304,9 @@ def _straggler(straggler: Dataset, truth: dict[str, JSON]) -> Check:
         found = f"flagged: {', '.join(f'rank {one}' for one in flagged) or 'none'}"
         return Check("straggler", found, limit, "fail", f"rank {rank} was delayed on purpose but is not flagged alone")
     one = flagged[rank]
-    error = abs(one.median_ns / true_ns - 1)
-    found = f"rank {rank}, median {format_time(one.median_ns)} in {one.share:.0%} of the samples ({share:.0%} true)"
+    late_ns = one.median_ns or 0.0
+    error = abs(late_ns / true_ns - 1)
+    found = f"rank {rank}, median {format_time(late_ns)} in {one.share:.0%} of the samples ({share:.0%} true)"
     return Check("straggler", found, limit, _state(error, _DELAY_ERROR), "the measured delay of the rank is wrong")
 
 

@@ -10,7 +10,7 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     case.
     """
     chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
-    amount = f"in {member.share:.0%} of samples, by {format_time(member.median_ns)} (median)"
+    amount = f"in {member.share:.0%} of samples, by {format_time(member.median_ns or 0.0)} (median)"
     if group.seen == "shortest time":
         what = f"is probably a straggler: it has the shortest time (usually that of the last to arrive) {amount}"
     else:

@@ -6,7 +6,6 @@ word.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -117,13 +116,16 @@ def _text(found: Mapping[str, JSON]) -> str:
     return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
 
 
+_OF_SUMMARY: Final = tuple(field.name for field in fields(CaseSummary) if field.name != "groups")
+
+
 def _case(summary: CaseSummary) -> JSON:
     listed: Sequence[GroupSummary] = summary.groups
     if summary.case.op in PAIRED and len(listed) > _MOST_PAIRS:
         slowest = np.argsort(-summary.groups.time_ns, kind="stable")[:_MOST_PAIRS].tolist()
         listed = [summary.groups[place] for place in slowest]
     return {
-        **plain(replace(summary, groups=())),
+        **{name: plain(getattr(summary, name)) for name in _OF_SUMMARY},
         "groups": [with_values(group, "mean", "p99") for group in listed],
         "groups_left_out": len(summary.groups) - len(listed),
     }

@@ -1,5 +1,6 @@
 """The command ``busbw list``. The list of runs imports nothing that is only needed for measuring."""
 
+import importlib
 import json
 import os
 import textwrap
@@ -14,9 +15,10 @@ from busbw.ops import FAMILIES
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store
 from busbw.runs.outline import outline
-from busbw.runs.progress import progress_of
+from busbw.runs.progress import RunLine, line_of
 from busbw.runs.records import JSON
 
+_SUMMARIES = "busbw_analysis.data.kept"
 _WIDTH, _NOTHING = 80, "–"
 _INDENT = "    | "
 """Indentation of text below a row: without it, text from outside could look like another row."""
@@ -40,7 +42,10 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
 def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
     """The rows of the list ``what``."""
     if what == "runs":
-        return [_run_row(folder) for folder in store.folders(results_dir)]
+        folders = list(store.folders(results_dir))
+        # Reading thousands of runs takes minutes; most have a summary that names their line.
+        known: dict[Path, RunLine] = importlib.import_module(_SUMMARIES).lines_of(folders)
+        return [_run_row(folder, known.get(folder)) for folder in folders]
     lists = {"ops": _ops, "algorithms": _algorithms, "backends": backends, "suites": _suites, "launchers": launchers}
     return lists[what]()
 
@@ -157,21 +162,18 @@ def launchers() -> list[dict[str, JSON]]:
     ]
 
 
-def _run_row(folder: Path) -> dict[str, JSON]:
+def _run_row(folder: Path, kept: RunLine | None) -> dict[str, JSON]:
     try:
-        run = outline(folder)
+        line = kept or line_of(outline(folder))
     except BusbwError as error:
         unknown = dict.fromkeys(("plan", "ranks", "cases", "launches"))
         return {"run": folder.name, "machine": folder.parent.name, **unknown, "state": f"unreadable: {error}"}
-    done = {case for _, case, _ in run.blocks}
-    progress = progress_of(run)
-    state = run.end.status if run.end else "not ended: killed or still running"
     return {
         "run": folder.name,
-        "machine": run.machine,
-        "plan": run.plan.get("name"),
-        "ranks": run.ranks,
-        "cases": f"{len(done)} of {len(run.cases)}",
-        "launches": f"{progress.complete} of {progress.planned}",
-        "state": state,
+        "machine": line.machine,
+        "plan": line.plan,
+        "ranks": line.ranks,
+        "cases": f"{line.measured} of {line.cases}",
+        "launches": f"{line.complete} of {line.planned}",
+        "state": line.state,
     }

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from busbw.runs.outline import Outline, outline_of
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
@@ -52,6 +54,34 @@ class Progress:
         whole = len(self.whole)
         parts = [f"launch {one + 1} in part ({blocks} of {whole} blocks)" for one, blocks in self.partial.items()]
         return ", ".join([f"{self.complete} of {launches} {verb} complete", *parts])
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list of runs shows of one. ``state``: how it ended; ``measured``: number of cases with a result."""
+
+    machine: str
+    plan: str | None
+    ranks: int
+    measured: int
+    cases: int
+    complete: int
+    planned: int
+    state: str
+
+
+def line_of(run: Outline) -> RunLine:
+    """The line of a run in a list."""
+    progress = progress_of(run)
+    return RunLine(
+        machine=run.machine,
+        plan=run.plan.get("name"),
+        ranks=run.ranks,
+        measured=len({case for _, case, _ in run.blocks}),
+        cases=len(run.cases),
+        complete=progress.complete,
+        planned=progress.planned,
+        state=run.end.status if run.end else "not ended: killed or still running",
+    )
 
 
 def progress_of(stored: StoredRun | Outline) -> Progress:

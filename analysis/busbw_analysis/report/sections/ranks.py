@@ -67,7 +67,7 @@ def rank_views(judgement: Judgement) -> Section:
         Column("Own time", own.get, _percent, "% of the slowest rank's"),
         Column(name, late_share, str, "% of samples"),
         Column("Late", lambda rank: member(rank, _late), str, "% of samples"),
-        Column("Late by", lambda rank: member(rank, _by), format_time, "median"),
+        Column("Late by", lambda rank: member(rank, lambda one: one.median_ns), format_time, "median"),
         Column("Others wait", lambda rank: member(rank, lambda one: one.cost), _percent, "% of the time"),
         Column("Verdict", lambda rank: member(rank, _verdict)),
     )
@@ -87,10 +87,6 @@ def _percent(share: float) -> str:
 def _late(one: RankLateness) -> str:
     ends = "" if one.low is None or one.high is None else f" ({_percent(one.low)}–{_percent(one.high)})"
     return f"{_percent(one.share)}{ends}"
-
-
-def _by(one: RankLateness) -> float | None:
-    return one.median_ns if math.isfinite(one.median_ns) else None
 
 
 def _verdict(one: RankLateness) -> Cell:
