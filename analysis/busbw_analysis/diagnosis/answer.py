@@ -15,12 +15,12 @@ from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of, slow_model
+from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
 from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
-from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
+from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
 from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
@@ -126,13 +126,12 @@ def answer_of(judgement: Judgement) -> Answer:
         compare = ""
     action = sentences(*actions, compare, decide_more(judgement, verdicts))
     confidence, trust = trust_in(judgement, action)
-    doubted = any(cause.code == "slow-model" for cause in causes)
-    bands = tuple(_by_band(verdicts, doubted=doubted))
+    bands = tuple(_by_band(verdicts))
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
         headline=_unfinished(judgement)
-        or (_headline(judgement, status, causes) if bands else _unjudged(judgement, status)),
+        or (_headline(judgement, status, causes, verdicts) if bands else _unjudged(judgement, status)),
         bands=bands,
         cause=sentences(*(cause.text for cause in causes), unexplained),
         action=action,
@@ -155,7 +154,7 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
         return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
-    if "undecided" in found or slow_model(judgement):
+    if "undecided" in found:
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
 
@@ -177,11 +176,14 @@ def _unfinished(judgement: Judgement) -> str:
     )
 
 
-def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
-    """Whether the run is as expected.
+def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], verdicts: Sequence[Verdict]) -> str:
+    """Whether the run is as expected. It follows from ``verdicts``, the rows of the table.
 
     No fault is suspected if the placement of the ranks explains all that is slower, and healthy machines lose as much.
     """
+    undecided = [verdict.doubt for verdict in verdicts if verdict.status == "undecided"]
+    if status == "undecided" and undecided[0] is not None and all(undecided):
+        return f"Cannot tell: {DOUBTS[undecided[0]]}."
     found = {cause.code for cause in causes}
     if status == "as expected" and found:
         return "As expected, with a caution."
@@ -190,6 +192,9 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> 
     placed = status == "explained" and found <= _PLACEMENT_CAUSES
     if placed and doubts <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
         return "No sign of a faulty machine."
+    faster = {verdict.status == "faster" for verdict in verdicts if verdict.status != "not judged"}
+    if status == "as expected" and True in faster:
+        return "As expected or faster." if False in faster else "Faster than expected."
     return _HEADLINES[status]
 
 
@@ -209,16 +214,17 @@ def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str
     return found, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
 
 
-def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[tuple[Band, str]]:
-    """One sentence per judged band of sizes. If the model is ``doubted``, they give measured numbers, not ratios."""
+def _by_band(verdicts: Sequence[Verdict]) -> Iterator[tuple[Band, str]]:
+    """One sentence per judged band of sizes. If every reference is doubted, it gives measured numbers, not ratios."""
     for band in _BANDS:
         judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
         if judged:
+            doubted = all(verdict.doubt for verdict in judged)
             yield band, f"{_measured_in_band(judged) if doubted else _in_band(judged)}."
 
 
 def _measured_in_band(judged: Sequence[Verdict]) -> str:
-    """The rate of each operation with its share of the peak if known; without a rate, its time."""
+    """The rate of each operation; without a rate, its time."""
     ordered = sorted(judged, key=lambda verdict: -(verdict.busbw or 0.0))
     shown = [f"{_name(one, judged)} {_rate_or_time(one)} at {format_size(one.size_bytes)}" for one in ordered]
     more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
@@ -226,11 +232,7 @@ def _measured_in_band(judged: Sequence[Verdict]) -> str:
 
 
 def _rate_or_time(verdict: Verdict) -> str:
-    if verdict.busbw is None:
-        return format_time(verdict.time_ns)
-    if verdict.peak is None or verdict.peak_share is None:
-        return format_rate(verdict.busbw)
-    return f"{format_rate(verdict.busbw)} ({share_of_peak(verdict.peak, verdict.peak_share)})"
+    return format_time(verdict.time_ns) if verdict.busbw is None else format_rate(verdict.busbw)
 
 
 def _unjudged(judgement: Judgement, status: Status) -> str:
@@ -267,22 +269,24 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     if len(judged) == 1:
         return judged[0].text
     slower = [verdict for verdict in judged if verdict.status == "slower"]
-    unsure = [verdict for verdict in judged if verdict.status == "undecided"]
+    doubted = [verdict for verdict in judged if verdict.doubt is not None]
+    unsure = [verdict for verdict in judged if verdict.status == "undecided" and verdict not in doubted]
     faster = [verdict for verdict in judged if verdict.status == "faster"]
-    fine = [verdict for verdict in judged if verdict not in (*slower, *unsure, *faster)]
+    fine = [verdict for verdict in judged if verdict not in (*slower, *doubted, *unsure, *faster)]
     if len(fine) == len(judged):
         # One if the curves differ only in place or out of place.
         kinds = {(verdict.op, verdict.status) for verdict in judged}
         return judged[0].text if len(kinds) == 1 else f"as expected{_range(fine)}"
     found = []
-    if slower:
-        worst = max(slower, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
-        which = "worst " if len(slower) > 1 else ""
-        found.append((len(slower), f"slower, {which}{_name(worst, judged)} ({worst.reached})"))
-    if unsure:
-        found.append((len(unsure), f"undecided{_range(unsure)}"))
+    for word, members in (("slower", slower), ("undecided", unsure)):
+        if members:
+            worst = max(members, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
+            which = "worst " if len(members) > 1 else ""
+            found.append((len(members), f"{word}, {which}{_name(worst, judged)} ({worst.reached})"))
+    if doubted:
+        found.append((len(doubted), f"without a verdict, {_name(doubted[0], judged)} ({doubted[0].reached})"))
     if fine:
-        found.append((len(fine), f"as expected{'' if slower or unsure else _range(fine)}"))
+        found.append((len(fine), f"as expected{'' if slower or unsure or doubted else _range(fine)}"))
     if faster:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         which = "most " if len(faster) > 1 else ""
@@ -353,8 +357,8 @@ def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
     if best.peak is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
         text += f", {share} ({best.what})"
-        if best.busbw > best.peak and best.level == "memory copy of a host":
-            text += " (above 100 % because parts of a message stay in a cache)"
+        if best.level is not None and best.busbw > best.peak:
+            text += f" (above 100 %: {why_above(best.level)})"
     return text
 
 

@@ -16,6 +16,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.doubts import with_doubts
 from busbw_analysis.diagnosis.exchanges import Exchanged, exchanged
 from busbw_analysis.diagnosis.findings import Finding, findings_on
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel, hierarchy
@@ -148,7 +149,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     summaries, placements = summarise(dataset), dataset.placements
     matrices = matrices_of(summaries, placements)
     lateness = lateness_of(dataset)
-    curves = tuple(_curve(dataset, one, rows) for one in series_of(dataset))
+    curves = with_doubts([_curve(dataset, series, rows) for series in series_of(dataset)], summaries)
     memory, files = memory_curves(dataset, curves), stored(dataset, curves)
     rooflines = rooflines_of(dataset, memory, rows)
     shares, steps = tuple(shares_of(dataset, matrix, rows) for matrix in matrices), steps_of(dataset)

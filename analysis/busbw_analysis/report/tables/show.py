@@ -21,7 +21,7 @@ from busbw_analysis.data.pair_groups import of_groups, times_of
 from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.verdicts import NEAR_PEAK
+from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
 
@@ -256,7 +256,8 @@ def _of_peak(row: ShownRow) -> Cell | None:
     share = row.peak_share
     if share is None:
         return None
-    return Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if share >= NEAR_PEAK else "plain")
+    near = NEAR_PEAK <= share <= ABOVE_PEAK
+    return Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if near else "plain")
 
 
 def _state(row: ShownRow) -> Cell:
