@@ -25,9 +25,9 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import Comparison, compare
 from busbw_analysis.diagnosis.compare_answer import answer_lines, gist
 from busbw_analysis.diagnosis.gate import gate_of
-from busbw_analysis.diagnosis.hypothesis_tests import smallest_difference
+from busbw_analysis.diagnosis.hypothesis_tests import percent, smallest_difference
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots, fewest_made, percent, trust_in_comparison
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots, fewest_made, trust_in_comparison
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.report.to_terminal import render

@@ -17,8 +17,8 @@ from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Compari
 from busbw_analysis.diagnosis.compare_answer import decides, gist, hopeless, label, shared_words, titles_of
 from busbw_analysis.diagnosis.findings import Finding, case_name
 from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
-from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
-from busbw_analysis.diagnosis.trust import percent, trust_in_comparison
+from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict, percent, undetected
+from busbw_analysis.diagnosis.trust import trust_in_comparison
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
 LAYOUT: Final = 2
@@ -253,11 +253,11 @@ def _why(band: ComparedBand, comparison: Comparison) -> str:
     if verdict.fewest is not None:
         return f"{verdict.fewest} {unit} are needed"
     if verdict.needed is None or hopeless(verdict):
-        below = "" if verdict.detectable is None else f" below {percent(verdict.detectable)}"
-        return f"{min(found.launches)} {unit} cannot detect differences{below}"
+        detects = "cannot detect differences" if verdict.detectable is None else undetected(verdict.detectable)
+        return f"{min(found.launches)} {unit} {detects}"
     if verdict.needed.detects is None:
         return f"{verdict.needed.launches} {unit} would show it equal"
-    return f"{verdict.needed.launches} {unit} would detect {verdict.needed.detects * 100:.3g} %"
+    return f"{verdict.needed.launches} {unit} would detect {percent(verdict.needed.detects)}"
 
 
 def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
@@ -339,5 +339,5 @@ def undecided_line(comparison: Comparison) -> str:
     """What a gate that passes cannot see: the undecided bands, and the smallest difference visible in all of them."""
     undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
     seen = [one.detectable for one in undecided if one.detectable is not None]
-    visible = f"; differences below {percent(max(seen))} cannot be seen in all of them" if seen else ""
+    visible = f"; in one, the launches {undetected(max(seen))}" if seen else ""
     return f"{len(undecided)} of {counted(len(comparison.bands), 'band')} undecided{visible}" if undecided else ""
