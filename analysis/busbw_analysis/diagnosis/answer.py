@@ -344,7 +344,7 @@ def _best(judgement: Judgement) -> Iterator[str]:
         yield from _best_memory(judgement)
         return
     yield f"highest busbw {_rate_of(judgement, best, best.label)}"
-    collective = judgement.best_of(_COLLECTIVE)
+    collective = judgement.best_of(_COLLECTIVE & judgement.asked)
     if collective is not None and collective.case != best.case:
         op = judgement.cases[collective.case].case.op
         yield f"highest of a collective: {_rate_of(judgement, collective, op)}"

@@ -170,9 +170,9 @@ def _doubted(judgement: Judgement) -> str:
     doubt = next((doubt for doubt in DOUBTS if doubt in doubts), None)
     if doubt is None:
         return ""
-    if doubt == "disturbed":
-        measured = {case for curve in judgement.curves for case in _measured_with(curve)}
-        disturbed = [judgement.cases[case] for case in sorted(measured) if judgement.cases[case].disturbance.high]
+    measured = {case for curve in judgement.curves for case in _measured_with(curve)}
+    disturbed = [judgement.cases[case] for case in sorted(measured) if judgement.cases[case].disturbance.high]
+    if doubt == "disturbed" and disturbed:
         worst = max(disturbed, key=lambda summary: summary.disturbance.foreign or 0.0)
         return f"{DOUBTS[doubt]}: {worst.disturbance.in_words()} ({case_name(worst.case)})"
     ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.doubt == doubt and verdict.model_ratio]

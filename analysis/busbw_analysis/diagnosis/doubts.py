@@ -6,7 +6,6 @@ fit each other.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Final
 
 from busbw_analysis.data.grouped import by_key
@@ -26,7 +25,7 @@ from busbw_analysis.peaks.peaks import Peak
 BEATEN: Final = 0.5
 """A time below this share of what a reference says contradicts the reference."""
 _LEAST_RATIOS: Final = 3
-"""From this number of results on, their median speaks against a model that they beat."""
+"""From this number of results on, a model that most of them beat is doubted."""
 
 
 def with_doubts(curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> tuple[Curve, ...]:
@@ -81,7 +80,10 @@ def _contradicted_models(curves: Sequence[Curve], cases: Sequence[CaseSummary]) 
     return {
         messages
         for messages, ratios in found.items()
-        if (len(ratios) >= _LEAST_RATIOS and median(ratio for ratio, _, _ in ratios) < 1 / MODEL_TOLERANCE)
+        if (
+            len(ratios) >= _LEAST_RATIOS
+            and 2 * sum(ratio < 1 / MODEL_TOLERANCE for ratio, _, _ in ratios) > len(ratios)
+        )
         or (any(high < BEATEN for _, _, high in ratios) and any(low > MODEL_TOLERANCE for _, low, _ in ratios))
     }
 

@@ -47,7 +47,7 @@ __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "ju
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The highest busbw (B/s) of any measured case and group of ranks, judged or not; pairs of a matrix are groups.
+    """The highest busbw (B/s) of some measured cases and groups of ranks, judged or not; pairs of a matrix are groups.
 
     case: its index.
     peak: the busbw that is 100 %, B/s.
@@ -108,8 +108,14 @@ class Judgement:
 
     @property
     def best(self) -> Best | None:
-        """The highest busbw of the run; None if there is none."""
-        return self.best_of(OPS)
+        """The highest busbw of the operations that were asked for; None if there is none."""
+        return self.best_of(self.asked)
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The operations that some run measured not only as references."""
+        runs = (stored.run for stored in self.dataset.runs)
+        return frozenset().union(*({case.op for case in run.cases} - run.baseline_ops for run in runs))
 
     def best_of(self, ops: Container[str]) -> Best | None:
         """The highest busbw of these ops; None if there is none.

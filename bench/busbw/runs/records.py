@@ -655,6 +655,13 @@ class ImportedLog(Record, frozen=True, kw_only=True):
     notes: tuple[LogNote, ...]
 
 
+class _SweepOps(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``Run.baseline_ops`` reads of a sweep in a stored plan."""
+
+    ops: tuple[str, ...] = ()
+    baseline: bool = False
+
+
 class Run(Record, frozen=True, kw_only=True):
     """``run.json``: plan, hosts and environment of a run; written once, when all ranks are connected.
 
@@ -681,3 +688,13 @@ class Run(Record, frozen=True, kw_only=True):
     environments: dict[str, dict[str, JSON]]
     backend: BackendTraits | None = None
     imported: ImportedLog | None = None
+
+    @property
+    def baseline_ops(self) -> frozenset[str]:
+        """The operations that this run measured only as references (``plan.Sweep.baseline``)."""
+        try:
+            sweeps = msgspec.convert(self.plan.get("sweep", ()), tuple[_SweepOps, ...])
+        except msgspec.ValidationError:  # a plan of another version
+            return frozenset()
+        asked = {op for sweep in sweeps if not sweep.baseline for op in sweep.ops}
+        return frozenset(op for sweep in sweeps for op in sweep.ops) - asked
