@@ -563,8 +563,14 @@ def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     )
     interrupted = run_of(3, cases, launches=5, end=SyntheticEnd(ended="interrupted"))
     rows = tuple(row for row in interrupted.rows if not isinstance(row, LaunchStarted | Measurement) or row.launch < 4)
-    (short,) = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5)).incomplete
+    comparison = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5))
+    (short,) = comparison.incomplete
     assert (short.side, short.status, short.launches, short.planned) == ("A", "interrupted", 4, 5)
+    (label, first), *_ = answer_lines(comparison)
+    assert (label, first.index("synthetic-3") < first.index("B against A"), "4 of 5" in first) == ("Answer", True, True)
+    assert dict(compare_tables.document(comparison))["answer"] in first
+    whole = compared(run_of(1, cases, launches=5), run_of(4, cases, launches=5))
+    assert gist(whole).startswith("B against A")
 
 
 def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:

@@ -17,6 +17,8 @@ from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}
 """Findings whose code differs from that of the cause that they are evidence for."""
+_OF_DOUBTS: Final = frozenset({"doubted-reference", "above-peak"})
+"""The only causes that explain a verdict whose reference is doubted."""
 _MOST_CAUSES: Final = 2
 """Number of causes that are named; further ones stay findings."""
 _FEWEST_PAIRED: Final = 3
@@ -56,6 +58,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
             for place, verdict in enumerate(verdicts)
             if verdict.status in {"slower", "undecided"}
             and verdict.explained_by is None
+            and (verdict.doubt is None or rule.code in _OF_DOUBTS)
             and rule.explains(judgement, verdict)
         ]
         # A cause of undecided verdicts alone does not explain why others are slower.
@@ -193,7 +196,7 @@ def _above_peak(judgement: Judgement) -> str:
     verdict, peak = highest
     ops = dict.fromkeys(one.op for one in judgement.verdicts if one.peak_doubted)
     share = share_of_peak(peak.name, verdict.peak_share or 0.0)
-    return f"{', '.join(ops)}: up to {share}, so {DOUBTS['exceeded']}: {why_above(peak.level)}"
+    return f"{DOUBTS['exceeded']}: up to {share} ({', '.join(ops)}), because {why_above(peak.level)}"
 
 
 def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Final
 
 from busbw.runs.records import Case, case_in_words
+from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.compare import ComparedBand, Comparison
@@ -59,8 +60,9 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
     """A clause for every run that was interrupted or killed, or is still running."""
     for run in comparison.incomplete:
         if run.status != "complete":
-            how = "killed or still running" if run.status is None else run.status
-            yield f"side {run.side} is incomplete: run {run.run} {how}, {run.launches} of {run.planned} launches"
+            ends = {None: "was killed or is still running", "interrupted": "was interrupted"}
+            complete = f"{run.launches} of {counted(run.planned, 'launch', 'launches')} complete"
+            yield f"side {run.side} is incomplete: run {run.run} {ends.get(run.status, run.status)}, {complete}"
 
 
 def titles_of(comparison: Comparison) -> dict[str, str]:

@@ -151,7 +151,9 @@ def _made(judgement: Judgement) -> list[int]:
 
 def decide_more(judgement: Judgement, verdicts: Iterable[Verdict]) -> str:
     """What to do about ``verdicts`` that are undecided without a cause; "" without any, and for logs of other tools."""
-    undecided = (verdict.status == "undecided" and verdict.explained_by is None for verdict in verdicts)
+    undecided = (
+        verdict.status == "undecided" and verdict.doubt is None and verdict.explained_by is None for verdict in verdicts
+    )
     if judgement.dataset.from_logs or not any(undecided):
         return ""
     advice = more_launches(judgement)
