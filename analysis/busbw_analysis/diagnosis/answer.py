@@ -192,9 +192,9 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], ver
     placed = status == "explained" and found <= _PLACEMENT_CAUSES
     if placed and doubts <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
         return "No sign of a faulty machine."
-    faster = {verdict.status == "faster" for verdict in verdicts if verdict.status != "not judged"}
-    if status == "as expected" and True in faster:
-        return "As expected or faster." if False in faster else "Faster than expected."
+    statuses = {verdict.status for verdict in verdicts}
+    if status == "as expected" and "faster" in statuses:
+        return "As expected or faster." if "as expected" in statuses else "Faster than expected."
     return _HEADLINES[status]
 
 

@@ -33,7 +33,7 @@ def with_doubts(curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> tuple[
     contradicted, exceeded = _contradicted_models(curves, cases), _exceeded_peaks(curves)
     known: dict[tuple[int, ...], Doubt | None] = {}
 
-    def of(measured: tuple[int, ...], other: Doubt | None) -> Doubt | None:
+    def doubt_of(measured: tuple[int, ...], other: Doubt | None) -> Doubt | None:
         if measured not in known:
             known[measured] = _doubt_of_cases(measured, curves, cases)
         return known[measured] or other
@@ -42,10 +42,10 @@ def with_doubts(curves: Sequence[Curve], cases: Sequence[CaseSummary]) -> tuple[
         model, peak = curve.parameters, curve.peak
         return replace(
             curve,
-            model_doubt=of(model.cases, "contradicted" if _messages(model) in contradicted else None)
+            model_doubt=doubt_of(model.cases, "contradicted" if _messages(model) in contradicted else None)
             if isinstance(model, Parameters)
             else None,
-            peak_doubt=of(peak.cases, "exceeded" if peak.cases in exceeded else None)
+            peak_doubt=doubt_of(peak.cases, "exceeded" if peak.cases in exceeded else None)
             if isinstance(peak, Peak)
             else None,
         )
@@ -76,10 +76,10 @@ def _contradicted_models(curves: Sequence[Curve], cases: Sequence[CaseSummary]) 
     """α and β of the models that the results contradict: most results are faster than the model allows, or some take
     less than half of its time although others are slower.
     """
-    found = by_key(entry for curve in curves for entry in _ratios(curve, cases))
+    by_messages = by_key(entry for curve in curves for entry in _ratios(curve, cases))
     return {
         messages
-        for messages, ratios in found.items()
+        for messages, ratios in by_messages.items()
         if (
             len(ratios) >= _LEAST_RATIOS
             and 2 * sum(ratio < 1 / MODEL_TOLERANCE for ratio, _, _ in ratios) > len(ratios)
