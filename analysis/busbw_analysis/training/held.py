@@ -7,9 +7,10 @@ A measured step has three parts (docs/formats.md#step): its computation without 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.ops import STRATEGIES
 from busbw.ops.training import Workload, workload_in_words
 from busbw.runs.records import Case
 from busbw.workloads.shapes import StepShape
@@ -23,25 +24,9 @@ from busbw_analysis.training.traffic import traffic
 
 _BUCKET_BYTES: Final = 25 << 20
 """Default bucket of DistributedDataParallel; the last bucket cannot overlap."""
-_LAYOUTS: Final[dict[str, dict[str, Any]]] = {
-    "train_ddp": {},
-    "train_zero1": {"zero": 1},
-    "train_fsdp": {"zero": 3},
-    "train_fsdp_kept": {"zero": 3, "reshard": False},
-    "train_fsdp_prefetch": {"zero": 3},
-    "train_hsdp": {"zero": 3},
-    "train_tensor": {},
-    "train_columns": {"columns": True},
-    "train_sequence": {"sequence_parallel": True, "keep_inputs": True},
-    "train_ring": {},
-    "train_ulysses": {"context": "ulysses"},
-    "train_experts": {},
-    "train_gpipe": {"schedule": "gpipe"},
-    "train_1f1b": {},
-    "train_3d": {},
-    "train_interleaved": {},
-}
-"""Operation → settings that differ from the plain layout. An explicit all_reduce of each gradient is not planned."""
+_OF_WORKLOAD: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave")
+_OF_STRATEGY: Final = ("zero", "reshard", "columns", "sequence_parallel", "keep_inputs", "context", "schedule")
+"""Fields of a layout that a workload and a step's row of the table of operations have, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +88,9 @@ def step_of(op: str, one: Workload) -> Step:
     """A measured step as the plan describes it."""
     model = StepShape(one).model
     layout = Layout(
-        **{name: getattr(one, name) for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave")},
+        **{name: getattr(one, name) for name in _OF_WORKLOAD},
+        **{name: getattr(STRATEGIES[op], name) for name in _OF_STRATEGY},
         shard=None if one.shard == 1 else one.shard,
-        **_LAYOUTS.get(op, {}),
     )
     # Tokens beyond an expert's capacity are not sent.
     busiest = one.expert_imbalance if one.capacity is None else min(one.expert_imbalance, one.capacity)
@@ -126,12 +111,15 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
         )
         for summary in summarise(dataset):
             case = summary.case
-            if case.workload is None or case.workload.slow_ns or case.op not in _LAYOUTS or summary.state != "measured":
+            if case.workload is None or case.workload.slow_ns or summary.state != "measured":
                 continue
             if not (times := alone.get(summary.index)):
                 continue
             compute = median(times) / 1e9
             one = Held(summary.index, case.op, case.workload, summary.groups[0].time_ns / 1e9, compute)
+            if reason := STRATEGIES[case.op].unplanned:
+                found.append(replace(one, refused=f"{case.op}: {reason}"))
+                continue
             try:
                 found.append(replace(one, predicted=_predicted(case, prices, compute, scenario)))
             except (AnalysisError, UsageError) as error:
@@ -155,7 +143,7 @@ def _predicted(case: Case, prices: Measured, compute: float, scenario: Scenario)
 def _overlap(case: Case, step: Step) -> float:
     """Share of calls that overlap on CPUs: all gradient buckets but the last, and nothing else."""
     gradients = sum(row.size_bytes for row in traffic(step) if row.dimension == "dp")
-    return max(0.0, 1 - _BUCKET_BYTES / gradients) if case.op == "train_ddp" and gradients else 0.0
+    return max(0.0, 1 - _BUCKET_BYTES / gradients) if STRATEGIES[case.op].bucketed and gradients else 0.0
 
 
 def order_kept(found: Sequence[Held]) -> float:

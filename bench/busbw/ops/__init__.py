@@ -37,7 +37,9 @@ MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
 """Single messages; their cost model is known on every backend."""
 STORING = frozenset(name for name, op in OPS.items() if op.stores)
 """Write their data to files."""
-TRAINED = frozenset(name for name, op in OPS.items() if op.splits)
+STRATEGIES = {name: op.strategy for name, op in OPS.items() if op.strategy is not None}
+"""Training steps → how their ranks divide them."""
+TRAINED = frozenset(STRATEGIES)
 """Training steps."""
 TO_THE_HOST = frozenset(name for name, op in OPS.items() if op.host_memory)
 """Copies between a GPU and its host."""

@@ -106,6 +106,39 @@ class Shape:
 Split = Literal["dp", "shard", "ep", "cp", "tp", "pp"]
 """What the ranks divide: the batch (dp) and with it weights (shard) or experts (ep), each sequence (cp), each layer
 (tp), or the layers (pp)."""
+Schedule = Literal["gpipe", "1f1b"]
+"""The order of passes in a pipeline: all forward passes first, or one forward and one backward pass in turn."""
+Context = Literal["ring", "ulysses"]
+"""How ranks that divide a sequence exchange its keys and values: around a ring, or by heads in an all_to_all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How the ranks of a training step divide it: what decides its memory, its calls, and its predicted time.
+
+    splits: what the ranks divide among them
+    zero: what data-parallel ranks divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (Rajbhandari et
+        al. 2020, https://arxiv.org/abs/1910.02054)
+    reshard: with zero 3, weights are gathered again for the backward pass
+    bucketed: gradients are reduced in buckets during the backward pass, as in DistributedDataParallel
+    columns: the last matrices of a layer are also divided by columns
+    sequence_parallel: tokens are divided between the halves of a layer
+    keep_inputs: with it, gathered inputs are kept for the gradients of weights
+    context: exchange of keys and values
+    schedule: of a pipeline
+    unplanned: why no plan describes its calls, so that its time is not predicted; "" if one does
+    """
+
+    splits: tuple[Split, ...]
+    zero: Literal[0, 1, 2, 3]
+    reshard: bool = True
+    bucketed: bool = False
+    columns: bool = False
+    sequence_parallel: bool = False
+    keep_inputs: bool = False
+    context: Context = "ring"
+    schedule: Schedule = "1f1b"
+    unplanned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +171,7 @@ class Op:
     shape: allowed element counts of S, if they are not multiples
     lower_bound: minimum cost of any algorithm
     least_crossing: minimum traffic between hosts
-    splits: what the ranks divide among them; not empty for a training step
+    strategy: how the ranks of a training step divide it; None for other ops
     """
 
     name: str
@@ -171,7 +204,12 @@ class Op:
     shape: Shape | None = None
     lower_bound: LowerBound | None = None
     least_crossing: Crossing | None = None
-    splits: tuple[Split, ...] = ()
+    strategy: Strategy | None = None
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """What the ranks of a training step divide among them; empty for other ops."""
+        return () if self.strategy is None else self.strategy.splits
 
     def factor(self, ranks: int) -> float | None:
         """busbw / algbw for ``ranks`` ranks in the group; None for one rank, which has no wire (0 would mislead)."""
