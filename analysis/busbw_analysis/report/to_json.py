@@ -23,9 +23,11 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged
+from busbw_analysis.diagnosis.fusion import fusions_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
+from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.diagnosis.single_calls import UNIT
 from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.fitting.joint import OneRegime
@@ -75,7 +77,7 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.lateness),
-        "rooflines": plain(judgement.rooflines),
+        "rooflines": [_roofline(one) for one in judgement.rooflines],
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
         "steps": [_step(one) for one in judgement.steps],
@@ -235,6 +237,10 @@ def _step(one: Trained) -> dict[str, JSON]:
 def _exchanged(one: Exchanged) -> dict[str, JSON]:
     of = {"exchange": one.name, "case": one.step.case, "exact": one.exact.case, "target": TARGET}
     return of | values_of(one, *_TRADED)
+
+
+def _roofline(one: Roofline) -> dict[str, JSON]:
+    return {**plain(one), "fusions": [with_values(of, "saved_ns", "saved_bytes") for of in fusions_of(one)]}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:

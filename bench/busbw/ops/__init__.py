@@ -1,7 +1,7 @@
 """The table of operations: definition, meaning of the size, minimum traffic and expected result of each."""
 
 from busbw.errors import refuse_unknown
-from busbw.ops.base import Op
+from busbw.ops.base import Op, always
 from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
@@ -50,8 +50,8 @@ ARITHMETIC = frozenset(name for name, op in OPS.items() if op.least_traffic is n
 
 FLOP = {name: op.flop for name, op in OPS.items() if op.flop is not None}
 """Roofline ops → FLOP of a call, given the number of elements in S. Copies are excluded: they compute nothing."""
-LEAST_TRAFFIC = {name: OPS[name].least_traffic or OPS[name].memory_traffic or 0.0 for name in FLOP}
-"""The same ops → minimum bytes read and written per byte of S."""
+LEAST_TRAFFIC = {name: OPS[name].least_traffic or always(OPS[name].memory_traffic or 0.0) for name in FLOP}
+"""The same ops → minimum bytes read and written per byte of S, given the number of elements in S."""
 LEAST_CROSSING = {name: op.least_crossing for name, op in OPS.items() if op.least_crossing is not None}
 """Network ops → minimum traffic between hosts."""
 LOWER_BOUNDS = {name: op.lower_bound for name, op in OPS.items() if op.lower_bound is not None}

@@ -91,6 +91,11 @@ def one(_ranks: int) -> float:
     return 1.0
 
 
+def always(number: float) -> Callable[[int], float]:
+    """A number that does not depend on the number of elements in S."""
+    return lambda _count: number
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The element counts that S may have, for ops whose counts are not multiples of a number.
@@ -167,7 +172,8 @@ class Op:
     needs_device: requires ranks that drive a device
     host_memory: one of its buffers is in host memory, pinned or pageable
     flop: floating-point operations of a call, given the number of elements in S
-    least_traffic: minimum bytes read and written per byte of S, for a kernel that computes
+    least_traffic: minimum bytes read and written per byte of S, given the number of elements in S, for a kernel that
+        computes: the operands and results of each of its operations, once
     shape: allowed element counts of S, if they are not multiples
     lower_bound: minimum cost of any algorithm
     least_crossing: minimum traffic between hosts
@@ -200,7 +206,7 @@ class Op:
     needs_device: bool = False
     host_memory: bool = False
     flop: Callable[[int], int] | None = None
-    least_traffic: float | None = None
+    least_traffic: Callable[[int], float] | None = None
     shape: Shape | None = None
     lower_bound: LowerBound | None = None
     least_crossing: Crossing | None = None

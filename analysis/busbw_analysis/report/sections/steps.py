@@ -4,7 +4,7 @@ from typing import Final
 
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
-from busbw.units import about_size, format_flop, format_size, format_time
+from busbw.units import about_size, format_flop, format_size, format_time, signed_time
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.steps import Ranked, Slowed, Trained, ranked, slowed
 from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
@@ -56,16 +56,14 @@ _RANKED: Final[tuple[Column[Ranked], ...]] = (
 )
 
 
-def _signed(time_ns: float) -> str:
-    return f"{'−' if time_ns < 0 else ''}{format_time(abs(time_ns))}"
-
-
 _SLOWED: Final[tuple[Column[Slowed], ...]] = (
     Column("Step", lambda one: one.step.op),
     Column("Of", lambda one: workload_in_words(one.step.workload)),
     Column("Time", lambda one: one.step.time_ns, format_time),
     Column("without", lambda one: one.usual.time_ns, format_time),
-    Column("Longer by", lambda one: one.longer_ns, _signed, ends=lambda one: (one.longer_low_ns, one.longer_high_ns)),
+    Column(
+        "Longer by", lambda one: one.longer_ns, signed_time, ends=lambda one: (one.longer_low_ns, one.longer_high_ns)
+    ),
     Column("Expected", lambda one: one.expected_ns, format_time),
     Column("Of the delay", lambda one: one.longer_ns / (one.step.workload.slow_ns or 1), percent, "%"),
 )
