@@ -81,11 +81,11 @@ def test_the_kernels_of_stream_have_one_or_two_for_every_element() -> None:
     assert counted == {"stream_scale": 1000, "stream_add": 1000, "stream_triad": 2000}
 
 
-class _Moved(TorchDispatchMode):
+class _Moved(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all tensors that operations take and make, except of those that only look at memory anew."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.size_bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401

@@ -54,7 +54,7 @@ def test_the_plans_traffic_is_what_real_steps_were_counted_to_send(op: str) -> N
 @pytest.mark.parametrize("op", ["train_fsdp", "train_ulysses", "train_gpipe"])
 def test_a_new_step_has_the_layout_of_its_own_row(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "train_new", STRATEGIES[op])
-    degrees = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, **dict.fromkeys(STRATEGIES[op].splits, 4)}
+    degrees: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, **dict.fromkeys(STRATEGIES[op].splits, 4)}
     model = OTHER_MODELS.get(op, "MLP 1024")
     workload = Workload(
         model=model, scale=0.0625, interleave=1, micro_batches=8 if op == "train_gpipe" else 1, **degrees
