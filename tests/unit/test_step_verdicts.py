@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.cli.main import main
+from busbw.ops import STRATEGIES
 from busbw.ops.training import Workload
 from busbw.runs.records import Measurement, RankTimeline, Sent, StepParts
 from busbw.runs.store import StoredRun
@@ -114,6 +115,14 @@ def test_a_run_without_matmul_says_so() -> None:
     assert (verdict.lacks, verdict.of_matmul) == (("matmul",), None)
     assert verdict.predicted_ns is not None
     assert "--no-baseline" in answer.action
+
+
+def test_a_step_that_no_plan_describes_gives_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    unplanned = replace(STRATEGIES["train_ddp"], unplanned="it has no plan")
+    monkeypatch.setitem(STRATEGIES, "train_ddp", unplanned)
+    answer, verdict = answered(run_of(90_000_000, products=False))
+    assert (verdict.refused, verdict.lacks) == ("train_ddp: it has no plan", ("matmul",))
+    assert verdict.refused in answer.headline
 
 
 def test_a_slower_step_on_shared_cores_is_explained_by_them() -> None:

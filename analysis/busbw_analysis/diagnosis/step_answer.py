@@ -103,27 +103,30 @@ def why_unjudged(steps: Sequence[StepVerdict]) -> str:
     """Why none of ``steps`` was predicted, as a headline without a full stop; "" without steps."""
     if not steps:
         return ""
-    lacks = _lacks(steps)
-    if lacks:
-        return f"not judged: the run does not measure {_listed(lacks)}, which the step is predicted from"
+    calls = _calls(steps)
+    if calls:
+        return f"not judged: a step is predicted from {_listed(calls)} at several sizes, which this run did not measure"
     return f"not judged: {next((one.refused for one in steps if one.refused), 'no step was predicted')}"
 
 
 def step_action(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
-    """What to measure so that steps can be predicted, or what would shorten a single step."""
-    return _measure(judgement, steps) or (_shorten(steps[0]) if len(steps) == 1 else "")
+    """What to measure so that steps can be predicted, or what would shorten the only one, or the worst slower one."""
+    slower = [one for one in steps if one.status == "slower"]
+    worst = max(slower or steps[:1], key=lambda one: one.ratio or 0.0, default=None)
+    return _measure(judgement, steps) or (_shorten(worst) if worst and (slower or len(steps) == 1) else "")
 
 
-def _lacks(steps: Sequence[StepVerdict]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(op for one in steps for op in one.lacks))
+def _calls(steps: Sequence[StepVerdict]) -> list[str]:
+    """The calls that the steps lack, as operations to measure."""
+    return list(dict.fromkeys(_MESSAGES.get(op, op) for one in steps for op in one.lacks if op != MATMUL))
 
 
 def _measure(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
     """The command that measures what the steps lack."""
-    lacks = _lacks(steps)
-    calls = list(dict.fromkeys(_MESSAGES.get(op, op) for op in lacks if op != MATMUL))
+    calls = _calls(steps)
     if not calls:
-        return "measure matmul in the same run, without --no-baseline" if MATMUL in lacks else ""
+        wanted = any(MATMUL in one.lacks for one in steps)
+        return "measure matmul in the same run, without --no-baseline" if wanted else ""
     without = [one for one in steps if any(op != MATMUL for op in one.lacks)]
     largest = max(_LEAST_LARGEST, *(one.largest_bytes for one in without))
     top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
@@ -167,7 +170,8 @@ def _shorten(one: StepVerdict) -> str:
         )
         return "; ".join(filter(None, (micro, hidden)))
     gains = ", with ".join(f"{name} by {_percent(-by)}" for name, by in one.changes[:_MOST_CHANGES])
-    return "; ".join(filter(None, (micro, f"the predicted step shortens with {gains}" if gains else "")))
+    shorter = f"the predicted step of {one.name} shortens with {gains}" if gains else ""
+    return "; ".join(filter(None, (micro, shorter)))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -423,7 +423,9 @@ def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
     if any(row.computed is not None for row in rows):
         yield (
             "computed, exposed, waiting: shares of a step: computation, communication that it does not hide, and "
-            "waiting for other ranks; predicted: from single calls of this run"
+            "waiting for other ranks"
         )
+    if any(row.predicted_ns is not None for row in rows):
+        yield "predicted: time of a step by single calls of this run"
     if any(row.overlap is not None for row in rows):
         yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"
