@@ -63,6 +63,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             "show usual",
             "show broken",
             "show stored",
+            "show trained",
             "show usual another",
             "show nowhere",
         ],
@@ -219,6 +220,7 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
                 for row in stored.rows:
                     appender.append(row)
         shutil.copytree(FOLDER.parent / "data/schema-4", "results/synthetic/stored")
+        shutil.copytree(FOLDER.parent / "data/schema-7", "results/synthetic/trained")
         shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", "all_reduce.log")
         Path("plans").mkdir()
         for name, text in PLANS.items():

@@ -32,6 +32,14 @@ from busbw.runs.records import Measurement
 from busbw.runs.store import StoredRun
 
 
+def test_an_estimate_of_training_steps_on_a_busy_machine_comes_with_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cautions(load: float, op: str) -> int:
+        monkeypatch.setattr("busbw.system.environment.load_average", lambda: load)
+        return busbw("run", "--op", op, "--ranks", "2", "--dry-run").stderr.count("caution:")
+
+    assert [cautions(0.0, "train_ddp"), cautions(1e4, "train_ddp"), cautions(1e4, "barrier")] == [0, 1, 0]
+
+
 @pytest.fixture(autouse=True)
 def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):

@@ -10,6 +10,7 @@ import click
 
 from busbw.errors import UsageError
 from busbw.escape import echo
+from busbw.ops.base import Context, Schedule
 from busbw.runs.records import JSON
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
@@ -23,7 +24,7 @@ from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.tables import training as tables
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
+from busbw_analysis.training.layout import MOST_GPUS, Layout, Recompute, Step, Sync
 from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer, per_parameter, what_fits
 from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate_of_node

@@ -8,6 +8,7 @@ import click
 
 from busbw.errors import UsageError, refuse_unknown
 from busbw.escape import echo
+from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.system.catalog import Gpu, catalogue
 from busbw.units import format_flop, format_rate, parse_size
@@ -23,7 +24,7 @@ from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
-from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule
+from busbw_analysis.training.layout import MOST_GPUS, Layout, Recompute
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.prices import Described, Measured, Prices, slowdown_of

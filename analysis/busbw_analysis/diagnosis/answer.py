@@ -19,6 +19,8 @@ from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
+from busbw_analysis.diagnosis.step_answer import explain_steps, step_action, steps_in_words, why_unjudged
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
 from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
 from busbw_analysis.peaks.peaks import Peak
@@ -41,6 +43,10 @@ _HEADLINES: Final[dict[Status, str]] = {
     "not judged": "Not judged.",
     "failed": "Results are missing or wrong.",
 }
+_FROM_WORST: Final[tuple[Status, ...]] = (
+    *("failed", "slower", "explained"),
+    *("undecided", "as expected", "not judged"),
+)
 _NO_REFERENCE: Final = "there is neither a peak nor a model to compare with"
 _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 """Codes of findings on runs that did not reach their end."""
@@ -60,6 +66,7 @@ class Answer:
     status: of the whole run; a stable word.
     headline: whether the run is as expected.
     bands: the verdicts per band of sizes, as direction and ratio.
+    steps: the parts of training steps, and how they compare with their predictions.
     cause: the causes, one sentence each.
     action: what to do.
     trust: number of launches, their scatter, and the smallest difference that they can show.
@@ -71,11 +78,13 @@ class Answer:
     verdicts: the verdicts of the judgement, with the cause that explains each.
     findings: the other findings, those that change a decision most first.
     evidence: the findings behind ``causes``, with their numbers.
+    step_verdicts: those on training steps, with the cause that explains each.
     """
 
     status: Status
     headline: str
     bands: tuple[tuple[Band, str], ...]
+    steps: str
     cause: str
     action: str
     trust: str
@@ -86,11 +95,13 @@ class Answer:
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
     evidence: tuple[Finding, ...]
+    step_verdicts: tuple[StepVerdict, ...]
 
     @property
     def answer(self) -> str:
-        """Headline and bands as one text."""
-        return " ".join([self.headline, *(f"{_BANDS[band]}: {text}" for band, text in self.bands)])
+        """Headline, bands and steps as one text."""
+        bands = (f"{_BANDS[band]}: {text}" for band, text in self.bands)
+        return " ".join([self.headline, *bands, *([f"Steps: {self.steps}"] if self.steps else [])])
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -98,6 +109,7 @@ class Answer:
         every = (
             ("Answer", self.headline),
             *((_BANDS[band], text) for band, text in self.bands),
+            ("Steps", self.steps),
             ("Why", self.cause),
             ("Do", self.action),
             ("Trust", f"{dots(self.confidence)} {self.trust}"),
@@ -119,20 +131,26 @@ class Answer:
 def answer_of(judgement: Judgement) -> Answer:
     """Build the answer from ``judgement``."""
     causes, verdicts = causes_of(judgement)
-    status = _status(judgement, verdicts)
+    causes, steps = explain_steps(judgement, causes)
+    status = _with_steps(_status(judgement, verdicts), steps)
     unexplained, compare = _unexplained(judgement, verdicts)
     actions = dict.fromkeys(cause.action for cause in causes)
     if any("busbw compare" in action for action in actions):
         compare = ""
-    action = sentences(*actions, compare, decide_more(judgement, verdicts))
+    action = sentences(*actions, compare, decide_more(judgement, verdicts), step_action(judgement, steps))
     confidence, trust = trust_in(judgement, action)
     bands = tuple(_by_band(verdicts))
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
         headline=_unfinished(judgement)
-        or (_headline(judgement, status, causes, verdicts) if bands else _unjudged(judgement, status)),
+        or (
+            _headline(judgement, status, causes, verdicts)
+            if bands or any(one.ratio for one in steps)
+            else _unjudged(judgement, status)
+        ),
         bands=bands,
+        steps=sentences(steps_in_words(steps)),
         cause=sentences(*(cause.text for cause in causes), unexplained),
         action=action,
         trust=sentences(*trust),
@@ -143,6 +161,7 @@ def answer_of(judgement: Judgement) -> Answer:
         verdicts=verdicts,
         findings=tuple(finding for finding in judgement.findings if finding.code not in known),
         evidence=tuple(finding for finding in judgement.findings if finding.code in known),
+        step_verdicts=steps,
     )
 
 
@@ -157,6 +176,16 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     if "undecided" in found:
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
+
+
+def _with_steps(status: Status, steps: Sequence[StepVerdict]) -> Status:
+    """The status of the whole run: the worse of ``status``, that of everything else, and that of its training steps."""
+    slower = [one for one in steps if one.status == "slower"]
+    found: set[Status] = {status}
+    found |= {"explained" if one.explained_by else "slower" for one in slower}
+    found |= {"undecided" for one in steps if one.status == "undecided"}
+    found |= {"as expected" for one in steps if one.status in {"as expected", "faster"}}
+    return next(one for one in _FROM_WORST if one in found)
 
 
 def _unfinished(judgement: Judgement) -> str:
@@ -241,8 +270,10 @@ def _unjudged(judgement: Judgement, status: Status) -> str:
         return "Nothing was measured, so there is nothing to judge."
     if status == "failed":
         return _HEADLINES[status]
-    if pair := _slowest_pair(judgement):
-        return sentences(pair, "pairs are compared with each other, not with a peak")
+    pair = _slowest_pair(judgement)
+    by_pairs = sentences(pair, "pairs are compared with each other, not with a peak") if pair else ""
+    if otherwise := sentences(why_unjudged(judgement.step_verdicts)) or by_pairs:
+        return otherwise
     if any(level.share is not None for level in judgement.levels):
         return "Not judged: the rates are listed beside the nominal rates of the hardware."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]

@@ -71,6 +71,14 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
     return tuple(causes), tuple(verdicts)
 
 
+def cause_named(judgement: Judgement, code: str) -> Cause | None:
+    """The cause with this code, whatever it explains; None if it does not apply to ``judgement``."""
+    rule = next(one for one in _RULES if one.code == code)
+    text = rule.text(judgement) if rule.text else _first_sentence(judgement, code)
+    action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
+    return Cause(code, text, action) if text else None
+
+
 # --- the table -------------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict, step_verdicts
 from busbw_analysis.diagnosis.steps import Trained, steps_of
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
@@ -40,7 +41,8 @@ from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
-from busbw_analysis.predict import joint_fits_of
+from busbw_analysis.predict import Questions, joint_fits_of
+from busbw_analysis.training.held import Held, held
 
 __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "judge"]
 
@@ -76,6 +78,7 @@ class Judgement:
 
     findings: ``ranked``.
     memory, files, steps: results of kernels in memory, operations on storage and training steps.
+    held, step_verdicts: training steps beside their predictions, and the verdicts on all of them.
     exchanges: groups of steps that differ only in the exchange of gradients.
     compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
     levels: the hierarchy of the machine.
@@ -98,6 +101,8 @@ class Judgement:
     memory: tuple[MemoryCurve, ...] = ()
     files: tuple[Stored, ...] = ()
     steps: tuple[Trained, ...] = ()
+    held: tuple[Held, ...] = ()
+    step_verdicts: tuple[StepVerdict, ...] = ()
     exchanges: tuple[tuple[Exchanged, ...], ...] = ()
     compositions: tuple[Composition, ...] = ()
     single_calls: tuple[SingleCall, ...] = ()
@@ -159,6 +164,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     memory, files = memory_curves(dataset, curves), stored(dataset, curves)
     rooflines = rooflines_of(dataset, memory, rows)
     shares, steps = tuple(shares_of(dataset, matrix, rows) for matrix in matrices), steps_of(dataset)
+    predicted = held(Questions([dataset])) if steps else ()
     return Judgement(
         dataset=dataset,
         findings=findings_on(dataset, matrices, lateness, selftest, rows),
@@ -174,6 +180,8 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         memory=memory,
         files=files,
         steps=steps,
+        held=predicted,
+        step_verdicts=step_verdicts(steps, predicted),
         exchanges=exchanged(steps),
         compositions=compositions_of(curves),
         single_calls=single_calls(dataset),

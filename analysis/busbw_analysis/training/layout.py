@@ -15,13 +15,12 @@ from itertools import islice
 from typing import Final, Literal
 
 from busbw.errors import UsageError
+from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
 
-Schedule = Literal["gpipe", "1f1b"]
 Recompute = Literal["none", "selective", "full"]
-Context = Literal["ring", "ulysses"]
 Sync = Literal["every", "last"]
 
 MOST_GPUS: Final = 1 << 30

@@ -156,14 +156,19 @@ class Measured:
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
         """The price of one call, interpolated between the two nearest evaluated sizes."""
-        size = size_bytes * (group.at_once if self.shared else 1)
-        found = self._points(op, group.ranks, group.hosts)
+        size = self.together(size_bytes, group)
+        found = self._points(op, group.ranks, group.hosts, _SIZES)
         if isinstance(found, AnalysisError):
             if self.otherwise is None:
                 raise found
             return self.otherwise.price(op, size_bytes, group)
         place = min(max(1, bisect_left(_SIZES, size)), len(_SIZES) - 1)
         below, above = found[place - 1], found[place]
+        if below.extrapolated != above.extrapolated:
+            # The measured sizes end between the two: only the size itself says on which side it lies.
+            exact = self._points(op, group.ranks, group.hosts, (size,))
+            if not isinstance(exact, AnalysisError):
+                above, below = exact[0], exact[0]
         share = max(0.0, (size - _SIZES[place - 1]) / (_SIZES[place] - _SIZES[place - 1]))
         seconds = below.seconds + share * (above.seconds - below.seconds)
         ends = (below.low, above.low), (below.high, above.high)
@@ -171,11 +176,15 @@ class Measured:
         latency = min(found[0].seconds, seconds)
         return replace(above, latency=latency, moving=seconds - latency, low=low, high=high)
 
-    def _ask(self, op: str, ranks: int, hosts: int) -> "list[Price] | AnalysisError":
+    def together(self, size_bytes: int, group: Group) -> int:
+        """Bytes of a call and of those that similar groups make on the same card and memory."""
+        return size_bytes * (group.at_once if self.shared else 1)
+
+    def _ask(self, op: str, ranks: int, hosts: int, sizes: tuple[int, ...]) -> "list[Price] | AnalysisError":
         failed: AnalysisError | None = None
         for name, count, on in self._asks(op, ranks, hosts):
             try:
-                found = self.questions.predict(name, count, _SIZES, hosts=on)
+                found = self.questions.predict(name, count, sizes, hosts=on)
             except (AnalysisError, UsageError) as error:
                 failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
                 continue
@@ -188,7 +197,7 @@ class Measured:
         if rates is None:
             return failed or AnalysisError(op, code="no-price")
         ways = Described(rates, f"{op} by a ring of messages: it was not measured")
-        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
+        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in sizes]
 
     def _asks(self, op: str, ranks: int, hosts: int) -> Iterator[tuple[str, int, int]]:
         """Queries that may give the price of a call, the closest first: operation, ranks, hosts.

@@ -3,6 +3,7 @@
 import json
 import os
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import click
@@ -126,6 +127,7 @@ def backends() -> list[dict[str, JSON]]:
 def _suites() -> list[dict[str, JSON]]:
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
+    from busbw.workloads.step_cost import step_seconds  # noqa: PLC0415
 
     found: list[dict[str, JSON]] = []
     for name, text in plan.suites().items():
@@ -133,7 +135,7 @@ def _suites() -> list[dict[str, JSON]]:
         ranks = suite.ranks or 4
         cores = max(1, environment.cores_of_launcher() // ranks)
         expanded = cases.expand(suite, ranks, 1, backend_named(suite.backend).device, cores=cores).cases
-        seconds = cases.estimated_seconds(suite, expanded)
+        seconds = cases.estimated_seconds(suite, expanded, partial(step_seconds, cores=cores * ranks))
         found.append(
             {
                 "suite": name,

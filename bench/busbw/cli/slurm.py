@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.runs import JobRuns
 from busbw.slurm.script import SIGNAL_SECONDS, Job, Setting, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
+from busbw.workloads.step_cost import step_seconds
 
 _OPTIONS = [
     option("--nodes", "Nodes of the job; several numbers submit a job array with one run for each.", metavar="N[,N…]"),
@@ -161,7 +163,9 @@ def _about(order: JobRequest) -> str:
     shape, wanted = order.shape, order.plan
     device = backend_named(wanted.backend).device
     worlds = [cases.expand(wanted, ranks, nodes, device).cases for nodes, ranks in shape.worlds]
-    seconds = sum(cases.estimated_seconds(wanted, world) for world in worlds)
+    # The cores of the nodes are unknown here: a core per rank.
+    of_step = partial(step_seconds, cores=shape.ranks_per_node)
+    seconds = sum(cases.estimated_seconds(wanted, world, of_step) for world in worlds)
     return (
         f"{'/'.join(map(str, shape.node_counts or (shape.nodes,)))} node(s) × {shape.ranks_per_node} rank(s), backend "
         f"{wanted.backend}, {wanted.launches} launch(es): about {units.format_span(seconds)} once started, "

@@ -1,7 +1,7 @@
 """The table of operations: definition, meaning of the size, minimum traffic and expected result of each."""
 
 from busbw.errors import refuse_unknown
-from busbw.ops.base import Op
+from busbw.ops.base import Op, always
 from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
@@ -37,7 +37,9 @@ MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
 """Single messages; their cost model is known on every backend."""
 STORING = frozenset(name for name, op in OPS.items() if op.stores)
 """Write their data to files."""
-TRAINED = frozenset(name for name, op in OPS.items() if op.splits)
+STRATEGIES = {name: op.strategy for name, op in OPS.items() if op.strategy is not None}
+"""Training steps → how their ranks divide them."""
+TRAINED = frozenset(STRATEGIES)
 """Training steps."""
 TO_THE_HOST = frozenset(name for name, op in OPS.items() if op.host_memory)
 """Copies between a GPU and its host."""
@@ -48,8 +50,8 @@ ARITHMETIC = frozenset(name for name, op in OPS.items() if op.least_traffic is n
 
 FLOP = {name: op.flop for name, op in OPS.items() if op.flop is not None}
 """Roofline ops → FLOP of a call, given the number of elements in S. Copies are excluded: they compute nothing."""
-LEAST_TRAFFIC = {name: OPS[name].least_traffic or OPS[name].memory_traffic or 0.0 for name in FLOP}
-"""The same ops → minimum bytes read and written per byte of S."""
+LEAST_TRAFFIC = {name: OPS[name].least_traffic or always(OPS[name].memory_traffic or 0.0) for name in FLOP}
+"""The same ops → minimum bytes read and written per byte of S, given the number of elements in S."""
 LEAST_CROSSING = {name: op.least_crossing for name, op in OPS.items() if op.least_crossing is not None}
 """Network ops → minimum traffic between hosts."""
 LOWER_BOUNDS = {name: op.lower_bound for name, op in OPS.items() if op.lower_bound is not None}

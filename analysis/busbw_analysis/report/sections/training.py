@@ -11,7 +11,7 @@ from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, table
 from busbw_analysis.report.tables.training_plan import change_tables, plan_headline, plan_tables
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
-from busbw_analysis.training.held import Held, held, order_kept
+from busbw_analysis.training.held import Held, order_kept
 from busbw_analysis.training.layout import Layout
 from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
 from busbw_analysis.training.prices import Measured, slowdown_of
@@ -25,7 +25,7 @@ _OVERLAP: Final = 0.8
 def training(judgement: Judgement, models: Sequence[Model]) -> Section:
     """Plans for the requested ``models``, and measured steps; folded if no model was requested."""
     questions = Questions([judgement.dataset])
-    blocks = [*_measured(questions), *(block for model in models for block in _planned(questions, model))]
+    blocks = [*_measured(judgement.held), *(block for model in models for block in _planned(questions, model))]
     gist = "The time of a training step from this run's measurements, its parts, and its sensitivity."
     if not blocks:
         gist = "Training plans for models on these ranks (needs --model)."
@@ -34,11 +34,8 @@ def training(judgement: Judgement, models: Sequence[Model]) -> Section:
     return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
 
 
-def _measured(questions: Questions) -> Iterator[Block]:
+def _measured(found: Sequence[Held]) -> Iterator[Block]:
     """Measured steps, with the prediction's error by part."""
-    if not any(row.case.workload for dataset in questions.datasets for row in dataset.cases):
-        return
-    found = held(questions)
     predicted = [one for one in found if one.predicted is not None]
     columns: tuple[Column[Held], ...] = (
         Column("Step", lambda one: one.what),
