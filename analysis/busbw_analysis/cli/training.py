@@ -1,6 +1,7 @@
 """``busbw training``: traffic, memory and time of a model that is distributed over GPUs, from formulas."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
@@ -26,7 +27,7 @@ from busbw_analysis.training import storage as disks
 from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
 from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer, per_parameter, what_fits
 from busbw_analysis.training.memory import memory as memory_of
-from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate_of_node
+from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
@@ -216,21 +217,21 @@ def roofline(
     per_node = step.ranks_per_host or 8
     nodes = max(2, -(-step.layout.gpus // per_node))
     rates = rates_given(network, run, results_dir, nodes, per_node)
+    if rates is not None and step.ranks_per_host is None:
+        with suppress(UsageError):  # a node would have a part of a group of experts: they are not limited to nodes
+            step = replace(step, ranks_per_host=rates.per_host)
     found, peak, memory_rate = phases(step, causal=causal), row.flops[dtype], row.memory_bytes_per_second
-    timed = [(one, one.seconds(peak, memory_rate, rates, step.layout)) for one in found]
+    wires = {} if rates is None else wires_of_step(step, rates)
+    timed = [
+        (one, one.seconds(peak, memory_rate, wires.get(one.dimension) if one.dimension else None)) for one in found
+    ]
     notes = [f"per rank and step; machine balance of memory: {peak / memory_rate:.4g} FLOP/B"]
-    tokens = by_node = None
-    own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
+    tokens = None
     if rates is not None:
-        wires = dict.fromkeys((rates.inner, rates.outer))
-        notes += [f"machine balance of the network: {peak / wire:.4g} FLOP/B at {format_rate(wire)}" for wire in wires]
+        each = dict.fromkeys((rates.inner, rates.outer))
+        notes += [f"machine balance of the network: {peak / rate:.4g} FLOP/B at {format_rate(rate)}" for rate in each]
         if step.layout.replicas > 1:
-            wire = rate_of(rates, step.layout, "dp")
-            tokens = least_tokens(peak, wire, step.layout.replicas, step.gradient_bytes)
-            notes.append(f"the backward pass hides dp from {tokens:.0f} tokens per GPU; here {own}")
-            if wire == rates.outer < (together := rate_of_node(rates, step.layout)):
-                by_node = least_tokens(peak, together, step.layout.replicas, step.gradient_bytes)
-                notes.append(f"from {by_node:.0f} if the ranks of a node reduce first and all their cards send")
+            tokens = least_tokens(step, peak, rates)
     document = {
         **_head(step),
         "gpu": row.name,
@@ -238,12 +239,11 @@ def roofline(
         "memory_bytes_per_second": memory_rate,
         "rates": rates,
         "least_tokens": tokens,
-        "least_tokens_by_node": by_node,
         "phases": [
             {**with_values(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed
         ],
     }
-    headline = tables.roofline_headline(timed, tokens, own)
+    headline = tables.roofline_headline(timed, tokens, step.tokens)
     planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from busbw_analysis.report.document import Column, Table, table
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.limits import HEADLINES, Limits
 from busbw_analysis.training.memory import Memory
-from busbw_analysis.training.roofline import Phase
+from busbw_analysis.training.roofline import Limit, Timed
 from busbw_analysis.training.statements import Statement
 from busbw_analysis.training.storage import Checkpoints, Rate, Reading
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
@@ -68,21 +68,20 @@ def memory_headline(found: Memory, room: float | None, what: str, other: Layout 
     return f"{fits} {gigabytes(room)} of {what}: a rank needs {of_it}, {share} % of the memory{would}"
 
 
-def roofline_headline(found: Sequence[tuple[Phase, dict[str, float]]], tokens: float | None, own: int) -> str:
+def roofline_headline(found: Sequence[Timed], tokens: float | None, own: int) -> str:
     """The lower bound of a step's time and its limit.
 
-    tokens: per GPU, from which dp is hidden; None if unknown. own: tokens of this step per GPU.
+    tokens: of a GPU's micro-batch, from which dp can be hidden; None if unknown. own: those of this step.
     """
-    whole = [(one, least) for one, least in found if one.dimension is not None]
     alone = sum(max(least.values()) for one, least in found if one.dimension is None)
-    slow = [one.dimension for one, least in whole if least.get("network", 0.0) > least["compute"]]
-    longest = max([alone, *(max(least.values()) for _, least in whole)])
+    longest = max([alone, *(max(least.values()) for _, least in found)])
+    slow = [one.dimension for one, least in found if one.dimension is not None and max(least.values()) > alone]
     by = f"the network ({', '.join(map(str, slow))})" if slow else "computation and memory of a GPU"
     words = f"A step takes at least {format_seconds(longest)}, limited by {by}"
     if tokens is None:
         return words
-    hidden = "hidden" if own >= tokens else "not hidden"
-    return f"{words}; dp is {hidden}: {own} tokens per GPU, {tokens:.0f} needed"
+    hidden = "can be hidden" if own >= tokens else "is not hidden"
+    return f"{words}; dp {hidden}: {own} tokens per GPU and micro-batch, {tokens:.0f} needed"
 
 
 def limits_headline(found: Sequence[Limits]) -> str:
@@ -245,17 +244,25 @@ def checkpoints_table(found: Sequence[Checkpoints], bytes_: int, rate: Rate) -> 
     return table("", _CHECKPOINTS, found, *notes)
 
 
-_ROOFLINE: Final[tuple[Column[tuple[Phase, dict[str, float]]], ...]] = (
+_LIMIT_WORDS: Final[dict[Limit, str]] = {
+    "compute": "compute",
+    "memory": "memory",
+    "inside": "links inside a node",
+    "between": "links between nodes",
+}
+_ROOFLINE: Final[tuple[Column[Timed], ...]] = (
     Column("what", lambda one: one[0].name),
     Column("FLOP", lambda one: one[0].flop, "{:.3g}".format),
     Column("memory", lambda one: one[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
     Column("network", lambda one: one[0].network_intensity, "{:.3g}".format, "FLOP/B"),
     Column("at least", lambda one: max(one[1].values()), format_seconds),
-    Column("limited by", lambda one: max(one[1], key=lambda name: one[1][name])),
+    Column("inside", lambda one: one[1].get("inside"), format_seconds),
+    Column("between", lambda one: one[1].get("between"), format_seconds),
+    Column("limited by", lambda one: _LIMIT_WORDS[max(one[1], key=lambda name: one[1][name])]),
 )
 
 
-def roofline_table(step: Step, found: Sequence[tuple[Phase, dict[str, float]]], notes: Sequence[str]) -> Table:
+def roofline_table(step: Step, found: Sequence[Timed], notes: Sequence[str]) -> Table:
     """Each phase with its intensities, its least time, and the limit."""
     return table(_step_words(step), _ROOFLINE, found, *notes)
 
