@@ -1,6 +1,6 @@
 """``busbw training``: traffic, memory and time of a model that is distributed over GPUs, from formulas."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import wraps
@@ -24,7 +24,17 @@ from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.tables import training as tables
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
+from busbw_analysis.training.layout import (
+    AS_FRAMEWORKS,
+    MOST_GPUS,
+    Context,
+    Layout,
+    Recompute,
+    Schedule,
+    Step,
+    Sync,
+    default_gradients,
+)
 from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer, per_parameter, what_fits
 from busbw_analysis.training.memory import memory as memory_of
 from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
@@ -40,13 +50,16 @@ _DEGREES = {
     "pp": "Pipeline stages.",
     "cp": "Context parallelism: ranks that split a sequence.",
     "ep": "Expert parallelism: ranks of dp · cp that split the experts.",
-    "micro_batches": "Micro-batches per step and replica.",
+    "micro_batches": "Micro-batches per step and replica.  [default: of one sequence each]",
     "interleave": "Model chunks per pipeline stage.",
 }
 
 
 def _step_options(command: options.Command) -> options.Command:
-    """Options of the model, its layout and its batch. The command receives them as one Step."""
+    """Options of the model, its layout and its batch.
+
+    The command receives them as one Step, and as ``assumed`` the defaults that it took, by option.
+    """
 
     @wraps(command)
     def wrapped(**given: Any) -> None:  # noqa: ANN401 - click hands every option over by name
@@ -55,17 +68,30 @@ def _step_options(command: options.Command) -> options.Command:
         if (zero == "hsdp") != (shard is not None):
             message = "--zero hsdp and --shard (ranks of a group that shards the weights) need each other; give both"
             raise UsageError(message, code="layout")
-        layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
         model = named_one(given.pop("model"))
         del given["own"]
         batch, sequence = given.pop("batch") or model.batch, given.pop("seq") or model.sequence
+        assumed: dict[str, str] = {}
+        if named["micro_batches"] is None:
+            named["micro_batches"] = max(1, batch // max(1, named["dp"]))
+            assumed["micro_batches"] = f"{named['micro_batches']} of one sequence, {AS_FRAMEWORKS}"
+        if given["gradients"] is None:
+            given["gradients"] = default_gradients(model)
+            assumed["gradients"] = f"{given['gradients']}, {AS_FRAMEWORKS}"
+        layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
         of_step = {name: given.pop(name) for name in ("gradients", "imbalance", "ranks_per_host", "nodes_per_token")}
         if of_step["nodes_per_token"] is None:
             of_step["nodes_per_token"] = model.nodes_per_token
-        command(step=Step(model, layout, batch, sequence, **of_step), **given)
+        command(step=Step(model, layout, batch, sequence, **of_step), assumed=assumed, **given)
 
     degrees = [
-        click.option(f"--{name.replace('_', '-')}", type=int, default=1, show_default=True, help=words)
+        click.option(
+            f"--{name.replace('_', '-')}",
+            type=int,
+            default=None if name == "micro_batches" else 1,
+            show_default=name != "micro_batches",
+            help=words,
+        )
         for name, words in _DEGREES.items()
     ]
     reduced = "Micro-batches after which gradients are reduced.  [default: every with zero 3, else last]"
@@ -114,12 +140,14 @@ def _model_row(model: model_rows.Model, sequence: int) -> dict[str, JSON]:
     }
 
 
-def _head(step: Step) -> dict[str, JSON]:
+def _head(step: Step, assumed: Mapping[str, str]) -> dict[str, JSON]:
     return {
         **_model_row(step.model, step.sequence),
         "layout": {**with_values(step.layout, "gpus", "bubble"), "bubble_share": step.bubble_share},
         "batch": step.batch,
         "micro_batch": step.micro_batch,
+        "gradients": step.gradients,
+        "assumed": dict(assumed),
     }
 
 
@@ -139,13 +167,13 @@ def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -
 @click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
 @click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
 @options.as_json_option
-def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> None:
+def volumes(*, step: Step, assumed: Mapping[str, str], stage: int | None, explain: bool, as_json: bool) -> None:
     """List what each rank sends per step: collective, size, calls, bytes, and whether computation waits for it."""
     shown = step.middle if stage is None else step.check_stage(stage)
     rows = traffic(step, shown)
     explained = statements(step, rows) if explain else ()
     document = {
-        **_head(step),
+        **_head(step, assumed),
         "stage": shown,
         "traffic": [with_values(row, "sent_bytes") for row in rows],
         "sent_bytes": {one: sent(rows, one) for one in DIMENSIONS},
@@ -153,7 +181,8 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "statements": explained,
     }
     headline = tables.traffic_headline(step, rows)
-    planning.print_answer(headline, document, tables.traffic_tables(step, shown, rows, explained), as_json=as_json)
+    shown_tables = tables.traffic_tables(step, shown, rows, explained, assumed)
+    planning.print_answer(headline, document, shown_tables, as_json=as_json)
 
 
 @training.command()
@@ -165,9 +194,10 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
 @options.run_option("--from", "Instead of --gpu: use this run's GPU.")
 @options.results_dir_option
 @options.as_json_option
-def memory(
+def memory(  # noqa: PLR0913 - click hands every option over by name
     *,
     step: Step,
+    assumed: Mapping[str, str],
     optimizer: Optimizer,
     kernels: Kernels | None,
     gpu: str | None,
@@ -180,23 +210,25 @@ def memory(
     size of a checkpoint.
     """
     found = memory_of(step, optimizer, kernels)
-    room, what = gpu_memory_of(gpu, gpu_memory, run, results_dir)
-    fits = None if room is None else found.total <= room
-    other = None if fits is not False or room is None else what_fits(step, room, optimizer, kernels)
+    room = gpu_memory_of(gpu, gpu_memory, run, results_dir)
+    fits = None if room is None else found.total <= room.bytes
+    other = None if fits is not False or room is None else what_fits(step, room.bytes, optimizer, kernels)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
     by_zero = [per_parameter(step.model.width_bytes, gradient, optimizer, zero, group).total for zero in range(4)]
     saved = {per: per * model_rows.parameters(step.model) for per in CHECKPOINT_BYTES}
-    headline = tables.memory_headline(found, room, what, None if other is None else other.layout)
+    headline = tables.memory_headline(found, room, None if other is None else other.layout)
     document = {
-        **_head(step),
+        **_head(step, assumed),
         "memory": with_values(found, "total"),
         "bytes_per_parameter": by_zero,
-        "gpu_memory_bytes": room,
+        "gpu_memory": room,
         "fits": fits,
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    planning.print_answer(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
+    planning.print_answer(
+        headline, document, [tables.memory_table(step, found, by_zero, saved, assumed)], as_json=as_json
+    )
 
 
 @training.command()
@@ -208,7 +240,15 @@ def memory(
 @options.results_dir_option
 @options.as_json_option
 def roofline(
-    *, step: Step, gpu: str, network: str | None, run: str | None, causal: bool, results_dir: Path, as_json: bool
+    *,
+    step: Step,
+    assumed: Mapping[str, str],
+    gpu: str,
+    network: str | None,
+    run: str | None,
+    causal: bool,
+    results_dir: Path,
+    as_json: bool,
 ) -> None:
     """Compute the arithmetic intensity of each phase of a step, and what limits its time."""
     row, dtype = gpu_row(gpu), step.model.dtype
@@ -230,10 +270,11 @@ def roofline(
     if rates is not None:
         each = dict.fromkeys((rates.inner, rates.outer))
         notes += [f"machine balance of the network: {peak / rate:.4g} FLOP/B at {format_rate(rate)}" for rate in each]
+        notes.append("inside, between: seconds of the links inside a node and of the cards between nodes, at once")
         if step.layout.replicas > 1:
             tokens = least_tokens(step, peak, rates)
     document = {
-        **_head(step),
+        **_head(step, assumed),
         "gpu": row.name,
         "flop_per_second": peak,
         "memory_bytes_per_second": memory_rate,
@@ -244,7 +285,7 @@ def roofline(
         ],
     }
     headline = tables.roofline_headline(timed, tokens, step.tokens)
-    planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
+    planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes, assumed)], as_json=as_json)
 
 
 _MEANING = {

@@ -106,8 +106,11 @@ def wires_of(op: str, size_bytes: int, group: Group, rates: Rates) -> Wires:
 
 def busiest(rows: Iterable[Traffic], layout: Layout, rates: Rates, per_host: int) -> Wires:
     """The least seconds of all calls of ``rows`` on either kind of link."""
-    found = [(row.messages, wires_of(row.op, row.size_bytes, group_of(layout, row, per_host), rates)) for row in rows]
-    return Wires(sum(calls * wires.inside for calls, wires in found), sum(calls * wires.between for calls, wires in found))
+    inside = between = 0.0
+    for row in rows:
+        wires = wires_of(row.op, row.size_bytes, group_of(layout, row, per_host), rates)
+        inside, between = inside + row.messages * wires.inside, between + row.messages * wires.between
+    return Wires(inside, between)
 
 
 class Prices(Protocol):

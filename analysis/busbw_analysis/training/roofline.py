@@ -15,7 +15,6 @@ from busbw_analysis.training.prices import Wires, busiest
 from busbw_analysis.training.rates import Rates
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 
-
 Limit = Literal["compute", "memory", "inside", "between"]
 """What limits a phase; the last two are links inside a node, and cards between nodes."""
 

@@ -247,10 +247,13 @@ def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
     per_rank = size // layout.tp if split else size
     formula = "b s h w/t" if split else "b s h w"
     m, v, last = layout.micro_batches, layout.interleave, layout.pp - 1
-    ahead, back, next_ = m * (v - (stage == last)), m * (v - (stage == 0)), layout.tp * layout.replicas
-    passes: tuple[tuple[str, int, Phase], ...] = (("outputs", ahead, "forward"), ("gradients of inputs", back, "backward"))
-    for what, calls, phase in passes:
-        yield Traffic("pp", what, "send_recv", 2, per_rank, calls, phase, True, formula, PIPELINE, next_)
+    ahead, back, apart = m * (v - (stage == last)), m * (v - (stage == 0)), layout.tp * layout.replicas
+    ways: tuple[tuple[str, int, Phase], ...] = (
+        ("outputs", ahead, "forward"),
+        ("gradients of inputs", back, "backward"),
+    )
+    for what, calls, phase in ways:
+        yield Traffic("pp", what, "send_recv", 2, per_rank, calls, phase, True, formula, PIPELINE, apart)
     if layout.scatter_gather and not layout.sequence_parallel:
         t, shown = layout.tp, "(t−1)/t b s h w"
         yield Traffic("tp", "inputs of the stage", "all_gather", t, size, back, "forward", False, shown, PIPELINE)

@@ -1,14 +1,15 @@
 """Output of ``busbw training``: tables of traffic, memory, limits, storage and rooflines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from busbw.units import about_size, format_flop, format_rate, format_seconds
 from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.training.gpus import Room
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.limits import HEADLINES, Limits
 from busbw_analysis.training.memory import Memory
-from busbw_analysis.training.roofline import Limit, Timed
+from busbw_analysis.training.roofline import Timed
 from busbw_analysis.training.statements import Statement
 from busbw_analysis.training.storage import Checkpoints, Rate, Reading
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
@@ -35,6 +36,11 @@ def layout_words(layout: Layout) -> str:
     return f"{layout.gpus} GPUs: {', '.join(given) or 'dp 1'}"
 
 
+def assumed_notes(assumed: Mapping[str, str]) -> list[str]:
+    """``default gradients: float32, as in …``: one note per default that was taken."""
+    return [f"default {name.replace('_', '-')}: {words}" for name, words in assumed.items()]
+
+
 def _step_words(step: Step) -> str:
     return (
         f"{step.model.name}, {layout_words(step.layout)}; batch {step.batch}, sequence {step.sequence}, "
@@ -55,17 +61,17 @@ def traffic_headline(step: Step, rows: tuple[Traffic, ...]) -> str:
     )
 
 
-def memory_headline(found: Memory, room: float | None, what: str, other: Layout | None) -> str:
-    """Whether a rank fits into ``room`` bytes of ``what``, its largest part, and a layout that fits (``other``)."""
+def memory_headline(found: Memory, room: Room | None, other: Layout | None) -> str:
+    """Whether a rank fits into ``room``, its largest part, and a layout that fits (``other``)."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(found, name))
     of_it = f"{gigabytes(found.total)}, {percent_of(getattr(found, most) / found.total)} % of it {most}"
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
-    fits = "Fits" if found.total <= room else "Does not fit"
+    fits = "Fits" if found.total <= room.bytes else "Does not fit"
     would = "" if other is None else f"; this layout fits: {layout_words(other)}"
-    share = percent_of(found.total / room)
-    return f"{fits} {gigabytes(room)} of {what}: a rank needs {of_it}, {share} % of the memory{would}"
+    share = percent_of(found.total / room.bytes)
+    return f"{fits} {gigabytes(room.bytes)} of {room.in_words}: a rank needs {of_it}, {share} % of the memory{would}"
 
 
 def roofline_headline(found: Sequence[Timed], tokens: float | None, own: int) -> str:
@@ -135,9 +141,11 @@ _STATEMENTS: Final[tuple[Column[Statement], ...]] = (
 
 
 def traffic_tables(
-    step: Step, stage: int, rows: tuple[Traffic, ...], explained: Sequence[Statement]
+    step: Step, stage: int, rows: tuple[Traffic, ...], explained: Sequence[Statement], assumed: Mapping[str, str]
 ) -> Iterator[Table]:
-    """One row per kind of call, with sums by group. ``explained``: common statements and what is exact."""
+    """One row per kind of call, with sums by group. ``explained``: common statements and what is exact; ``assumed``:
+    defaults that were taken.
+    """
     sums = [
         f"{one}: {gigabytes(sent(rows, one))} a step, waits for {gigabytes(sent(rows, one, hideable=False))}"
         for one in DIMENSIONS
@@ -153,12 +161,15 @@ def traffic_tables(
         f"pipeline: idle for {percent_of(bubble)} % of the step, {_BUBBLES[step.layout.uneven]}" if bubble else "",
         *(sums or ["nothing is sent"]),
         *dict.fromkeys(f"{row.dimension}: {row.source}" for row in rows),
+        *assumed_notes(assumed),
     )
     if explained:
         yield table("", _STATEMENTS, explained, "gives: taken literally, in elements if it names no data type")
 
 
-def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int]) -> Table:
+def memory_table(
+    step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int], assumed: Mapping[str, str]
+) -> Table:
     """The memory of the rank that needs most, by part."""
     layout = step.layout
     undivided = layout.zero == 2 and layout.micro_batches > 1 and layout.reduces == 1
@@ -175,6 +186,7 @@ def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dic
         "zero 2 divides gradients only if every micro-batch reduces them (--sync every)" if undivided else "",
         f"weights, gradients and optimizer by zero 0 to 3: {', '.join(f'{one:.4g}' for one in by_zero)} B a parameter",
         "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
+        *assumed_notes(assumed),
     )
 
 
@@ -244,27 +256,21 @@ def checkpoints_table(found: Sequence[Checkpoints], bytes_: int, rate: Rate) -> 
     return table("", _CHECKPOINTS, found, *notes)
 
 
-_LIMIT_WORDS: Final[dict[Limit, str]] = {
-    "compute": "compute",
-    "memory": "memory",
-    "inside": "links inside a node",
-    "between": "links between nodes",
-}
 _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
     Column("what", lambda one: one[0].name),
     Column("FLOP", lambda one: one[0].flop, "{:.3g}".format),
     Column("memory", lambda one: one[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
     Column("network", lambda one: one[0].network_intensity, "{:.3g}".format, "FLOP/B"),
     Column("at least", lambda one: max(one[1].values()), format_seconds),
-    Column("inside", lambda one: one[1].get("inside"), format_seconds),
-    Column("between", lambda one: one[1].get("between"), format_seconds),
-    Column("limited by", lambda one: _LIMIT_WORDS[max(one[1], key=lambda name: one[1][name])]),
+    Column("inside", lambda one: one[1].get("inside") or None, format_seconds),
+    Column("between", lambda one: one[1].get("between") or None, format_seconds),
+    Column("limited by", lambda one: max(one[1], key=lambda name: one[1][name])),
 )
 
 
-def roofline_table(step: Step, found: Sequence[Timed], notes: Sequence[str]) -> Table:
+def roofline_table(step: Step, found: Sequence[Timed], notes: Sequence[str], assumed: Mapping[str, str]) -> Table:
     """Each phase with its intensities, its least time, and the limit."""
-    return table(_step_words(step), _ROOFLINE, found, *notes)
+    return table(_step_words(step), _ROOFLINE, found, *notes, *assumed_notes(assumed))
 
 
 _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
