@@ -270,7 +270,6 @@ def roofline(
     if rates is not None:
         each = dict.fromkeys((rates.inner, rates.outer))
         notes += [f"machine balance of the network: {peak / rate:.4g} FLOP/B at {format_rate(rate)}" for rate in each]
-        notes.append("inside, between: seconds of the links inside a node and of the cards between nodes, at once")
         if step.layout.replicas > 1:
             tokens = least_tokens(step, peak, rates)
     document = {

@@ -25,7 +25,7 @@ class Room:
 
 
 def memory_of_gpu(gpu: Gpu) -> Room:
-    """What its driver reports (part of it is reserved, 0.6 GiB on an H100), else the datasheet's decimal GB.
+    """What its driver reports, part of which it reserves, else the datasheet's decimal GB.
 
     Raises UsageError for a row without memory_bytes.
     """

@@ -262,15 +262,19 @@ _ROOFLINE: Final[tuple[Column[Timed], ...]] = (
     Column("memory", lambda one: one[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
     Column("network", lambda one: one[0].network_intensity, "{:.3g}".format, "FLOP/B"),
     Column("at least", lambda one: max(one[1].values()), format_seconds),
-    Column("inside", lambda one: one[1].get("inside") or None, format_seconds),
-    Column("between", lambda one: one[1].get("between") or None, format_seconds),
     Column("limited by", lambda one: max(one[1], key=lambda name: one[1][name])),
 )
 
 
 def roofline_table(step: Step, found: Sequence[Timed], notes: Sequence[str], assumed: Mapping[str, str]) -> Table:
-    """Each phase with its intensities, its least time, and the limit."""
-    return table(_step_words(step), _ROOFLINE, found, *notes, *assumed_notes(assumed))
+    """Each phase with its intensities, its least time, and the limit; links of every dimension below."""
+    links = [
+        f"{one.dimension}: links inside a node take {format_seconds(least['inside'])}, cards between nodes "
+        f"{format_seconds(least['between'])}, at once"
+        for one, least in found
+        if "inside" in least
+    ]
+    return table(_step_words(step), _ROOFLINE, found, *links, *notes, *assumed_notes(assumed))
 
 
 _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (
