@@ -183,6 +183,7 @@ def test_defaults_are_those_of_the_frameworks_and_are_named() -> None:
     given = asked("memory --model 'Llama 3 8B' --dp 8 --micro-batches 32 --gradients bfloat16")
     assert (given["micro_batch"], given["gradients"], given["assumed"]) == (2, "bfloat16", {})
     assert asked("memory --model 'Llama 3 8B' --dtype float64")["gradients"] == "float64", "never narrower than weights"
+    assert "a multiple of 4 sequences" in str(refused("memory --model 'Llama 3 8B' --dp 4 --batch 10"))
     assert "gradients" in asked("plan --model 'Llama 3 8B' --gpus 8 --nic '4X NDR'")["assumed"]
 
 

@@ -73,7 +73,8 @@ def _step_options(command: options.Command) -> options.Command:
         batch, sequence = given.pop("batch") or model.batch, given.pop("seq") or model.sequence
         assumed: dict[str, str] = {}
         if named["micro_batches"] is None:
-            named["micro_batches"] = max(1, batch // max(1, named["dp"]))
+            each, left = divmod(batch, max(1, named["dp"]))
+            named["micro_batches"] = 1 if left else max(1, each)
             assumed["micro_batches"] = f"{named['micro_batches']} of one sequence, {AS_FRAMEWORKS}"
         if given["gradients"] is None:
             given["gradients"] = default_gradients(model)
@@ -336,7 +337,10 @@ def limits_(
     constants = walls.Constants()
     chosen = {name: value for name, value in given.items() if value is not None}
     per_host = int(chosen.get("per_host", constants.per_host))
+    notes: list[str] = []
     if (rates := rates_given(network, run, results_dir, 2, per_host)) is not None:
+        if rates.inner_delay == rates.outer_delay == 0:
+            notes = ["latency: of the constants alone, because the network is described without delay"]
         constants = replace(
             constants,
             inner=rates.inner,
@@ -360,7 +364,7 @@ def limits_(
         "limits": found,
         "utilisation": walls.curve(constants),
     }
-    planning.print_answer(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
+    planning.print_answer(tables.limits_headline(found), document, [tables.limits_table(found, notes)], as_json=as_json)
 
 
 @training.command()

@@ -199,7 +199,7 @@ _LIMITS: Final[tuple[Column[Limits], ...]] = (
 )
 
 
-def limits_table(found: Sequence[Limits]) -> Table:
+def limits_table(found: Sequence[Limits], notes: Sequence[str] = ()) -> Table:
     """One row per network or change."""
     stated = ", ".join(f"{name} {value:.0e}" for name, value in HEADLINES.items())
     return table(
@@ -210,6 +210,7 @@ def limits_table(found: Sequence[Limits]) -> Table:
         "none in time: beyond it, no layout finishes in time",
         "wall: beyond it, the layers' latency alone, without hops between nodes, takes too long (closed form)",
         f"a reconstruction of arXiv:2411.01137 without its full text; it states: {stated}",
+        *notes,
     )
 
 
