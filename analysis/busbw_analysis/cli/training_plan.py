@@ -24,7 +24,13 @@ from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
-from busbw_analysis.training.layout import MOST_GPUS, Layout, Recompute
+from busbw_analysis.training.layout import (
+    AS_FRAMEWORKS,
+    MOST_GPUS,
+    Layout,
+    Recompute,
+    default_gradients,
+)
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.prices import Described, Measured, Prices, slowdown_of
@@ -53,7 +59,9 @@ many = click.IntRange(1, MOST_GPUS)
 batch_option = click.option("--batch", type=many, help="Sequences per step.  [default: the model's]")
 sequence_option = click.option("--seq", type=many, help="Tokens per sequence.  [default: the model's]")
 gradients_option = click.option(
-    "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Data type of gradients.  [default: as weights]"
+    "--gradients",
+    type=click.Choice(list(DTYPE_BYTES)),
+    help="Type in which gradients are kept and sent.  [default: float32, or as wider weights]",
 )
 kernels_option = options.choice_option(
     "--kernels", Kernels, None, "Attention that stores its scores, or not (flash); eager: unfused operations."
@@ -122,8 +130,10 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         sequence_parallel=given["sequence_parallel"],
         room=room,
         kernels=given["kernels"],
-        gradients=given["gradients"],
+        gradients=given["gradients"] or default_gradients(row),
     )
+    if given["gradients"] is None:
+        assumed["gradients"] = f"{wanted.gradients}, {AS_FRAMEWORKS}"
     found = plans.plan(wanted, machine)
     best, kept = found.layouts[0], found.layouts[:top]
     grown = plans.scaling(best, machine, room, given["kernels"])
@@ -220,15 +230,13 @@ def _machine(
     rate, peak, assumed["compute"] = _rate(model, gpu, run, given)
     overlap, assumed["overlap"] = _overlap(run, given["overlap"])
     slowdown, assumed["slowdown"] = slowdown_of(run)
-    room, of_run = None, ""
+    room, assumed["memory"] = None, "not checked: give --gpu or --gpu-memory"
     if given["gpu_memory"]:
         room = float(parse_size(given["gpu_memory"]))
+        assumed["memory"] = f"{room / 1e9:.4g} GB, as given"
     elif gpu is not None:
-        room = memory_of_gpu(gpu)
-        of_run = "" if given["gpu"] or run is None else f" of {gpu.name}, from the run"
-    assumed["memory"] = "not checked: give --gpu or --gpu-memory"
-    if room is not None:
-        assumed["memory"] = f"{room / 1e9:.4g} GB{of_run}"
+        of_gpu = memory_of_gpu(gpu)
+        room, assumed["memory"] = of_gpu.bytes, f"{of_gpu.bytes / 1e9:.4g} GB of {of_gpu.in_words}"
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
     machine = Machine(rate, per_host, prices, overlap, memory_rate, given["causal"], slowdown)
     return machine, room, peak, assumed

@@ -12,7 +12,7 @@ from busbw_analysis.report.document import Block, Column, Paragraph, Section, ta
 from busbw_analysis.report.tables.training_plan import change_tables, plan_headline, plan_tables
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
 from busbw_analysis.training.held import Held, order_kept
-from busbw_analysis.training.layout import Layout
+from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients
 from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
 from busbw_analysis.training.prices import Measured, slowdown_of
 from busbw_analysis.training.step_time import Machine
@@ -71,10 +71,12 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     overlap, how = prices.overlap() or (_OVERLAP, "assumed")
     slowdown, slower = slowdown_of(prices)
     gpu = gpu_of_runs(questions.datasets)
-    room = None if gpu is None else memory_of_gpu(gpu)
+    of_gpu = None if gpu is None or gpu.memory_bytes is None else memory_of_gpu(gpu)
+    room = None if of_gpu is None else of_gpu.bytes
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
     machine = Machine(rate[0], prices.per_host, prices, overlap, memory_rate, slowdown=slowdown)
-    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room)
+    gradients = default_gradients(model)
+    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room, gradients=gradients)
     try:
         found = plan(wanted, machine)
     except (AnalysisError, UsageError) as error:
@@ -82,8 +84,9 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         return
     kept, best = found.layouts[:_TOP], found.layouts[0]
     hidden = f"{overlap:.0%} of a call, {how}"
-    capacity = "not checked" if gpu is None or room is None else f"{room / 1e9:.4g} GB of the run's {gpu.name}"
+    capacity = "not checked" if of_gpu is None else f"{of_gpu.bytes / 1e9:.4g} GB of the run's {of_gpu.in_words}"
     assumed = {"compute": rate[1], "overlap": hidden, "slowdown": slower, "memory": capacity}
+    assumed["gradients"] = f"{gradients}, {AS_FRAMEWORKS}"
     yield Paragraph(plan_headline(found, machine, rate[0]))
     yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
     yield from change_tables(sensitivity(best, machine), scaling(best, machine, room), best)
