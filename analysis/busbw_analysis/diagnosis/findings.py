@@ -27,7 +27,17 @@ _ReasonOf = Callable[[CaseSummary], str | None]
 
 CODES: Final = (
     *("wrong-data", "failed", "no-end", "interrupted"),
-    *("unknown-op", "store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *(
+        "unknown-op",
+        "store",
+        "not-checked",
+        "shared-resources",
+        "straggler",
+        "slow-host",
+        "slow-rank",
+        "slow-pair",
+        "oversubscribed",
+    ),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
