@@ -26,18 +26,8 @@ Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
 
 CODES: Final = (
-    *("wrong-data", "failed", "no-end", "interrupted"),
-    *(
-        "unknown-op",
-        "store",
-        "not-checked",
-        "shared-resources",
-        "straggler",
-        "slow-host",
-        "slow-rank",
-        "slow-pair",
-        "oversubscribed",
-    ),
+    *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
+    *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
