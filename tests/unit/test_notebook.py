@@ -128,6 +128,6 @@ def test_an_error_names_arguments_and_no_options(tmp_path: Path) -> None:
         ((runs[0],), {"ranks": 4}, "ranks"),
     ):
         with pytest.raises(BusbwError) as refused:
-            ba.load(*given, **facts)  # type: ignore[arg-type]
+            ba.load(*given, **facts)
         assert re.search(rf"\b{argument}\b", str(refused.value))
         assert not re.search(r"--(?!suite)", str(refused.value))

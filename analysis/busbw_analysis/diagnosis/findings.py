@@ -309,7 +309,7 @@ def _unknown_ops(dataset: Dataset) -> Iterator[str]:
     for stored in dataset.runs:
         if unknown := dict.fromkeys(case.op for case in stored.run.cases if case.op not in OPS):
             yield (
-                f"{listed(unknown, _EXAMPLES)}: not known to this busbw ({__version__}); the run is of busbw "
+                f"This busbw ({__version__}) does not know {listed(unknown, _EXAMPLES)}; the run is of busbw "
                 f"{stored.run.busbw}. Times and rates are as stored, without model, peak or verdict."
             )
 

@@ -11,7 +11,7 @@ from busbw.escape import as_cell
 def csv(frame: pd.DataFrame) -> bytes:
     """A header and one line per row; unknown numbers are empty, and no text is a formula (``as_cell``)."""
     texts = {
-        name: column.map(lambda value: as_cell(value) if isinstance(value, str) else value)
+        str(name): column.map(lambda value: as_cell(value) if isinstance(value, str) else value)
         for name, column in frame.select_dtypes(exclude="number").items()
     }
     return frame.assign(**texts).to_csv(index=False).encode()
