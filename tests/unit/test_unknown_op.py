@@ -43,7 +43,8 @@ def _renamed(stored: store.StoredRun, names: Mapping[str, str]) -> store.StoredR
 
 def _run(names: Mapping[str, str], hosts: tuple[str, ...] = ("n1",), seed: int = 0) -> store.StoredRun:
     cases = [case(op, size) for op in SIZED for size in SIZES]
-    cases += [case("all_reduce", 1 << 20, algorithm="ring"), case("barrier", 0)]
+    cases += [case("all_reduce", size, algorithm=name) for size in SIZES for name in ("ring", "of tomorrow")]
+    cases += [case("barrier", 0)]
     return _renamed(synthetic_run(cases, machine=Machine(hosts=hosts), launches=2, samples=10, seed=seed), names)
 
 
@@ -97,7 +98,7 @@ def test_its_times_and_rates_are_shown_and_nothing_else() -> None:
     same = [curve for curve in known.curves if curve.series.key.op == "all_reduce"]
     rates, expected = ([[point.busbw for point in one.series.points] for one in side] for side in (curves, same))
     assert rates == expected
-    assert [curve.peak for curve in curves] == [curve.model for curve in curves] == [UNKNOWN_OP] * 2
+    assert [curve.peak for curve in curves] == [curve.model for curve in curves] == [UNKNOWN_OP] * 3
     assert {one.status for one in unknown.verdicts if one.op == "*"} == {"not judged"}
     assert [one.code for one in unknown.findings].count("unknown-op") == 1
     assert "unknown-op" not in [one.code for one in known.findings]
