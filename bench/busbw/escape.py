@@ -15,6 +15,7 @@ import msgspec
 
 _SPACE: Final = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
 _UNPRINTED: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_FORMULA: Final = re.compile(r"'*[=+\-@\t\r\n]")
 _CONTROL: Final = re.compile(f"[\x00-\x1f{_UNPRINTED}]")
 _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 
@@ -22,6 +23,19 @@ _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 def plain_text(text: str) -> str:
     r"""``text`` on one line, with every control character escaped, such as ``\x1b``."""
     return _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
+
+
+def as_cell(text: str) -> str:
+    """``text`` as a cell of a spreadsheet, which would run what begins like a formula: after an apostrophe it is text.
+
+    Source: OWASP, CSV Injection. ``from_cell`` is the inverse.
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_cell(cell: str) -> str:
+    """The text of a cell that ``as_cell`` made."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - a record or JSON

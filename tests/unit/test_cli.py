@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -631,3 +632,29 @@ def test_a_shell_completes_names_and_runs(tmp_path: Path) -> None:
     assert offered("show", "--results-dir", str(tmp_path), "") == ["latest", folder.name]
     assert offered("compare", "--results-dir", str(tmp_path), "l") == ["latest"]
     assert offered("show", "--results-dir", str(tmp_path / "none"), "") == ["latest"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, -signal.SIGTERM),
+        (signal.SIGHUP, -signal.SIGHUP),
+        (signal.SIGINT, -signal.SIGINT),
+        (signal.SIGUSR1, 0),
+    ],
+)
+def test_a_signal_while_python_exits_prints_no_traceback(number: signal.Signals, code: int) -> None:
+    ends = f"""
+import atexit, os, signal, sys
+from busbw.cli.main import main
+from busbw.launch.signals import raise_interrupt
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, raise_interrupt)  # as a run of local ranks does
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(os.kill, os.getpid(), {int(number)})
+sys.argv = ["busbw", "list", "ops"]
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", ends], check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (code, "")
+    assert "all_reduce" in ended.stdout

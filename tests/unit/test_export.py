@@ -1,5 +1,6 @@
 """Runs as other programs read them: what is written is read back as the same numbers."""
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -10,12 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
+from busbw.escape import as_cell, from_cell
 from busbw.runs import store
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
@@ -24,7 +28,7 @@ from busbw_analysis.data.readers.logs import recognise
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.export import EXPORTERS
+from busbw_analysis.export import EXPORTERS, frames
 from busbw_analysis.export.nccl_tests import _number
 from busbw_analysis.report.tables.show import about
 
@@ -245,6 +249,24 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
     assert set(after["statistic"]) == {"median"}
     assert (second.dataset.hosts_in_words == "unknown hosts") == unknown
     assert second.dataset.backend.transport == first.dataset.backend.transport
+
+
+def test_no_text_of_a_csv_is_a_formula_and_all_of_it_reads_back(tmp_path: Path) -> None:
+    names = ["=1+2", "+x", "-x", "@x", "'=x", "'x", "x=1"]
+    cases = [case("all_reduce", 65536, backend=name, tool_op=f"{name} y") for name in names]
+    first = judge(pool([synthetic_run(cases, launches=1, samples=10)]))
+    cells = [cell for row in csv.reader(EXPORTERS["csv"].cases(first).decode().splitlines()) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+    assert frames.csv(pd.DataFrame({"number": [-1.5], "text": ["-1.5"]})) == b"number,text\n-1.5,'-1.5\n"
+    (tmp_path / "a.csv").write_bytes(EXPORTERS["csv"].cases(first))
+    read = [(row.case.backend, row.case.tool_op) for row in find(tmp_path, str(tmp_path / "a.csv")).read().imported]
+    assert read == [(name, f"{name} y") for name in names]
+
+
+@given(st.text())
+def test_a_cell_is_no_formula_and_gives_its_text_back(text: str) -> None:
+    assert not as_cell(text).startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    assert from_cell(as_cell(text)) == text
 
 
 def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:

@@ -24,15 +24,14 @@ results_dir_option = click.option(
     "--results-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("results"),
-    show_default=True,
     envvar="BUSBW_RESULTS_DIR",
-    help="Folder of the stored runs.",
+    help="Folder of the stored runs.  [default: $BUSBW_RESULTS_DIR, else results]",
 )
 
 
 def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Shell completions for RUN: ``latest`` and the names of the stored runs."""
-    results_dir = Path(context.params.get("results_dir") or "results")
+    results_dir = Path(context.params.get("results_dir") or store.usual_results_dir())
     names = ["latest", *(folder.name for folder in store.folders(results_dir))]
     return [name for name in names if name.startswith(typed)]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from busbw.ops import OPS, PAIRED, SYNCHRONISING
+from busbw.ops import PAIRED, REDUCING, SYNCHRONISING
 from busbw.runs.progress import progress_of
 from busbw.runs.resume import command_resuming
 from busbw.runs.store import StoredRun
@@ -167,7 +167,7 @@ def _library_copies(judgement: Judgement) -> str:
 def _by_copies(_judgement: Judgement, verdict: Verdict) -> bool:
     """Whether ``verdict`` is slower by no more than such copies cause on healthy machines."""
     ratio = verdict.model_ratio or (1 / verdict.peak_share if verdict.peak_share else 1.0)
-    return verdict.status == "slower" and ratio <= (_MOST_BY_SUMS if OPS[verdict.op].reduces else _MOST_BY_COPIES)
+    return verdict.status == "slower" and ratio <= (_MOST_BY_SUMS if verdict.op in REDUCING else _MOST_BY_COPIES)
 
 
 def _moved(judgement: Judgement) -> str:

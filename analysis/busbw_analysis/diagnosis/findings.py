@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
 
+from busbw import __version__
+from busbw.ops import OPS
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.runs.resume import command_resuming
@@ -24,7 +26,7 @@ Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
 
 CODES: Final = (
-    *("wrong-data", "failed", "no-end", "interrupted"),
+    *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
     *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
@@ -84,6 +86,7 @@ def findings_on(
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
         ("note", "resumed", resumptions(dataset)),
+        ("caution", "unknown-op", _unknown_ops(dataset)),
         ("caution", "store", (f"{notice}." for notice in dataset.notices)),
         ("caution", "oversubscribed", _oversubscribed(dataset)),
         ("caution", "straggler", _late(lateness, summaries)),
@@ -299,6 +302,15 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             text += f"{worst.disturbance.in_words()} ({case_name(worst.case)})"
             yield Finding(
                 "caution", code, f"{text}. All samples are kept; rerun on a quiet machine for better numbers."
+            )
+
+
+def _unknown_ops(dataset: Dataset) -> Iterator[str]:
+    for stored in dataset.runs:
+        if unknown := dict.fromkeys(case.op for case in stored.run.cases if case.op not in OPS):
+            yield (
+                f"This busbw ({__version__}) does not know {listed(unknown, _EXAMPLES)}; the run is of busbw "
+                f"{stored.run.busbw}. Times and rates are as stored, without model, peak or verdict."
             )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from busbw.ops import OPS, PAIRED
+from busbw.ops import ON_SOCKETS, OPS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import Dataset, pool
@@ -127,7 +127,7 @@ class Judgement:
 
         Totals over groups do not count, nor do plain sockets, which serve as a peak.
         """
-        cases = [case for case in self.cases if case.case.op in ops and not OPS[case.case.op].plain_sockets]
+        cases = [case for case in self.cases if case.case.op in ops and case.case.op not in ON_SOCKETS]
         groups = [(case, group) for case in cases for group in fastest_of(case.groups)]
         rated = [(group.busbw, case, group) for case, group in groups if group.busbw is not None]
         if not rated:

@@ -11,7 +11,7 @@ from statistics import median
 
 import msgspec
 
-from busbw.ops import FLOP, bus_factor
+from busbw.ops import FLOP, OPS, bus_factor
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
@@ -162,8 +162,12 @@ class Trained:
         return None if rate is None or self.product_rate is None else rate / self.product_rate
 
     @property
-    def sent_bytes(self) -> float:
-        """Bytes per step of the rank that sends most: S × bus factor of each call."""
+    def sent_bytes(self) -> float | None:
+        """Bytes per step of the rank that sends most: S × bus factor of each call. None if a call is of an op that this
+        version does not know.
+        """
+        if not OPS.keys() >= {one.op for one in self.sent}:
+            return None
         by_rank: dict[int, float] = {}
         for one in self.sent:
             for rank in one.ranks:

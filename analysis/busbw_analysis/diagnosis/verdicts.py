@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
+from busbw.ops import LOCAL, ON_SOCKETS, REDUCING, STORING
 from busbw.units import format_rate
 from busbw_analysis.data.bands import BANDS, Band, band_of
 from busbw_analysis.data.intervals import Interval
@@ -219,7 +219,7 @@ def _most_share(curve: Curve) -> float:
     """The largest credible share of the peak."""
     if not isinstance(curve.peak, Peak):
         return math.inf
-    summed = OPS[curve.series.key.op].reduces and curve.peak.level in {"links of GPUs", "network"}
+    summed = curve.series.key.op in REDUCING and curve.peak.level in {"links of GPUs", "network"}
     return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
 
 

@@ -1,7 +1,7 @@
 """Network specifications as text, such as ``rail:nic=50GB/s,inner=450GB/s,delay=2us``, and changed links."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -130,7 +130,7 @@ def change_links(network: Network, changes: tuple[str, ...]) -> Network:
             kinds = dict.fromkeys(kind_of(link.name) for link in network.links())
             message = f"link {text!r}: no link matches {pattern!r}; use NAME=SHARE with a name of {', '.join(kinds)}"
             raise UsageError(message)
-        new |= {link.name: Link(link.name, _new_rate(text, value, link)) for link in found}
+        new |= {link.name: replace(link, bytes_per_second=_new_rate(text, value, link)) for link in found}
     return Changed(network, tuple(new.values())) if new else network
 
 

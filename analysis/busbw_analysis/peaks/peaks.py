@@ -34,7 +34,7 @@ from busbw.units import counted, format_rate, format_size
 from busbw_analysis.data.load import Dataset, once, rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import summarise
-from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
@@ -182,8 +182,9 @@ def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 
         ranks
     """
     key, point = series.key, series.points[-1]
-    if key.op in ARITHMETIC:
-        return Unavailable("see-roofline", "its peak depends on the arithmetic intensity: see the roofline")
+    if key.op in ARITHMETIC or key.op not in OPS:
+        rooflined = Unavailable("see-roofline", "its peak depends on the arithmetic intensity: see the roofline")
+        return rooflined if key.op in ARITHMETIC else UNKNOWN_OP
     by_op = ((STORING, _drive_peak), (TO_THE_HOST, _host_link_peak), (MEMORY_TRAFFIC, _memory_peak))
     within = next((peak for ops, peak in by_op if key.op in ops), None)
     if within is not None:

@@ -22,9 +22,14 @@ FAMILIES: dict[str, tuple[Op, ...]] = {
 """Family → its operations."""
 
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES.values() for op in family}
+"""Name → operation. A stored run may have one of another version: of its name, ask the sets and functions below, which
+know nothing of it but do not fail.
+"""
 
 SYNCHRONISING = frozenset(name for name, op in OPS.items() if op.synchronising)
 """No rank can leave before the last one has entered: the shortest time is usually the straggler's."""
+REDUCING = frozenset(name for name, op in OPS.items() if op.reduces)
+"""Sum or otherwise combine the data of the ranks."""
 LOCAL = frozenset(name for name, op in OPS.items() if op.local)
 """No other rank takes part, so a straggler delays nobody."""
 PAIRED = frozenset(name for name, op in OPS.items() if op.members == "pairs")

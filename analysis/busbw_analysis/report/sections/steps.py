@@ -39,7 +39,7 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
     Column("Hidden", lambda one: one.hidden, percent, "%", group="Communication"),
     Column("Idle", lambda one: one.exposed_share if one.bubble is not None else None, percent, "%", group="Pipeline"),
     Column("Bubble", lambda one: one.bubble, percent, "%", group="Pipeline"),
-    Column("Sent", lambda one: round(one.sent_bytes), format_size),
+    Column("Sent", lambda one: one.sent_bytes, lambda sent: format_size(round(sent))),
     Column("Dropped", lambda one: one.dropped or None, str),
     Column("Tokens/s", lambda one: one.tokens_per_second, three_digits),
     Column("FLOP/s", lambda one: one.flop_per_second, format_flop),
