@@ -775,8 +775,10 @@ _TIMES = st.lists(st.floats(0.5, 2.0), min_size=4, max_size=12)
 def test_no_gate_passes_on_an_estimate_as_slow_as_it_must_see(
     one: list[float], two: list[float], detect: float, more: float
 ) -> None:
-    sides = [{(name, launch): value for launch, value in enumerate(side)} for name, side in (("a", one), ("b", two))]
-    found = estimate(*sides)
+    first, second = (
+        {(name, launch): value for launch, value in enumerate(side)} for name, side in (("a", one), ("b", two))
+    )
+    found = estimate(first, second)
     (verdict,) = verdicts([found], 0.05)
     judged = replace(_BARRIERS, bands=(replace(_BARRIERS.bands[0], estimate=found, verdict=verdict),))
     gate = gate_of(judged, ["slower"], detect)

@@ -18,6 +18,7 @@ from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, bus_factor
 from busbw.runs import store
 from busbw.runs.records import CheckState
+from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import deduce
@@ -27,6 +28,7 @@ from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.peaks.paths import Network, host_network
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.sections.curves import panel_of
 
@@ -307,7 +309,7 @@ def test_groups_at_once_are_where_the_log_says_and_share_the_network(
         text = text.replace(f"#  Rank {rank:2} Group  0", f"#  Rank {rank:2} Group {group:2}")
     path = tmp_path / "log"
     path.write_text(text, encoding="utf-8")
-    judgement = judged(path, LogFacts(nics="8x400Gb/s"))
+    judgement = judged(path, LogFacts.stated({"nics": "8x400Gb/s"}, catalogue()))
     curve = judgement.curves[0]
     assert curve.series.key.ranks == ((0, 8) if split == "mod" else (0, 1))
     assert curve.series.key.group == "8 at once"
@@ -328,7 +330,7 @@ def test_a_network_is_what_the_user_says(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(nccl_log(hosts=2, ranks=16), encoding="utf-8")
     assert not isinstance(judged(path).curves[0].peak, Peak)
-    judgement = judged(path, LogFacts(nics="8x400Gb/s"))
+    judgement = judged(path, LogFacts.stated({"nics": "8x400Gb/s"}, catalogue()))
     peak = judgement.curves[0].peak
     assert isinstance(peak, Peak)
     # 450 GB/s of links and an eighth of 400 GB/s of cards: no GPU sends more, though the cards would let 750 GB/s by.
@@ -402,6 +404,40 @@ def test_what_contradicts_the_log_is_refused(log: Path) -> None:
         with pytest.raises(UsageError) as refused:
             find(log.parent, str(log)).read(facts)
         assert refused.value.code == "contradiction"
+
+
+def test_a_gpu_that_the_log_names_is_not_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu="NVIDIA H100 80GB HBM3", ranks=4), encoding="utf-8")
+    assert isinstance(judged(path, LogFacts.stated({"gpu": "H100 SXM5"}, catalogue())).curves[0].peak, Peak)
+    with pytest.raises(UsageError) as refused:
+        find(tmp_path, str(path)).read(LogFacts.stated({"gpu": "H100 PCIe"}, catalogue()))
+    assert refused.value.code == "contradiction"
+
+
+@pytest.mark.parametrize(
+    ("nics", "busbw", "practical", "source"),
+    [
+        ("8x4X NDR", 8 * 50e9, 8 * 47.5e9, "http"),
+        ("8x400G Ethernet", 8 * 50e9, 8 * 47.5e9, "http"),
+        ("8x400G", 8 * 50e9, None, "as given"),
+        ("EFA of P5", 400e9, None, "http"),
+        ("8xSlingshot 11", 8 * 25e9, 8 * 24.3e9, "http"),
+    ],
+)
+def test_cards_are_what_the_user_calls_them(
+    nics: str, busbw: float, practical: float | None, source: str, tmp_path: Path
+) -> None:
+    """A bare rate is that of no kind of network: no row gives it a practical rate."""
+    path = tmp_path / "log"
+    path.write_text(nccl_log(hosts=2, ranks=16, op="all_gather"), encoding="utf-8")
+    stored = find(tmp_path, str(path)).read(LogFacts.stated({"nics": nics}, catalogue()))
+    assert stored.run.backend is not None
+    network = host_network(stored.run.environments[stored.run.hosts[0]], stored.run.backend.transport, catalogue())
+    assert isinstance(network, Network)
+    assert network.peak.nominal == pytest.approx(busbw)
+    assert network.peak.practical == (None if practical is None else pytest.approx(practical, rel=0.01))
+    assert network.peak.source.startswith(source)
 
 
 def test_ranks_that_nobody_tells_are_asked_for_and_marked(tmp_path: Path) -> None:

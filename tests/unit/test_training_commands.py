@@ -211,9 +211,9 @@ def test_what_cannot_be_is_refused_by_its_code(words: str, code: str) -> None:
     assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize(("gpu", "known"), [("H100", "H100 SXM5, H100 PCIe, H100 NVL"), ("h200sxm", "H200 SXM?")])
-def test_part_of_the_name_of_a_gpu_is_answered_with_those_that_have_it(gpu: str, known: str) -> None:
-    assert str(refused(f"memory --model 'Llama 3 8B' --gpu {gpu}")).endswith(known)
+def test_part_of_the_name_of_a_gpu_is_answered_with_those_that_have_it() -> None:
+    error = refused("memory --model 'Llama 3 8B' --gpu H100")
+    assert (error.code, "H100 SXM5, H100 PCIe or H100 NVL" in str(error)) == ("gpu", True)
 
 
 def test_a_sequence_beyond_all_reason_is_refused_before_anything_is_counted() -> None:
