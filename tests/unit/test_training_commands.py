@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +14,7 @@ import click
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.synthetic import World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import BusbwError
@@ -209,6 +211,36 @@ def test_what_cannot_be_is_refused_by_its_code(words: str, code: str) -> None:
     error = refused(words)
     assert error.code == code
     assert "\n" not in str(error)
+
+
+def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go_on(tmp_path: Path) -> None:
+    sizes, ops = [1 << power for power in range(10, 25, 2)], ("all_reduce", "all_gather", "send_recv", "ping_pong")
+    calls = [case(op, size, 2 if op == "ping_pong" else 4) for op in ops for size in sizes]
+    first = write_synthetic(tmp_path, synthetic_run(calls, World(), seed=1))
+    words = [
+        "plan",
+        "--model",
+        "Llama 3 8B",
+        "--gpus",
+        "4",
+        "--batch",
+        "4",
+        "--gpu-memory",
+        "2000GiB",
+        "--from",
+        str(first),
+    ]
+    error = refused(shlex.join(words))
+    assert error.code == "compute"
+    (command,) = re.findall(r"\(busbw (run [^)]*)\)", str(error))
+    assert CliRunner().invoke(main, [*shlex.split(command), "--dry-run"]).exit_code == 0
+    options = dict(pairwise(shlex.split(command)))
+    assert (options["--op"], options["--dtype"], options["--ranks"]) == ("matmul", "bfloat16", "4")
+    product = msgspec.structs.replace(
+        case("matmul", 1 << 20, 4), dtype=options["--dtype"], backend=options["--backend"]
+    )
+    second = write_synthetic(tmp_path, synthetic_run([product], World(), seed=2))
+    assert asked(shlex.join([*words, "--from", str(second)]))["layouts"]
 
 
 def test_part_of_the_name_of_a_gpu_is_answered_with_those_that_have_it() -> None:

@@ -267,14 +267,26 @@ def _rate(
         share = given["efficiency"] or 1.0
         return share * found[0], peak, f"{share:.0%} of {found[1]}"
     if gpu is None:
+        how = f"measure one and add it with another --from (busbw {' '.join(matmul_command(run, model.dtype))})"
         raise UsageError(
-            f"the run has no {model.dtype} matmul; give --achieved, or --gpu and --efficiency", code="compute"
+            f"the run has no {model.dtype} matmul, whose rate is that of a layer: {how}; or give --achieved, or --gpu "
+            "and --efficiency",
+            code="compute",
         )
     if peak is None:
         raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
     share = given["efficiency"] or OF_DATASHEET
     how = "given" if given["efficiency"] else "assumed"
     return share * peak, peak, f"{share:.0%} ({how}) of {format_flop(peak)} of {gpu.name} ({model.dtype})"
+
+
+def matmul_command(run: Measured | None, dtype: str) -> list[str]:
+    """The arguments of busbw that measure the matmul that ``run`` lacks, on the same ranks."""
+    measured = ["run", "--op", "matmul", "--dtype", dtype]
+    if run is None:
+        return measured
+    case = run.questions.datasets[0].cases[0].case
+    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.datasets[0].hosts))]
 
 
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
