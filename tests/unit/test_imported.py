@@ -8,9 +8,11 @@ from statistics import median
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from testing.logs import read_log
+from testing.synthetic import case, synthetic_run, write_synthetic
 
 import busbw_analysis
 from busbw.cli.main import main
@@ -89,6 +91,50 @@ def test_every_stored_log_is_shown_or_refused_in_a_sentence(name: str) -> None:
     assert re.fullmatch(r"busbw: [^\n]+\n", told)
 
 
+@pytest.mark.parametrize("late", [None, 1])
+def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path) -> None:
+    """In a synchronising call the last to arrive waits for nobody: its own time is the shortest."""
+    written = json.loads((LOGS / "nccl-tests-v1.json").read_text(encoding="utf-8"))
+    written["config"] |= {"nthreads": 1, "ngpus": 1}
+    devices = written["config"]["devices"]
+    for rank, device in enumerate(devices):
+        device |= {"rank": rank, "pid": 100 + rank}
+    random = np.random.default_rng(1)
+    for row in written["results"]:
+        for key in ("out_of_place_per_iter", "in_place_per_iter"):
+            times = 1000 + random.normal(0, 3, (len(devices), 60))
+            if late is not None:
+                times[late] -= 400
+            row[key] = {"times_us": times.max(axis=0).tolist(), "per_process_max_times_us": times.tolist()}
+    path = tmp_path / "each.json"
+    path.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    judgement = judged(path)
+    assert {len(row.rank_samples_ns) for row in judgement.dataset.runs[0].imported} == {len(devices)}
+    (group,) = judgement.lateness
+    assert group.seen == "shortest time"
+    assert [member.rank for member in group.flagged] == ([] if late is None else [late])
+    imported = next(finding.text for finding in judgement.findings if finding.code == "imported")
+    assert "stragglers" not in imported
+    if late is not None:
+        assert group.flagged[0].median_ns == pytest.approx(400e3, rel=0.05)
+    kept = run("import", str(path), "--results-dir", str(tmp_path))[1].strip()
+    assert store.read(Path(kept)).imported == judgement.dataset.runs[0].imported
+
+
+def test_what_a_time_is_is_said_once(log: Path, tmp_path: Path) -> None:
+    own = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1 << 10)]))
+    for source, has_skew in ((log, False), (own, True)):
+        text = " ".join(run("show", str(source))[1].replace("#", " ").split())
+        assert text.count("time: ") == 1
+        assert ("skew: " in text) == has_skew
+
+
+def test_times_of_processes_with_several_gpus_are_of_no_rank() -> None:
+    stored = find(LOGS, str(LOGS / "nccl-tests-v4.json")).read()
+    assert any(row.process_seconds for row in read_log(LOGS / "nccl-tests-v4.json").rows)
+    assert not any(row.rank_samples_ns for row in stored.imported)
+
+
 @pytest.mark.parametrize("name", READABLE)
 def test_every_number_is_the_one_in_the_log(name: str) -> None:
     try:
@@ -117,8 +163,8 @@ def test_times_of_every_iteration_are_samples(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text(json.dumps(written), encoding="utf-8")
     judgement = judged(path)
-    for case in judgement.cases:
-        (group,) = case.groups
+    for summary in judgement.cases:
+        (group,) = summary.groups
         assert (group.statistic, group.samples) == ("median", 20)
         assert [group.time_ns, group.p5_ns, group.p95_ns] == pytest.approx([21.5e3, 12.95e3, 30.05e3])
     status, told = run("export", str(path), "--to", "csv", "--samples")

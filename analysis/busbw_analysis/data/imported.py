@@ -353,6 +353,9 @@ def _rows(
             case, ranks = _case(row, size or 0, table, tool, world)
             assumed = assumed or guessed
             samples = tuple(seconds * 1e9 for seconds in row.samples_seconds)
+            of_ranks = tuple(tuple(seconds * 1e9 for seconds in times) for times in row.process_seconds)
+            # As many processes as ranks: each drives one GPU, and process i is rank i.
+            whole = [len(times) for times in of_ranks] == [len(samples)] * len(ranks)
             yield Imported(
                 case=case,
                 launch=seen[case],
@@ -366,6 +369,7 @@ def _rows(
                 check=_check(row, table, refused=refused and row.check != "verified"),
                 line=row.line,
                 samples_ns=samples,
+                rank_samples_ns=of_ranks if whole and samples else (),
             )
             blocks[case, ranks] += 1
         seen.update({case for case, _ in blocks})
