@@ -9,11 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import pandas as pd
 
 from busbw.errors import BusbwError, UsageError, refuse_unknown
 from busbw.runs.store import usual_results_dir
+from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judgement_of
@@ -88,11 +88,12 @@ def _facts(given: Mapping[str, str | int | None]) -> LogFacts:
     names = [field.name for field in fields(LogFacts)]
     if unknown := next((name for name in given if name not in names), None):
         refuse_unknown("fact of a log", unknown, names)
-    try:
-        return msgspec.convert(given, LogFacts)
-    except msgspec.ValidationError as error:
-        message = f"invalid fact of a log: {error}"
-        raise UsageError(message) from error
+    types = {"ranks": int, "hosts": int}
+    for name, value in given.items():
+        if value is not None and type(value) is not types.get(name, str):
+            message = f"invalid fact of a log: {name} {value!r}; expected {types.get(name, str).__name__}"
+            raise UsageError(message)
+    return LogFacts.stated(given, catalogue())
 
 
 def judged(

@@ -296,6 +296,25 @@ def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:
         assert words in answer_of(found).measured
 
 
+@pytest.mark.parametrize("form", ["nccl-tests", "osu"])
+def test_calls_beside_computation_are_left_out_and_counted(form: str) -> None:
+    calls = [case("all_reduce", size) for size in (1 << 10, 1 << 20)]
+    beside = [msgspec.structs.replace(call, mode="overlap") for call in calls]
+    alone, both = (
+        EXPORTERS[form].cases(judge(pool((synthetic_run(cases, launches=1, samples=5),)))).decode().splitlines()
+        for cases in (calls, [*calls, *beside])
+    )
+    (comment,) = [line for line in both if "overlap" in line]
+    assert comment.startswith("# busbw: 2 cases ")
+    rows = [line for line in both if not line.startswith("#")]
+    assert rows == [line for line in alone if not line.startswith("#")]
+    averages = [[line for line in text if "Avg bus" in line] for text in (alone, both)]
+    assert averages[0] == averages[1]
+    with pytest.raises(AnalysisError) as refused:
+        EXPORTERS[form].cases(judge(pool((synthetic_run(beside, launches=1, samples=5),))))
+    assert refused.value.code == "nothing-to-export"
+
+
 def test_a_run_without_collectives_has_no_table_of_nccl_tests() -> None:
     with pytest.raises(AnalysisError) as refused:
         EXPORTERS["nccl-tests"].cases(judged(("ping_pong",)))

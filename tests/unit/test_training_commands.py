@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import BusbwError
@@ -268,9 +270,39 @@ def test_what_cannot_be_is_refused_by_its_code(words: str, code: str) -> None:
     assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize(("gpu", "known"), [("H100", "H100 SXM5, H100 PCIe, H100 NVL"), ("h200sxm", "H200 SXM?")])
-def test_part_of_the_name_of_a_gpu_is_answered_with_those_that_have_it(gpu: str, known: str) -> None:
-    assert str(refused(f"memory --model 'Llama 3 8B' --gpu {gpu}")).endswith(known)
+def test_the_command_that_measures_a_missing_matmul_is_one_that_lets_the_plan_go_on(tmp_path: Path) -> None:
+    sizes, ops = [1 << power for power in range(10, 25, 2)], ("all_reduce", "all_gather", "send_recv", "ping_pong")
+    calls = [case(op, size, 2 if op == "ping_pong" else 4) for op in ops for size in sizes]
+    first = write_synthetic(tmp_path, synthetic_run(calls, World(), seed=1))
+    words = [
+        "plan",
+        "--model",
+        "Llama 3 8B",
+        "--gpus",
+        "4",
+        "--batch",
+        "4",
+        "--gpu-memory",
+        "2000GiB",
+        "--from",
+        str(first),
+    ]
+    error = refused(shlex.join(words))
+    assert error.code == "compute"
+    (command,) = re.findall(r"\(busbw (run [^)]*)\)", str(error))
+    assert CliRunner().invoke(main, [*shlex.split(command), "--dry-run"]).exit_code == 0
+    options = dict(pairwise(shlex.split(command)))
+    assert (options["--op"], options["--dtype"], options["--ranks"]) == ("matmul", "bfloat16", "4")
+    product = msgspec.structs.replace(
+        case("matmul", 1 << 20, 4), dtype=options["--dtype"], backend=options["--backend"]
+    )
+    second = write_synthetic(tmp_path, synthetic_run([product], World(), seed=2))
+    assert asked(shlex.join([*words, "--from", str(second)]))["layouts"]
+
+
+def test_part_of_the_name_of_a_gpu_is_answered_with_those_that_have_it() -> None:
+    error = refused("memory --model 'Llama 3 8B' --gpu H100")
+    assert (error.code, "H100 SXM5, H100 PCIe or H100 NVL" in str(error)) == ("gpu", True)
 
 
 def test_a_sequence_beyond_all_reason_is_refused_before_anything_is_counted() -> None:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models, parameters
-from busbw_analysis.cli.training_machines import gpu_row
 from busbw_analysis.cli.training_plan import DELAYS, OF_DATASHEET
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Described
@@ -73,7 +73,7 @@ class Row:
 
     @property
     def predicted(self) -> float:
-        gpu = gpu_row(self.report["gpu"])
+        gpu = gpu_named(catalogue(), self.report["gpu"])
         rows = catalogue().rates
         link = next(row for row in rows if row.name == gpu.link)
         card = next(row for row in rows if row.name == self.report["nic"])

@@ -13,11 +13,13 @@ from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.ops.base import Context, Schedule
 from busbw.runs.records import JSON
+from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_plan as planning
-from busbw_analysis.cli.training_machines import gpu_memory_of, gpu_row, rates_given
+from busbw_analysis.cli.training_machines import gpu_memory_of, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.as_json import with_values
 from busbw_analysis.diagnosis.judge import judgement_of
@@ -251,7 +253,7 @@ def roofline(
     as_json: bool,
 ) -> None:
     """Compute the arithmetic intensity of each phase of a step, and what limits its time."""
-    row, dtype = gpu_row(gpu), step.model.dtype
+    row, dtype = gpu_named(catalogue(), gpu), step.model.dtype
     if dtype not in row.flops:
         raise UsageError(f"{row.name} has no rate for {dtype}; it has {', '.join(row.flops)}", code="gpu")
     per_node = step.ranks_per_host or 8

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from busbw.errors import AnalysisError, UsageError, refuse_unknown
-from busbw.system.catalog import Gpu, catalogue
+from busbw.errors import AnalysisError, UsageError
+from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
 from busbw.system.nvml import gpus_by_address
 from busbw.units import parse_size
 from busbw_analysis.data.sources import find
@@ -12,17 +13,6 @@ from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
 from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.rates import Rates, rates_of
-
-
-def gpu_row(name: str) -> Gpu:
-    """The catalogue row with this name or driver name. Raises UsageError with the known names."""
-    rows = catalogue().gpus
-    wanted = name.casefold()
-    found = next((row for row in rows if wanted in {alias.casefold() for alias in (row.name, *row.names)}), None)
-    if found is None:
-        names = [row.name for row in rows]
-        refuse_unknown("GPU", name, [known for known in names if wanted in known.casefold()] or names, code="gpu")
-    return found
 
 
 def gpu_memory_of(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> Room | None:
@@ -33,7 +23,7 @@ def gpu_memory_of(gpu: str | None, gpu_memory: str | None, run: str | None, resu
     if gpu_memory is not None:
         return Room(float(parse_size(gpu_memory)), gpu or "the GPU", "as given")
     if gpu is not None:
-        return memory_of_gpu(gpu_row(gpu))
+        return memory_of_gpu(gpu_named(catalogue(), gpu))
     if run is None:
         # If NVML lists several kinds, take the one with the least memory.
         rows = catalogue()

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import click
 
-from busbw.errors import UsageError, refuse_unknown
+from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.system.catalog import Gpu, catalogue
+from busbw.system.named import card_named, gpu_named, links_named
 from busbw.units import format_flop, format_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli import options
-from busbw_analysis.cli.training_machines import gpu_row
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
@@ -77,7 +77,7 @@ plot_option = click.option("--plot", type=options.FILE, help="Plot to this file 
 @click.option("--gpus", type=many, required=True, help="Number of GPUs.")
 @options.run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True)
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As in busbw simulate; with --from, if the run lacks it.")
-@click.option("--nic", help="Instead of --network: network card of each GPU (busbw peaks), such as '4X NDR'.")
+@click.option("--nic", help="Instead of --network: card of each GPU (busbw peaks), such as '4X NDR', or its rate.")
 @click.option("--gpu", help="GPU (busbw peaks lists them).  [default: the run's; without --from, H100 SXM5]")
 @click.option("--gpu-memory", help="GPU memory, such as 80GiB.  [default: that of the GPU]")
 @click.option("--achieved", type=float, help="Achieved FLOP/s of a GPU in matrix products, such as 600e12.")
@@ -212,7 +212,7 @@ def _machine(
     if given["gpu"] is None and measured is not None:
         gpu = gpu_of_runs(measured.datasets)
     else:
-        gpu = gpu_row(given["gpu"] or "H100 SXM5")
+        gpu = gpu_named(catalogue(), given["gpu"] or "H100 SXM5")
     run, per_host = None, given["ranks_per_host"] or _PER_HOST
     if measured is not None:
         run = Measured(measured, shared=None if given["cards"] is None else given["cards"] == "shared")
@@ -248,19 +248,14 @@ def _described(given: Mapping[str, Any], gpu: Gpu | None, gpus: int, per_host: i
         return Described(rates_of(given["network"], nodes * per_host, per_host), given["network"])
     if given["nic"] is None:
         return None
-    wanted, rates = given["nic"].casefold(), catalogue().rates
-    networks = [row for row in rates if row.kind in {"infiniband", "ethernet", "efa", "slingshot"}]
-    card = next((row for row in networks if row.name.casefold() == wanted), None)
-    if card is None:
-        refuse_unknown("--nic", given["nic"], (row.name for row in networks), code="network")
-    link = next((row for row in rates if gpu and row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
-    outer = card.practical_bytes_per_second or card.bytes_per_second
-    if gpu is None or link is None or gpu.links is None:
-        message = f"--nic needs a --gpu with GPU-to-GPU links in busbw peaks; {gpu.name if gpu else 'none'} has none"
-        raise UsageError(message, code="gpu")
-    inner = gpu.links * (link.practical_bytes_per_second or link.bytes_per_second)
+    rows = catalogue()
+    card = card_named(rows, given["nic"])
+    if gpu is None:
+        raise UsageError("--nic needs a --gpu with links to other GPUs in busbw peaks", code="gpu")
+    links = links_named(rows, gpu.name, "--gpu")
+    outer, inner = (peak.practical or peak.nominal for peak in (card, links))
     words = (
-        f"{card.name}, {format_rate(outer)} per GPU; {gpu.links} × {link.name}, {format_rate(inner)}; assumed delays: "
+        f"{card.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}; assumed delays: "
         f"{DELAYS[0] * 1e6:g} and {DELAYS[1] * 1e6:g} µs"
     )
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
@@ -281,14 +276,26 @@ def _rate(
         share = given["efficiency"] or 1.0
         return share * found[0], peak, f"{share:.0%} of {found[1]}"
     if gpu is None:
+        how = f"measure one and add it with another --from (busbw {' '.join(matmul_command(run, model.dtype))})"
         raise UsageError(
-            f"the run has no {model.dtype} matmul; give --achieved, or --gpu and --efficiency", code="compute"
+            f"the run has no {model.dtype} matmul, whose rate is that of a layer: {how}; or give --achieved, or --gpu "
+            "and --efficiency",
+            code="compute",
         )
     if peak is None:
         raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
     share = given["efficiency"] or OF_DATASHEET
     how = "given" if given["efficiency"] else "assumed"
     return share * peak, peak, f"{share:.0%} ({how}) of {format_flop(peak)} of {gpu.name} ({model.dtype})"
+
+
+def matmul_command(run: Measured | None, dtype: str) -> list[str]:
+    """The arguments of busbw that measure the matmul that ``run`` lacks, on the same ranks."""
+    measured = ["run", "--op", "matmul", "--dtype", dtype]
+    if run is None:
+        return measured
+    case = run.questions.datasets[0].cases[0].case
+    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.datasets[0].hosts))]
 
 
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:

@@ -15,7 +15,7 @@ from busbw_analysis.diagnosis.trust import dots, trust_in_comparison
 
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""
-_MOST_LAUNCHES: Final = 30
+MOST_LAUNCHES: Final = 30
 """Most launches a side (or pairs) that are recommended."""
 
 
@@ -129,12 +129,12 @@ def decides(comparison: Comparison) -> str:
     )
     where = " in the other undecided bands" if counts else ""
     detect = f"{min(comparison.launches)} {of} {undetected(*seen)}{where}"
-    return sentences(decided, f"{better}: {detect}, and {_MOST_LAUNCHES} would not be enough")
+    return sentences(decided, f"{better}: {detect}, and {MOST_LAUNCHES} would not be enough")
 
 
 def hopeless(verdict: Verdict) -> bool:
     """Whether more launches than anybody makes would be needed."""
-    return verdict.needed is None or verdict.needed.launches > _MOST_LAUNCHES
+    return verdict.needed is None or verdict.needed.launches > MOST_LAUNCHES
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -117,10 +117,13 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         what = dict.fromkeys(group.statistic for one in measured for group in one.groups if group.statistic)
         tool = f"{log.tool} {log.tool_version or '(unknown version)'}"
         sampled = bool(what) and all(group.samples for one in measured for group in one.groups)
+        ranked_times = any(row.rank_samples_ns for row in stored.imported)
         have = "the samples of one launch" if sampled else "no samples"
+        have += " of every rank" if ranked_times else ""
+        hidden = [*([] if sampled else ["scatter"]), "drift", "interference", *([] if ranked_times else ["stragglers"])]
         text = (
             f"{log.file} is a log of {tool} with one number per case ({', '.join(map(str, what)) or 'none'}) "
-            f"and {have}. It does not show {'' if sampled else 'scatter, '}drift, interference or stragglers, and two "
+            f"and {have}. It does not show {listed(hidden, word='or')}, and two "
             "single logs cannot be tested for a difference."
         )
         yield Finding("caution", "imported", text)

@@ -4,7 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from busbw.ops import ON_SOCKETS, OPS, PAIRED
+from busbw.ops import ON_SOCKETS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import Dataset, pool

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from busbw.ops import SYNCHRONISING
+from busbw.runs.records import Imported
 from busbw.statistics import autocorrelation_time
 from busbw.units import counted, format_time
 from busbw_analysis.data.grouped import by_key, grouped
@@ -289,14 +290,37 @@ def lateness_of(dataset: Dataset) -> tuple[GroupLateness, ...]:
     Cases weigh alike, and so do launches within a case, because lateness belongs to a rank and not to a size.
     """
     blocks = grouped(dataset.blocks, lambda block: (block.case, block.samples.ranks))
+    printed = by_key(
+        ((case, row.ranks), _printed_part(run, row)) for run, case, row in dataset.imported if row.rank_samples_ns
+    )
     groups: dict[tuple[int, ...], dict[int, list[Block]]] = {}
+    logs: dict[tuple[int, ...], dict[int, list[Part]]] = {}
     for summary in summarise(dataset):
         if summary.state == "measured" and summary.case.op in SYNCHRONISING:
             for group in summary.groups:
-                if len(group.ranks) > 1 and (summary.index, group.ranks) in blocks:
-                    groups.setdefault(group.ranks, {})[summary.index] = blocks[summary.index, group.ranks]
-    hosts = dataset.hosts
-    return tuple(_group(ranks, cases, hosts) for ranks, cases in groups.items())
+                key = summary.index, group.ranks
+                if len(group.ranks) > 1 and key in blocks:
+                    groups.setdefault(group.ranks, {})[summary.index] = blocks[key]
+                elif len(group.ranks) > 1 and key in printed:
+                    logs.setdefault(group.ranks, {})[summary.index] = printed[key]
+    found = [(ranks, *_parts(cases)) for ranks, cases in groups.items()]
+    of_logs: list[tuple[tuple[int, ...], Seen, dict[int, list[Part]]]] = [
+        (ranks, "shortest time", cases) for ranks, cases in logs.items()
+    ]
+    return tuple(_group(ranks, seen, parts, dataset.hosts) for ranks, seen, parts in [*found, *of_logs])
+
+
+def _parts(cases: Mapping[int, Sequence[Block]]) -> tuple[Seen, dict[int, list[Part]]]:
+    """What is known about arrivals in the blocks of all ``cases``, and their arrivals."""
+    seen = seen_in([block for blocks in cases.values() for block in blocks])
+    return seen, {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
+
+
+def _printed_part(run: int, row: Imported) -> Part:
+    """The arrivals in a row of a log with the times of every rank."""
+    times = np.asarray(row.rank_samples_ns, dtype=np.float64)
+    slowest: Floats = times.max(axis=0)
+    return Part((run, row.launch), slowest, times.argmin(axis=0), slowest - times.min(axis=0), None, 0.0)
 
 
 def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
@@ -324,9 +348,9 @@ def in_words(group: GroupLateness, member: RankLateness, worst: str) -> str:
     )
 
 
-def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:
-    seen = seen_in([block for blocks in cases.values() for block in blocks])
-    parts = {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
+def _group(
+    ranks: tuple[int, ...], seen: Seen, parts: Mapping[int, Sequence[Part]], hosts: Sequence[str]
+) -> GroupLateness:
     # The largest set of suspects of which every one stands out. Ranks that are late in turn hide each other when they
     # are tested one by one.
     order = most_suspicious(list(parts.values()), len(ranks))
@@ -341,7 +365,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
         seen=seen,
         release_ns=trial.release_ns,
         usual_ns=float(np.median([one.usual_ns for one in trial.counts.values()])),
-        cases=len(cases),
+        cases=len(parts),
         launches=len({part.launch for members in parts.values() for part in members}),
         samples=sum(len(part.slowest) for members in parts.values() for part in members),
         members=tuple(trial.judged(place) for place in range(len(ranks))),

@@ -13,6 +13,10 @@ Line: TypeAlias = tuple[tuple[str, Tone], ...]
 
 _WIDTH: Final = 80
 _wrap: Final = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+_NUMBERS: Final = 3
+"""A table of numbers shows at least so many columns beside each other."""
+_SHORT: Final = 24
+"""Longest name that stays in its column where others have a line of their own."""
 _BELOW: Final = "    | "
 """Prefix of text below a row: external words must not begin a line, where they could pass for another row."""
 
@@ -68,7 +72,8 @@ def _quiet(text: str) -> Line:
 def _table(table: Table) -> Iterator[Line]:
     """Words left, numbers right, with a line for groups and one for units if there are any.
 
-    Columns that do not fit the line are printed below each row, or once above all rows if all values are equal.
+    Columns that do not fit the line are printed below each row, or once above all rows if all values are equal. A name
+    that leaves no room for the numbers has a line of its own.
     """
     heads = [
         [
@@ -80,8 +85,11 @@ def _table(table: Table) -> Iterator[Line]:
     ]
     every = [*heads, *([cell.text for cell in row] for row in table.rows)]
     widths = [max(map(len, cells)) for cells in zip(*every, strict=True)]
-    ends = accumulate(width + 2 for width in widths)
-    shown = sum(end <= _WIDTH for end in ends)
+    shown = _fitting(widths)
+    apart = shown < _NUMBERS < len(widths) and table.columns[1].numeric
+    if apart:
+        widths[0] = max(len(row[0]) for row in every if len(row[0]) <= _SHORT)
+        shown = _fitting(widths)
     rest = range(shown, len(widths))
     alike = [place for place in rest if len(table.rows) > 1 and len({row[place].text for row in table.rows}) == 1]
     below = [place for place in rest if place not in alike]
@@ -100,17 +108,33 @@ def _table(table: Table) -> Iterator[Line]:
     if alike and (shared := _named(table, table.rows[0], alike)):
         yield from _notes([f"all rows: {shared}"])
     for row in table.rows:
-        pieces = [
-            ("  " + text, cell.tone) for text, cell in zip(placed([cell.text for cell in row]), row, strict=False)
-        ]
-        while pieces and not pieces[-1][0].strip():
-            pieces.pop()
-        if pieces:
-            yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
-        begin, text = _BELOW if shown else "  | ", _named(table, row, below)
-        for line in _wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=_BELOW):
-            yield ((line, "plain"),)
+        cells = row
+        if apart and len(row[0].text) > _SHORT:
+            yield from _indented(row[0].text, "  ", row[0].tone)
+            cells = (Cell(""), *row[1:])
+        yield from _row(zip(placed([cell.text for cell in cells]), cells, strict=False))
+        yield from _indented(_named(table, row, below), _BELOW if shown else "  | ")
     yield from _notes(table.notes)
+
+
+def _row(placed: Iterable[tuple[str, Cell]]) -> Iterator[Line]:
+    """The aligned cells of a row without the empty ones at its end; no line if all are empty."""
+    pieces = [("  " + text, cell.tone) for text, cell in placed]
+    while pieces and not pieces[-1][0].strip():
+        pieces.pop()
+    if pieces:
+        yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
+
+
+def _indented(text: str, begin: str, tone: Tone = "plain") -> Iterator[Line]:
+    """``text``, wrapped to 80 columns behind ``begin``."""
+    for line in _wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=_BELOW):
+        yield ((line, tone),)
+
+
+def _fitting(widths: Iterable[int]) -> int:
+    """The number of columns that fit the line."""
+    return sum(end <= _WIDTH for end in accumulate(width + 2 for width in widths))
 
 
 def _named(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:

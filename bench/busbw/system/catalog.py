@@ -41,7 +41,8 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
     "nvme": (0.1e9, 100e9),
 }
 """Kind → plausible range of one unit in B/s. Catches slips: bits for bytes, GB for B, a whole card for one lane."""
-_NETWORKS: tuple[Kind, ...] = ("infiniband", "ethernet", "efa", "slingshot")
+NETWORKS: tuple[Kind, ...] = ("infiniband", "ethernet", "efa", "slingshot")
+"""Kinds of network cards."""
 _PLAUSIBLE_MEMORY = (50e9, 100e12)
 _PLAUSIBLE_CAPACITY = (1e9, 10e12)
 _PLAUSIBLE_FLOPS = (1e12, 1e18)
@@ -72,8 +73,8 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.check_source()
-        if self.over is not None and (self.kind not in _NETWORKS or self.practical_bytes_per_second is None):
-            refuse("over", self.over, f"over only with a practical value of {', '.join(_NETWORKS)}")
+        if self.over is not None and (self.kind not in NETWORKS or self.practical_bytes_per_second is None):
+            refuse("over", self.over, f"over only with a practical value of {', '.join(NETWORKS)}")
         if self.ports is not None and (self.kind != "efa" or self.ports < 1):
             refuse("ports", self.ports, "1 or more ports, only in rows of kind efa")
         _check_rate(self, "bytes_per_second", PLAUSIBLE[self.kind])

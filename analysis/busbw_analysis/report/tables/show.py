@@ -410,13 +410,13 @@ def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
     raised = {flag for row in every for flag in row}
     yield from (f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in raised)
     kinds = dict.fromkeys(row.interval for row in rows if row.interval is not None and row.interval != "none")
-    yield (
-        "time: median over launches of the slowest rank's median; "
-        + (f"±: {', '.join(kinds)}; " if kinds else "")
-        + "skew: spread of arrival over time"
+    printed = [bool(row.statistic) for row in rows]
+    times = ["median over launches of the slowest rank's median"] if not all(printed) else []
+    times += (
+        ["of a log the number that the tool prints, or the median of its samples or tables"] if any(printed) else []
     )
-    if any(row.statistic for row in rows):
-        yield "from another tool's log: time is the number that it prints, or the median of several tables"
+    skew = [] if all(printed) else ["skew: spread of arrival over time"]
+    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(kinds)}"] if kinds else []), *skew])
     if any(row.interval == "none" and not row.statistic for row in rows):
         yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row.traffic is not None for row in rows):
