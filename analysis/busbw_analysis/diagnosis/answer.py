@@ -3,6 +3,7 @@
 ``answer_of`` builds it from a judgement; ``causes`` finds the causes.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -46,6 +47,8 @@ _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 """Codes of findings on runs that did not reach their end."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
+_WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/])")
+"""A first word that is no name: names have underscores, digits or slashes."""
 """Number of operations per band that are named with their numbers."""
 _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from the placement of the ranks. Healthy machines have them, too."""
@@ -387,5 +390,13 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
 
 
 def sentences(*clauses: str) -> str:
-    """Join ``clauses`` as sentences; empty clauses are left out."""
-    return " ".join(f"{clause[:1].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause)
+    """Join ``clauses`` as sentences, each with one full stop; those without text are left out.
+
+    A name keeps its spelling: a first word such as ``all_reduce`` or ``n7`` does not get a capital letter.
+    """
+    stripped = (clause.strip().rstrip(". ") for clause in clauses)
+    return " ".join(f"{_begun(clause)}." for clause in stripped if clause)
+
+
+def _begun(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}" if _WORD.match(clause) else clause
