@@ -96,6 +96,29 @@ def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "submit no-such",
+        "submit no-such --nodes 2",
+        "submit quick --backend no-such",
+        "predict --op no-such",
+        "compare no-such",
+        "export no-such",
+        "simulate --op all_reduce --from no-such",
+        "simulate --op all_reduce --network no-such:rate=1GB/s",
+        "training plan --model no-such",
+        "training storage --model no-such",
+        "training storage --sample no-such",
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused_before_something_else_is_asked_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "'no-such'" in refused(*command.split())
+
+
 # --- help and usage --------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,8 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     the runs cannot be compared.
     """
     if second is None:
+        for run in _several(first):
+            find(results_dir, run)
         raise UsageError(
             f"B is missing: compare needs two runs (busbw compare {first} B; busbw list runs lists the stored runs)"
         )

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from busbw.errors import UsageError
 from busbw.units import format_rate, format_seconds, listed, parse_rate, parse_time
 from busbw_analysis.models.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
 from busbw_analysis.models.networks import Whole as _Whole
 
-NETWORKS: Final[dict[str, type[Flat | SharedHost | TwoLevel | Rails | FatTree]]] = {
+_Kind: TypeAlias = type[Flat | SharedHost | TwoLevel | Rails | FatTree]
+
+NETWORKS: Final[dict[str, _Kind]] = {
     "flat": Flat,
     "shared": SharedHost,
     "two-level": TwoLevel,
@@ -43,12 +45,18 @@ _KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
 """The parser and the formatter of each key."""
 
 
-def read_network(text: str, placement: Placement) -> Network:
-    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
-    kind, _, rest = text.strip().partition(":")
+def kind_and_class(text: str) -> tuple[str, _Kind]:
+    """The name and class of the network that ``text`` describes. Raises UsageError if there is no such kind."""
+    kind = text.strip().partition(":")[0]
     network = NETWORKS.get(kind)
     if network is None:
         raise UsageError(f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s")
+    return kind, network
+
+
+def read_network(text: str, placement: Placement) -> Network:
+    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
+    (kind, network), rest = kind_and_class(text), text.partition(":")[2]
     allowed = {field.name: field for field in fields(network) if field.name != "placement"}
     takes = ", ".join(f"{key}=…" if one.default is MISSING else f"[{key}=…]" for key, one in allowed.items())
     values: dict[str, Any] = {}
