@@ -231,7 +231,7 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
         }.items():
             changed.enter_context(patch(what, instead))
         changed.enter_context(patch.object(BackendRow, "missing", lambda _: None))
-        yield {**outside, "HOME": place, "COLUMNS": str(_WIDTH)}
+        yield {**outside, "HOME": place, "COLUMNS": "80"}
 
 
 @cache
