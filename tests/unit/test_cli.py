@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
-from testing.synthetic import case, synthetic_run, write_synthetic
+from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
 from busbw.backends import BACKENDS
@@ -466,6 +466,13 @@ def test_a_run_that_skipped_everything_exits_1(executed: Ending, tmp_path: Path)
     result = busbw("run", "--op", "barrier")
     assert result.exit_code == 1
     assert "nothing was measured, all cases were skipped" in result.stderr
+
+
+def test_the_last_line_of_a_run_that_skipped_everything_says_why(executed: Ending, tmp_path: Path) -> None:
+    cases = [case("barrier", 0), case("all_reduce", 8)]
+    stored = synthetic_run(cases, end=SyntheticEnd(skipped=dict.fromkeys(cases, "too few ranks")))
+    executed(RunResult(write_synthetic(tmp_path, stored), 0, 0, speaks=True))
+    assert busbw("run", "--op", "barrier").stderr.splitlines()[-1].endswith(" skipped: too few ranks")
 
 
 @pytest.mark.parametrize(("ops", "code"), [(["ping_pong"], 1), (["ping_pong", "all_reduce"], 0)])

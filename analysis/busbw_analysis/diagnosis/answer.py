@@ -239,7 +239,9 @@ def _rate_or_time(verdict: Verdict) -> str:
 def _unjudged(judgement: Judgement, status: Status) -> str:
     """Why nothing was judged, and what would change that."""
     if all(row.state != "measured" for row in judgement.dataset.cases):
-        return "Nothing was measured, so there is nothing to judge."
+        reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.dataset.cases if row.reasons))
+        more = f"; {counted(len(reasons) - 1, 'more reason')} below" if len(reasons) > 1 else ""
+        return f"Nothing was measured: {reasons[0]}{more}." if reasons else "Nothing was measured."
     if status == "failed":
         return _HEADLINES[status]
     if pair := _slowest_pair(judgement):

@@ -66,7 +66,10 @@ def unsuited(case: Case, place: Place) -> str | None:
     if op.sized and case.in_place not in op.in_place:
         return f"{op.name} supports only {'out-of-place' if case.in_place else 'in-place'} buffers"
     groups = split_world(case.group, case.ranks)
-    smallest = min(len(group) for group in groups)
+    smallest, largest = min(map(len, groups)), max(map(len, groups))
+    if op.communicates and largest < 2:
+        more = "use --ranks 2 or more" if case.ranks == 1 else "use other --groups"
+        return f"communication needs at least 2 ranks in a group, but every group has 1; {more}"
     if smallest < op.least_ranks():
         return f"{op.name} needs at least {op.least_ranks()} ranks in every group; the smallest has {smallest}"
     if op.needs_device and case.device == "cpu":
