@@ -1,5 +1,7 @@
 """The words of every command, one file each: ``make golden`` rewrites tests/golden, ``test_golden.py`` compares.
 
+It also rewrites what is read of each log in tests/data/logs.
+
 The files hold what a command prints and its exit status, on runs whose numbers are known; what depends on the machine
 is set or left out. Other tests assert codes and numbers.
 """
@@ -20,6 +22,7 @@ from unittest.mock import patch
 import click
 import msgspec
 from click.testing import CliRunner
+from testing import logs
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
 
 from busbw import __version__
@@ -274,6 +277,7 @@ def _run(
 if __name__ == "__main__":
     for command in COMMANDS:
         (FOLDER / f"{command}.txt").write_text(transcript(command), encoding="utf-8")
+    logs.EXPECTED.write_text(logs.expected(), encoding="utf-8")
     for file in FOLDER.glob("*.txt"):
         if file.stem not in COMMANDS:
             file.unlink()

@@ -50,7 +50,9 @@ def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) ->
         assert [rank.rank for rank in group.per_rank] == list(group.ranks)
 
 
-@pytest.mark.parametrize(("group", "ranks", "alone"), [("all", 1, True), ("0", 3, True), ("0;1;2", 3, True), ("0;1,2", 3, False)])
+@pytest.mark.parametrize(
+    ("group", "ranks", "alone"), [("all", 1, True), ("0", 3, True), ("0;1;2", 3, True), ("0;1,2", 3, False)]
+)
 def test_communication_of_ranks_that_are_all_alone_is_skipped(group: str, ranks: int, *, alone: bool) -> None:
     backend = FakeWorld(ranks).backends[0]
     for op in OPS.values():
