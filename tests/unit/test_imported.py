@@ -105,6 +105,7 @@ def test_every_number_is_the_one_in_the_log(name: str) -> None:
             (median(one.samples_seconds) if one.samples_seconds else one.time_seconds)
             == pytest.approx(seconds, rel=1e-12)
             or one.rate == pytest.approx(row.case.size_bytes * (one.messages or 0) / seconds, rel=1e-12)
+            or one.busbw == pytest.approx(row.case.size_bytes * (row.bus_factor or 0) / seconds, rel=1e-12)
             for one in by_line[row.line]
         )
 

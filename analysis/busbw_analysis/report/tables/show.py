@@ -388,7 +388,7 @@ def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
         + "skew: spread of arrival over time"
     )
     if any(row.statistic for row in rows):
-        yield "from another tool's log: time is the number that it prints, or the median of several tables"
+        yield "from another tool's log: time is as printed, or follows from a rate; of several tables, it is the median"
     if any(row.interval == "none" and not row.statistic for row in rows):
         yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row.traffic is not None for row in rows):
