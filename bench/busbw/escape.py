@@ -8,7 +8,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TextIO
 
 import click
 import msgspec
@@ -65,6 +66,21 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     JSON. Apply ``plain_text`` first to text for one line or cell.
     """
     click.echo(_NO_LINE_END.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
+
+
+_COLUMNS_OF_A_FILE: Final = 80
+_FEWEST_COLUMNS: Final = 20
+
+
+def output_columns(stream: TextIO | None = None) -> int:
+    """Width of the output: ``COLUMNS``, else that of the terminal of ``stream`` (stdout), else 80 columns."""
+    given = os.environ.get("COLUMNS", "")
+    # Not shutil's size, which is that of the first stdout, where a test or a notebook has replaced it.
+    columns = int(given) if given.isdecimal() and len(given) < 6 else 0
+    if not columns:
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size((stream or sys.stdout).fileno()).columns
+    return max(_FEWEST_COLUMNS, columns or _COLUMNS_OF_A_FILE)
 
 
 def say(text: object) -> None:

@@ -9,7 +9,7 @@ from busbw.slurm.script import Job, Setting, Shell, render
 _RANKS_PER_NODE = 2
 _GPUS = 8
 
-_job = partial(Job, exclusive=True, time="1:00:00")
+_job = partial(Job, time="1:00:00")
 
 _BUSBW = Setting("BUSBW", "busbw", "path of busbw if it is not in PATH: /shared/venv/bin/busbw")
 _RESULTS = Setting(

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.ops import OPS
@@ -16,7 +18,7 @@ from busbw.runs.records import BackendTraits, Case, EndStatus, Failed, FailureCa
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate
 from busbw_analysis.data.load import load, pool
-from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.diagnosis.answer import Answer, answer_of, sentences
 from busbw_analysis.diagnosis.findings import Finding, ranked
 from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
 from busbw_analysis.diagnosis.judge import judge
@@ -50,6 +52,16 @@ def run_of(
 
 def answer(stored: StoredRun) -> Answer:
     return answer_of(judge(pool((stored,))))
+
+
+@given(st.lists(st.sampled_from(["the rest", "α and β", "all_reduce: 5", "n7 is slow.", " it ends. ", "", ".", " . "])))
+def test_joined_clauses_are_sentences_with_one_full_stop_and_names_as_they_are_spelled(clauses: list[str]) -> None:
+    text = sentences(*clauses)
+    spoken = [clause.strip(" .") for clause in clauses if clause.strip(" .")]
+    assert text.count(".") == len(spoken)
+    assert [one.strip() for one in text.split(".")[:-1]] == [
+        clause.replace("the", "The").replace("it", "It") for clause in spoken
+    ]
 
 
 def codes(of: Answer) -> list[str]:

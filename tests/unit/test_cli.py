@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
-from testing.synthetic import case, synthetic_run, write_synthetic
+from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
 from busbw.backends import BACKENDS
@@ -103,6 +103,29 @@ def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_pat
     told = refused("selftest", "--ranks", ranks, "--results-dir", str(tmp_path))
     assert f"--ranks {ranks}: " in told
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "submit no-such",
+        "submit no-such --nodes 2",
+        "submit quick --backend no-such",
+        "predict --op no-such",
+        "compare no-such",
+        "export no-such",
+        "simulate --op all_reduce --from no-such",
+        "simulate --op all_reduce --network no-such:rate=1GB/s",
+        "training plan --model no-such",
+        "training storage --model no-such",
+        "training storage --sample no-such",
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused_before_something_else_is_asked_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "'no-such'" in refused(*command.split())
 
 
 # --- help and usage --------------------------------------------------------------------------------------------
@@ -452,6 +475,13 @@ def test_a_run_that_skipped_everything_exits_1(executed: Ending, tmp_path: Path)
     result = busbw("run", "--op", "barrier")
     assert result.exit_code == 1
     assert "nothing was measured, all cases were skipped" in result.stderr
+
+
+def test_the_last_line_of_a_run_that_skipped_everything_says_why(executed: Ending, tmp_path: Path) -> None:
+    cases = [case("barrier", 0), case("all_reduce", 8)]
+    stored = synthetic_run(cases, end=SyntheticEnd(skipped=dict.fromkeys(cases, "too few ranks")))
+    executed(RunResult(write_synthetic(tmp_path, stored), 0, 0, speaks=True))
+    assert busbw("run", "--op", "barrier").stderr.splitlines()[-1].endswith(" skipped: too few ranks")
 
 
 @pytest.mark.parametrize(("ops", "code"), [(["ping_pong"], 1), (["ping_pong", "all_reduce"], 0)])

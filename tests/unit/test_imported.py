@@ -5,13 +5,17 @@ import json
 import re
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from testing.logs import read_log
+from hypothesis import given
+from hypothesis import strategies as st
+from testing.logs import EXPECTED as EXPECTED_FILE
+from testing.logs import LOGS, read_log
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 import busbw_analysis
@@ -19,7 +23,7 @@ from busbw.cli.main import main
 from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, bus_factor
 from busbw.runs import store
-from busbw.runs.records import CheckState
+from busbw.runs.records import CheckState, Imported
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
@@ -34,8 +38,7 @@ from busbw_analysis.peaks.paths import Network, host_network
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.sections.curves import panel_of
 
-LOGS = Path(__file__).parents[1] / "data/logs"
-EXPECTED: dict[str, Any] = json.loads((LOGS / "expected.json").read_text(encoding="utf-8"))
+EXPECTED: dict[str, Any] = json.loads(EXPECTED_FILE.read_text(encoding="utf-8"))
 RANK = "#  Rank {0:2} Group  0 Pid {0} on node{1} device {2} [0000:{2:02x}:00] {3}"
 HEAD = "#       size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
 NOTHING = LogFacts()
@@ -150,6 +153,7 @@ def test_every_number_is_the_one_in_the_log(name: str) -> None:
             (median(one.samples_seconds) if one.samples_seconds else one.time_seconds)
             == pytest.approx(seconds, rel=1e-12)
             or one.rate == pytest.approx(row.case.size_bytes * (one.messages or 0) / seconds, rel=1e-12)
+            or one.busbw == pytest.approx(row.case.size_bytes * (row.bus_factor or 0) / seconds, rel=1e-12)
             for one in by_line[row.line]
         )
 
@@ -576,3 +580,42 @@ def test_an_imported_run_is_stored_and_read_back(log: Path, tmp_path: Path) -> N
     again = store.read(folder)
     assert again.imported == stored.imported
     assert {row.case.op for row in again.imported} <= set(OPS)
+
+
+@pytest.mark.parametrize("rate", ["busbw (GB/s)", "algbw_GBps", "rate (GB/s)"])
+@given(
+    size=st.integers(1, 1 << 40),
+    ranks=st.integers(2, 1024),
+    value=st.floats(1e-3, 1e4).map(lambda number: float(f"{number:.4g}")),
+    op=st.sampled_from(["all_reduce", "all_gather", "send_recv", "broadcast"]),
+)
+def test_a_table_of_rates_without_times_is_read_and_no_rate_changes(
+    rate: str, size: int, ranks: int, value: float, op: str
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "rates.csv"
+        path.write_text(f"op,bytes,ranks,{rate}\n{op},{size},{ranks},{value}\n", encoding="utf-8")
+        (row,) = find(Path(), str(path)).read().rows[:-1]
+    assert isinstance(row, Imported)
+    factor = bus_factor(op, ranks) or 0.0
+    algbw = 1e9 * value / (factor if rate.startswith("busbw") else 1)
+    assert row.time_ns == pytest.approx(1e9 * size / algbw)
+
+
+def test_a_busbw_alone_waits_for_the_number_of_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text("op,bytes,busbw (GB/s)\nall_reduce,1048576,1.75\n", encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        find(tmp_path, str(path)).read()
+    assert refused.value.code == "no-ranks"
+    (row,) = find(tmp_path, str(path)).read(LogFacts(ranks=8)).rows[:-1]
+    assert isinstance(row, Imported)
+    assert row.time_ns == pytest.approx(1048576)
+
+
+def test_a_copy_of_one_rank_is_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "copy.csv"
+    path.write_text("op,bytes,ranks,algbw (GB/s)\nmemory_copy,1048576,1,2\n", encoding="utf-8")
+    (row,) = find(tmp_path, str(path)).read().rows[:-1]
+    assert isinstance(row, Imported)
+    assert row.ranks == (0,)

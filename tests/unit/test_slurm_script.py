@@ -46,7 +46,6 @@ JOBS = {
         exclude="n9",
         constraint="[rack1|rack2]",
         reservation="bench",
-        exclusive=True,
         requeue=False,
         signal_seconds=0,
         silence_seconds=300.4,
@@ -61,6 +60,7 @@ JOBS = {
     "variables": replace(
         PLAIN,
         run=("--suite", Shell("$SUITE"), Shell("$@")),
+        exclusive=False,
         mpi=Shell("$MPI"),
         settings=(Setting("BUSBW", "busbw"), Setting("SUITE", "it's", "a name"), Setting("MPI", "pmi2", exported=True)),
     ),

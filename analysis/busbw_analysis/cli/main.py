@@ -164,13 +164,9 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     setting. Exit status: 0; with --fail-on, 1 if its condition holds and 3 if that cannot be told; 2 if the runs
     cannot be compared.
     """
-    if second is None:
-        raise UsageError(
-            f"B is missing: compare needs two runs (busbw compare {first} B; busbw list runs lists the stored runs)"
-        )
     margin = _share("--within", within)
     visible = _visible(detect, margin, fail_on)
-    names = [_several(side) for side in (first, second)]
+    names = _both(first, second, results_dir)
     stored = options.read_runs(results_dir, chain(*names))
     try:
         sides = [pool(side, force=force) for side in (stored[: len(names[0])], stored[len(names[0]) :])]
@@ -197,6 +193,17 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
         echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
     if gate.code:
         click.get_current_context().exit(gate.code)
+
+
+def _both(first: str, second: str | None, results_dir: Path) -> list[list[str]]:
+    """The runs of both sides. Raises UsageError if there is no second one, but first if the first does not exist."""
+    if second is not None:
+        return [_several(first), _several(second)]
+    for run in _several(first):
+        find(results_dir, run)
+    raise UsageError(
+        f"B is missing: compare needs two runs (busbw compare {first} B; busbw list runs lists the stored runs)"
+    )
 
 
 def _several(side: str) -> list[str]:

@@ -368,9 +368,19 @@ def limits_(
     planning.print_answer(tables.limits_headline(found), document, [tables.limits_table(found, notes)], as_json=as_json)
 
 
+def _named_sample(context: click.Context, _parameter: click.Parameter, name: str | None) -> model_rows.Sample | None:
+    """As for ``--model``: checked before click asks for options that are missing."""
+    samples = model_rows.samples(context.params.get("own"))
+    return None if name is None else model_rows.named(samples, name, "sample")
+
+
 @training.command()
 @model_options
-@click.option("--sample", help="Kind of samples read instead of tokens (a row of busbw/workloads/samples.toml).")
+@click.option(
+    "--sample",
+    callback=_named_sample,
+    help="Kind of samples read instead of tokens (a row of busbw/workloads/samples.toml).",
+)
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="Number of GPUs that read and save.")
 @click.option("--achieved", type=float, required=True, help="Achieved FLOP/s per GPU, such as 400e12.")
 @planning.sequence_option
@@ -386,8 +396,8 @@ def limits_(
 def storage(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: model_rows.Model | None,
-    sample: str | None,
-    own: Path | None,
+    sample: model_rows.Sample | None,
+    own: Path | None,  # noqa: ARG001 - the callbacks of --model and --sample have read it
     gpus: int,
     achieved: float,
     seq: int | None,
@@ -410,7 +420,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     if mtbf is not None and write_rate is None and (run is None or model is None):
         raise UsageError("--mtbf needs --model, and --write-rate or --from", code="storage")
     if sample is not None:
-        reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample, "sample"), achieved, gpus)
+        reading = disks.reading_samples(sample, achieved, gpus)
     else:
         read_of = named_one(model)
         reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)

@@ -14,7 +14,7 @@ import msgspec
 
 from busbw import __version__
 from busbw.errors import LogError, UsageError
-from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, limits, op_named
+from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, bus_factor, limits, op_named
 from busbw.runs.records import (
     CASE_DTYPE_BYTES,
     JSON,
@@ -399,9 +399,13 @@ def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[in
 
 
 def _seconds(row: Aggregate, size: int | None) -> float | None:
-    if row.time_seconds is not None or not row.rate or not size or row.messages is None:
+    """The time of a call, or what follows from the rate, else from a busbw that is the only result."""
+    if row.time_seconds is not None or not size:
         return row.time_seconds
-    return size * row.messages / row.rate
+    if row.rate and row.messages is not None:
+        return size * row.messages / row.rate
+    factor = None if row.op is None or row.ranks is None else bus_factor(row.op, row.ranks)
+    return size * factor / row.busbw if factor and row.busbw and row.rate is None and row.algbw is None else None
 
 
 def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | None:
@@ -430,7 +434,9 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
     if row.op in LOCAL and (row.mode is None or row.ranks == 1):
         ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
         gpu = next((found for end in ends if (found := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
-        return None if gpu is None else (int(gpu[1]),)
+        if gpu is not None:
+            return (int(gpu[1]),)
+        return (0,) if row.ranks == 1 and not ends else None
     return None if row.ranks is None else _first_ranks(row.ranks)
 
 

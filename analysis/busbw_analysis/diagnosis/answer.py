@@ -3,6 +3,7 @@
 ``answer_of`` builds it from a judgement; ``causes`` finds the causes.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -52,6 +53,8 @@ _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 """Codes of findings on runs that did not reach their end."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
+_WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/])")
+"""A first word that is no name: names have underscores, digits or slashes."""
 """Number of operations per band that are named with their numbers."""
 _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from the placement of the ranks. Healthy machines have them, too."""
@@ -267,7 +270,9 @@ def _rate_or_time(verdict: Verdict) -> str:
 def _unjudged(judgement: Judgement, status: Status) -> str:
     """Why nothing was judged, and what would change that."""
     if all(row.state != "measured" for row in judgement.dataset.cases):
-        return "Nothing was measured, so there is nothing to judge."
+        reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.dataset.cases if row.reasons))
+        more = f"; {counted(len(reasons) - 1, 'more reason')} below" if len(reasons) > 1 else ""
+        return f"Nothing was measured: {reasons[0]}{more}." if reasons else "Nothing was measured."
     if status == "failed":
         return _HEADLINES[status]
     pair = _slowest_pair(judgement)
@@ -422,5 +427,13 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
 
 
 def sentences(*clauses: str) -> str:
-    """Join ``clauses`` as sentences; empty clauses are left out."""
-    return " ".join(f"{clause[:1].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause)
+    """Join ``clauses`` as sentences, each with one full stop; those without text are left out.
+
+    A name keeps its spelling: a first word such as ``all_reduce`` or ``n7`` does not get a capital letter.
+    """
+    stripped = (clause.strip().rstrip(". ") for clause in clauses)
+    return " ".join(f"{_begun(clause)}." for clause in stripped if clause)
+
+
+def _begun(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}" if _WORD.match(clause) else clause

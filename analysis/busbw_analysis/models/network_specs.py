@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from busbw.errors import UsageError
 from busbw.system.catalog import catalogue
@@ -12,7 +12,9 @@ from busbw.units import format_rate, format_seconds, listed, parse_rate, parse_t
 from busbw_analysis.models.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
 from busbw_analysis.models.networks import Whole as _Whole
 
-NETWORKS: Final[dict[str, type[Flat | SharedHost | TwoLevel | Rails | FatTree]]] = {
+_Kind: TypeAlias = type[Flat | SharedHost | TwoLevel | Rails | FatTree]
+
+NETWORKS: Final[dict[str, _Kind]] = {
     "flat": Flat,
     "shared": SharedHost,
     "two-level": TwoLevel,
@@ -61,15 +63,21 @@ _KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
 """The parser and the formatter of each key."""
 
 
-def read_network(text: str, placement: Placement) -> Network:
-    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
-    kind, _, rest = text.strip().partition(":")
+def kind_and_class(text: str) -> tuple[str, _Kind]:
+    """The name and class of the network that ``text`` describes. Raises UsageError if there is no such kind."""
+    kind = text.strip().partition(":")[0]
     network = NETWORKS.get(kind)
     if network is None:
         raise UsageError(
             f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, with rates or names of busbw peaks as in "
             "rail:nic=4X NDR,inner=H100 SXM5 or two-level:nic=12.5GB/s"
         )
+    return kind, network
+
+
+def read_network(text: str, placement: Placement) -> Network:
+    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
+    (kind, network), rest = kind_and_class(text), text.partition(":")[2]
     allowed = {field.name: field for field in fields(network) if field.name != "placement"}
     takes = ", ".join(f"{key}=…" if one.default is MISSING else f"[{key}=…]" for key, one in allowed.items())
     values: dict[str, Any] = {}

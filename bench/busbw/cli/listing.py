@@ -10,7 +10,7 @@ import click
 
 from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import BusbwError
-from busbw.escape import echo, plain_text
+from busbw.escape import echo, output_columns, plain_text
 from busbw.ops import FAMILIES
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store
@@ -18,7 +18,7 @@ from busbw.runs.outline import outline
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON
 
-_WIDTH, _NOTHING = 80, "–"
+_NOTHING = "–"
 _INDENT = "    | "
 """Indentation of text below a row: without it, text from outside could look like another row."""
 
@@ -47,14 +47,14 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
 
 
 def as_table(table: list[dict[str, JSON]]) -> str:
-    """Aligned columns with headings, at most 80 characters wide. Cells that do not fit are listed below their row; a
+    """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
     value that all rows share is printed once, above the table.
     """
     cells = [{name: _cell(value) for name, value in row.items()} for row in table]
     same = [name for name in cells[0] if len(table) > 1 and len({row[name] for row in cells}) == 1]
     widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0] if name not in same}
     shown: list[str] = []
-    room = _WIDTH + 2
+    room = (most := output_columns()) + 2
     for name, width in widths.items():
         if not shown or width + 2 <= room:
             shown.append(name)
@@ -67,7 +67,7 @@ def as_table(table: list[dict[str, JSON]]) -> str:
         # Paths and addresses are not broken, so that they can be copied.
         lines += textwrap.wrap(
             "; ".join(rest),
-            _WIDTH,
+            most,
             initial_indent=_INDENT,
             subsequent_indent=_INDENT,
             break_long_words=False,

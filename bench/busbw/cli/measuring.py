@@ -305,4 +305,14 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
         echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} lists them with the reason", err=True)
     elif empty:
         what = "only the baseline was measured, all other" if result.measured else "nothing was measured, all"
-        echo(f"busbw: {what} cases were skipped; busbw show {folder} lists the reasons", err=True)
+        reasons = _reasons(result.folder)
+        first = f": {reasons[0]}" if reasons else ""
+        more = f"; busbw show {folder} lists the reasons" if len(reasons) != 1 else ""
+        echo(f"busbw: {what} cases were skipped{first}{more}", err=True)
+
+
+def _reasons(folder: Path) -> list[str]:
+    """Why cases were skipped, each reason once; empty if the run cannot be read."""
+    with suppress(BusbwError):
+        return list(dict.fromkeys(plain_text(row.reason) for row in store.read(folder).skipped))
+    return []

@@ -47,7 +47,12 @@ _OPTIONS = [
     option("--cpus-per-task", "Passed to sbatch and srun.", click.IntRange(min=1)),
     option("--nodelist", "Passed to sbatch.  [default with --resume: the hosts of the run]"),
     *(option(f"--{name}", "Passed to sbatch.") for name in ("exclude", "constraint", "reservation")),
-    option("--exclusive", "Allow no other jobs on these nodes.", is_flag=True),
+    option(
+        "--exclusive/--no-exclusive",
+        "Allow no other jobs on these nodes; they would disturb the measurement.",
+        default=True,
+        show_default=True,
+    ),
     option("--requeue/--no-requeue", "Whether Slurm may requeue the job.", default=True, show_default=True),
     option(
         "--signal-seconds",
@@ -153,10 +158,7 @@ def _order(
         return job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
     if plan is None:
         raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
-    if nodes is None or ranks_per_node is None:
-        lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
-        raise UsageError(f"{plan}: give {' and '.join(name for name, given in lacking.items() if given is None)}")
-    return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), changes)
+    return job_plan.new_order(plan, nodes, ranks_per_node, changes)
 
 
 def _about(order: JobRequest) -> str:

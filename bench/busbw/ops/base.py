@@ -226,6 +226,11 @@ class Op:
         """Whether S is a block for each rank, which lie in the order of the ranks."""
         return self.uneven or self.multiple(2) > 1
 
+    @property
+    def communicates(self) -> bool:
+        """Whether it measures what ranks send each other, so that a rank alone has nothing to measure."""
+        return not (self.local or self.stores or self.splits)
+
     def least_ranks(self) -> int:
-        """Smallest meaningful group size."""
+        """Smallest group in which the call can be made; one rank that ``communicates`` calls for nothing."""
         return 1 if self.members == "all" and self.trips == 1 else 2

@@ -122,6 +122,10 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
     group = _PAIR.fullmatch(values.get("group") or "")
     source, target = (None, None) if group is None else group.groups()
     made = {"statistic": "mean"} if rccl else {"statistic": values.get("statistic"), **_of_busbw(row)}
+    rate = values.get("rate")
+    if values.get("time") is None:
+        rate = values.get("algbw") if rate is None else rate
+        made |= {} if rate is None else {"messages": 1}  # one S in a call, so that its time follows
     draft.collective(
         line,
         values.get("op"),
@@ -130,7 +134,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         algbw=values.get("algbw"),
         busbw=values.get("busbw"),
         in_place=_TRUE.get(str(values.get("in_place")).lower()),
-        rate=values.get("rate"),
+        rate=rate,
         others=others,
         source=values.get("source", source),
         target=values.get("target", target),

@@ -49,12 +49,14 @@ def _measured(found: Sequence[Held]) -> Iterator[Block]:
     order = f"Kendall's τ of both orders: {order_kept(predicted):.2f}." if len(predicted) > 2 else ""
     note = (
         "Predicted from this run's curves of single calls. Errors are shares of the measured step. Its bubble is "
-        f"(p−1)/(m v) of its computation; the rest is exposed communication. {order}"
+        "(p−1)/(m v) of its computation; the rest is exposed communication."
     )
     reasons = dict.fromkeys(one.refused for one in found if one.refused)
     if found:
         fastest_first = sorted(found, key=lambda one: one.seconds)
-        yield table("Steps of training, measured and predicted", columns, fastest_first, note, *reasons, row_headers=1)
+        yield table(
+            "Steps of training, measured and predicted", columns, fastest_first, note, order, *reasons, row_headers=1
+        )
 
 
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:

@@ -412,9 +412,7 @@ def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
     kinds = dict.fromkeys(row.interval for row in rows if row.interval is not None and row.interval != "none")
     printed = [bool(row.statistic) for row in rows]
     times = ["median over launches of the slowest rank's median"] if not all(printed) else []
-    times += (
-        ["of a log the number that the tool prints, or the median of its samples or tables"] if any(printed) else []
-    )
+    times += ["of a log as printed, or from a rate; of several samples or tables the median"] if any(printed) else []
     skew = [] if all(printed) else ["skew: spread of arrival over time"]
     yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(kinds)}"] if kinds else []), *skew])
     if any(row.interval == "none" and not row.statistic for row in rows):
