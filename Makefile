@@ -94,7 +94,7 @@ lint: $(developed) ## check style, types and import layers
 sbatch: $(installed) ## regenerate slurm/ from tests/shared/batch_files.py
 	$(venv)/bin/python tests/shared/batch_files.py slurm
 
-golden: $(installed) ## regenerate tests/golden, the expected output of every command
+golden: $(installed) ## regenerate tests/golden, the expected output of every command, and tests/data/logs/expected.json
 	$(venv)/bin/python tests/shared/golden.py
 
 drawings: $(installed) ## regenerate the drawings of algorithms in docs/drawings

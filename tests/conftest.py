@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -10,6 +11,12 @@ from hypothesis import settings
 # No deadline: a busy machine is no failure.
 settings.register_profile("busbw", max_examples=EXAMPLES, deadline=None)
 settings.load_profile("busbw")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_wide_as_a_file() -> None:
+    """The width of the terminal in which the tests run is not that of what they print."""
+    os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,14 +14,14 @@ __all__ = ["load"]
 
 def load(
     *runs: "str | PathLike[str]",
-    results_dir: "str | PathLike[str]" = "results",
+    results_dir: "str | PathLike[str] | None" = None,
     force: bool = False,
     **facts: "str | int | None",
 ) -> "Run":
     """Load and analyse runs; several runs are pooled.
 
     runs: each a run folder, a log of another tool, the start or end of a run's name, or ``latest``.
-    results_dir: the folder that contains the runs.
+    results_dir: the folder that contains the runs; by default ``$BUSBW_RESULTS_DIR``, else ``results``.
     force: pool runs even if their machines or settings differ.
     facts: facts that a log does not contain, by the fields of ``LogFacts``, such as ``op``, ``ranks``, ``hosts``.
 

@@ -1,16 +1,19 @@
 """An analysed run for notebooks and scripts: data frames, a figure, and an HTML summary."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import pandas as pd
 
-from busbw.errors import UsageError, refuse_unknown
+from busbw.errors import BusbwError, UsageError, refuse_unknown
+from busbw.runs.store import usual_results_dir
+from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judgement_of
@@ -85,18 +88,45 @@ def _facts(given: Mapping[str, str | int | None]) -> LogFacts:
     names = [field.name for field in fields(LogFacts)]
     if unknown := next((name for name in given if name not in names), None):
         refuse_unknown("fact of a log", unknown, names)
-    try:
-        return msgspec.convert(given, LogFacts)
-    except msgspec.ValidationError as error:
-        message = f"invalid fact of a log: {error}"
-        raise UsageError(message) from error
+    types = {"ranks": int, "hosts": int}
+    for name, value in given.items():
+        if value is not None and type(value) is not types.get(name, str):
+            message = f"invalid fact of a log: {name} {value!r}; expected {types.get(name, str).__name__}"
+            raise UsageError(message)
+    return LogFacts.stated(given, catalogue())
 
 
 def judged(
-    runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool, facts: Mapping[str, str | int | None]
+    runs: tuple[str, ...],
+    results_dir: str | PathLike[str] | None,
+    *,
+    force: bool,
+    facts: Mapping[str, str | int | None],
 ) -> Run:
     """See ``busbw_analysis.load``."""
     if not runs:
         message = "no run given; name a folder, the start or end of a run's name, or latest"
         raise UsageError(message)
-    return Run(judgement_of(runs, Path(results_dir), None, force=force, facts=_facts(facts)))
+    folder = usual_results_dir() if results_dir is None else Path(results_dir)
+    with _naming_arguments():
+        return Run(judgement_of(runs, folder, None, force=force, facts=_facts(facts)))
+
+
+_ARGUMENTS: Final = {
+    "--results-dir": "results_dir",
+    "--force": "force=True",
+    "--format": "reader",
+    **{f"--{field.name}": field.name for field in fields(LogFacts)},
+}
+"""Option of the commands → argument of ``load``."""
+_OPTION: Final = re.compile(rf"(?<![\w-])(?:{'|'.join(_ARGUMENTS)})(?![\w-])")
+
+
+@contextmanager
+def _naming_arguments() -> Iterator[None]:
+    """Name arguments in error messages, where the commands would name their options."""
+    try:
+        yield
+    except BusbwError as error:
+        error.args = (_OPTION.sub(lambda option: _ARGUMENTS[option[0]], str(error)),)
+        raise

@@ -8,13 +8,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TextIO
 
 import click
 import msgspec
 
 _SPACE: Final = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
 _UNPRINTED: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_FORMULA: Final = re.compile(r"'*[=+\-@\t\r\n]")
 _CONTROL: Final = re.compile(f"[\x00-\x1f{_UNPRINTED}]")
 _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 
@@ -22,6 +24,19 @@ _NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
 def plain_text(text: str) -> str:
     r"""``text`` on one line, with every control character escaped, such as ``\x1b``."""
     return _CONTROL.sub(_escaped, _SPACE.sub(" ", text))
+
+
+def as_cell(text: str) -> str:
+    """``text`` as a cell of a spreadsheet, which would run what begins like a formula: after an apostrophe it is text.
+
+    Source: OWASP, CSV Injection. ``from_cell`` is the inverse.
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_cell(cell: str) -> str:
+    """The text of a cell that ``as_cell`` made."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - a record or JSON
@@ -51,6 +66,21 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     JSON. Apply ``plain_text`` first to text for one line or cell.
     """
     click.echo(_NO_LINE_END.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
+
+
+_COLUMNS_OF_A_FILE: Final = 80
+_FEWEST_COLUMNS: Final = 20
+
+
+def output_columns(stream: TextIO | None = None) -> int:
+    """Width of the output: ``COLUMNS``, else that of the terminal of ``stream`` (stdout), else 80 columns."""
+    given = os.environ.get("COLUMNS", "")
+    # Not shutil's size, which is that of the first stdout, where a test or a notebook has replaced it.
+    columns = int(given) if given.isdecimal() and len(given) < 6 else 0
+    if not columns:
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size((stream or sys.stdout).fileno()).columns
+    return max(_FEWEST_COLUMNS, columns or _COLUMNS_OF_A_FILE)
 
 
 def say(text: object) -> None:

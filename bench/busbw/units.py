@@ -187,6 +187,11 @@ def format_time(nanoseconds: float) -> str:
     return _in_one_of(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)))
 
 
+def signed_time(nanoseconds: float) -> str:
+    """A difference of times: ``−1.23 ms``."""
+    return f"{'−' if nanoseconds < 0 else ''}{format_time(abs(nanoseconds))}"
+
+
 def format_seconds(seconds: float) -> str:
     """``0.00123`` → ``1.23 ms``."""
     return format_time(seconds * 1e9)

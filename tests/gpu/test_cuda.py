@@ -12,7 +12,7 @@ from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
-from busbw.measure.unsupported import Place, skip_reason
+from busbw.measure.unsupported import Place, unsuited
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.records import Cache, Case, Measurement, Mode
@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 SIZE = 1 << 20
+PLACE = Place(oversubscribed=False, comparable=True)
 TICK_NS = 2_000
 """Steps of the events' clock, rounded up: what a device's time may be longer than the host's around it."""
 
@@ -78,7 +79,9 @@ def test_caches_are_treated_as_asked(measured: Measure, device: Device, cache: C
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if not op.stores])  # those: test_storage.py
 def test_every_op_is_verified_or_refused_in_words(backend: Backend, measured: Measure, name: str) -> None:
     one = case(name, 4_096, 1, backend="nccl", device="cuda", imbalance=0.5 if OPS[name].uneven else None)
-    reason = skip_reason(one, backend, Place(oversubscribed=False, comparable=True))
+    # A run skips communication of one rank; its call is NCCL's all the same.
+    alone = OPS[name].communicates and OPS[name].least_ranks() == 1
+    reason = (None if alone else unsuited(one, PLACE)) or backend.refuse(OPS[name], one)
     if reason is not None:
         assert reason.strip()
         return
@@ -137,9 +140,10 @@ def test_the_command_measures_on_one_gpu(tmp_path: Path) -> None:
     ran = run_command(tmp_path, "--op", "all_reduce,memory_copy", "--sizes", "1KiB,1MiB", "--ranks", "1")
     assert ran.returncode == 0, ran.stderr
     (folder,) = store.folders(tmp_path)
-    rows = store.read(folder).measurements
-    assert {row.case.device for row in rows} == {"cuda"}
-    assert {row.check.state for row in rows} == {"verified"}
+    run = store.read(folder)
+    assert {(row.case.op, row.case.device) for row in run.measurements} == {("memory_copy", "cuda")}
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    assert {row.case.op for row in run.skipped} == {"all_reduce"}
 
 
 @pytest.mark.skipif(MISSING is None and torch.cuda.device_count() > 1, reason="there is a GPU for each of two ranks")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from browser import Browser, needs_chromium
 from click.testing import CliRunner
+from matplotlib import image
 from testing.synthetic import World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -127,12 +128,34 @@ def test_nothing_overflows(browser: Browser, width: int, name: str, request: pyt
     assert browser.run("document.documentElement.scrollWidth") <= width
 
 
-def test_the_verdict_stays_in_sight_on_a_phone(page: Browser) -> None:
-    page.resize(PHONE)
+@pytest.mark.parametrize("width", [PHONE, 700, 920])
+def test_the_verdict_stays_in_sight_in_a_narrow_window(page: Browser, width: int) -> None:
+    page.resize(width)
     cells = "[...document.querySelectorAll('.headline dd, .verdicts th, .verdicts td')]"
     boxes = page.run(f"{cells}.map(e => e.getBoundingClientRect()).filter(b => b.width).map(b => [b.left, b.right])")
     assert len(boxes) > 8
-    assert all(left >= 0 and right <= PHONE for left, right in boxes)
+    assert all(left >= 0 and right <= width for left, right in boxes)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_shadow_shows_on_which_sides_a_table_goes_on(
+    browser: Browser, report: Path, tmp_path: Path, *, dark: bool
+) -> None:
+    browser.open(report, PHONE, dark=dark)
+    cut = "[...document.querySelectorAll('.scroll')].find(e => e.scrollWidth > e.clientWidth + 100)"
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    browser.run(f"{cut}.querySelectorAll('*').forEach(e => {{ e.style.color = 'transparent'; e.style.border = 0; }})")
+    browser.run(f"{cut}.scrollIntoView({{behavior: 'instant'}})")
+    box = browser.run(f"(b => [b.left, b.right - 1, (b.top + b.bottom) / 2])({cut}.getBoundingClientRect())")
+    left, right, middle_of_it = map(round, box)
+    seen = []
+    for moved in (0, 100, 10_000):
+        browser.run(f"{cut}.scrollLeft = {moved}")
+        browser.picture(tmp_path / "page.png")
+        line = image.imread(tmp_path / "page.png")[middle_of_it]
+        page = line[2]
+        seen.append([float(abs(line[x] - page).max()) > 0.1 for x in (left + 2, right - 3)])
+    assert seen == [[False, True], [True, True], [True, False]]
 
 
 def test_a_comparison_begins_with_its_verdicts_and_both_curves(browser: Browser, comparison: Path) -> None:

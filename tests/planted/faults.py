@@ -428,8 +428,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a gate lets a finding pass beside what could not be judged",
         _DIAGNOSIS + "gate.py",
-        "return min((reason.code for reason in self.reasons), default=0)",
-        "return max((reason.code for reason in self.reasons), default=0)",
+        'return "failed" if "failed" in outcomes else "cannot tell"',
+        'return "failed" if outcomes == {"failed"} else "cannot tell"',
+        ("test_compare.py",),
+    ),
+    Fault(
+        "a gate passes whatever slowdown it could not see",
+        _DIAGNOSIS + "gate.py",
+        "if not _sees(band, detect))",
+        "if False)",
         ("test_compare.py",),
     ),
     Fault(

@@ -9,7 +9,7 @@ from busbw.slurm.script import Job, Setting, Shell, render
 _RANKS_PER_NODE = 2
 _GPUS = 8
 
-_job = partial(Job, exclusive=True, time="1:00:00")
+_job = partial(Job, time="1:00:00")
 
 _BUSBW = Setting("BUSBW", "busbw", "path of busbw if it is not in PATH: /shared/venv/bin/busbw")
 _RESULTS = Setting(
@@ -114,8 +114,9 @@ SHIPPED: dict[str, Job] = {
     "nightly": _job(
         name="busbw-nightly",
         about=(
-            "Regression test: measure and compare with a good run. The job fails (exit status 1) if a case is slower",
-            "by more than WITHIN, is missing, gave wrong results, or could not run.",
+            "Regression test: measure and compare with a good run. The job fails with status 1 if a case is slower by",
+            "more than WITHIN, is missing, gave wrong results, or could not run. It fails with status 3 if a slowdown",
+            "of DETECT could have gone unseen, because there are too few launches or they scatter too much.",
             "",
             "    sbatch --nodelist=node[1-4] --nodes=4 slurm/nightly.sbatch",
             "",
@@ -134,6 +135,7 @@ SHIPPED: dict[str, Job] = {
             Setting("LAUNCHES", "10", "with fewer than 7 per side (8 of full) no difference can be found"),
             Setting("BACKEND", "gloo", "or nccl (with --gpus-per-node), mpi (with SLURM_MPI_TYPE=pmi2 or pmix)"),
             Setting("WITHIN", "10%", "smaller differences count as equal"),
+            Setting("DETECT", Shell("$WITHIN"), "the slowdown that a night must be able to show; not below WITHIN"),
             Setting("BASELINE", Shell("$BUSBW_RESULTS_DIR/baseline"), "link to the good run"),
         ),
         run=_suite(Shell("$BACKEND")),
@@ -149,7 +151,15 @@ SHIPPED: dict[str, Job] = {
             '    echo "first run: $BASELINE now points to $run"',
             "    exit 0",
             "fi",
-            '"$BUSBW" compare "$BASELINE" "$run" --within "$WITHIN" --fail-on slower --fail-on missing',
+            '"$BUSBW" compare "$BASELINE" "$run" \\',
+            '    --within "$WITHIN" --detect "$DETECT" --fail-on slower --fail-on missing',
+            "status=$?",
+            "case $status in",
+            '0) echo "night passed: nothing is slower than $BASELINE, and a slowdown of $DETECT would have shown" ;;',
+            '1) echo "night failed: something is slower than $BASELINE, or missing" >&2 ;;',
+            '3) echo "night cannot tell: a slowdown of $DETECT could have gone unseen; the reason is above" >&2 ;;',
+            "esac",
+            "exit $status",
         ),
     ),
     "scaling": _job(

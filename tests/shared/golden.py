@@ -1,5 +1,7 @@
 """The words of every command, one file each: ``make golden`` rewrites tests/golden, ``test_golden.py`` compares.
 
+It also rewrites what is read of each log in tests/data/logs.
+
 The files hold what a command prints and its exit status, on runs whose numbers are known; what depends on the machine
 is set or left out. Other tests assert codes and numbers.
 """
@@ -20,6 +22,7 @@ from unittest.mock import patch
 import click
 import msgspec
 from click.testing import CliRunner
+from testing import logs
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
 
 from busbw import __version__
@@ -63,6 +66,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             "show usual",
             "show broken",
             "show stored",
+            "show trained",
             "show usual another",
             "show nowhere",
         ],
@@ -219,6 +223,7 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
                 for row in stored.rows:
                     appender.append(row)
         shutil.copytree(FOLDER.parent / "data/schema-4", "results/synthetic/stored")
+        shutil.copytree(FOLDER.parent / "data/schema-7", "results/synthetic/trained")
         shutil.copy(FOLDER.parent / "data/logs/nccl-tests-2.19.txt", "all_reduce.log")
         Path("plans").mkdir()
         for name, text in PLANS.items():
@@ -231,7 +236,7 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
         }.items():
             changed.enter_context(patch(what, instead))
         changed.enter_context(patch.object(BackendRow, "missing", lambda _: None))
-        yield {**outside, "HOME": place, "COLUMNS": str(_WIDTH)}
+        yield {**outside, "HOME": place, "COLUMNS": "80"}
 
 
 @cache
@@ -274,6 +279,7 @@ def _run(
 if __name__ == "__main__":
     for command in COMMANDS:
         (FOLDER / f"{command}.txt").write_text(transcript(command), encoding="utf-8")
+    logs.EXPECTED.write_text(logs.expected(), encoding="utf-8")
     for file in FOLDER.glob("*.txt"):
         if file.stem not in COMMANDS:
             file.unlink()

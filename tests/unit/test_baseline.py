@@ -1,13 +1,15 @@
 """What ``busbw run --op`` measures beside the operations, so that a verdict can be made of them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from testing.synthetic import synthetic_run
+from testing.synthetic import Piece, World, synthetic_run
 
 from busbw.backends import BACKENDS, backend_named
 from busbw.cli.baseline import baseline
@@ -17,6 +19,7 @@ from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
 from busbw.units import parse_size, parse_sizes, short_ranges
 from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import Peak
@@ -63,6 +66,24 @@ def test_what_was_asked_for_is_not_doubled(op: str) -> None:
     assert ops_beside("all_reduce", op) == _ALL - {op}
     cases = dry("--op", f"all_reduce,{op}", "--sizes", "1KiB,1MiB")["cases"]
     assert [case["size_bytes"] for case in cases if case["op"] == op] == [1 << 10, 1 << 20]
+
+
+def test_the_highest_busbw_is_one_of_an_operation_that_was_asked_for() -> None:
+    """The messages that the baseline adds are faster than the barrier-like broadcast that was asked for."""
+    sweeps = (
+        Sweep(ops=("broadcast",), sizes="8,4MiB"),
+        *baseline(("broadcast",), backend_named("gloo"), 2, one_host=True),
+    )
+    wanted = Plan(backend="gloo", sweep=sweeps)
+    slow = World(by_op={"broadcast": (Piece(20e-6, 1e-8),)})
+    stored = synthetic_run(expand(wanted, 2, 1).cases, slow)
+    planned = replace(stored, run=msgspec.structs.replace(stored.run, plan=wanted.as_json()))
+    assert planned.run.baseline_ops == _ALL
+    of_all, of_asked = (judge(pool([run])) for run in (stored, planned))
+    assert [one.best and one.cases[one.best.case].case.op for one in (of_all, of_asked)] == ["send_recv", "broadcast"]
+    assert "send_recv" not in answer_of(of_asked).measured
+    damaged = msgspec.structs.replace(stored.run, plan={"sweep": [{"ops": 1}]})
+    assert damaged.baseline_ops == frozenset()
 
 
 @pytest.mark.parametrize("backend", [name for name, row in BACKENDS.items() if row.device == "cpu"])

@@ -156,10 +156,20 @@ def test_an_identity_of_several_rows_is_none_of_them_until_the_users_file_says_w
     assert found.name == "Fast 9000"
 
 
-def test_memory_of_b200_is_what_its_bus_and_clock_make(shipped: Catalogue) -> None:
-    found = shipped.gpu("NVIDIA B200")
+@pytest.mark.parametrize(
+    ("gpu", "bits"), [("NVIDIA B200", 7680), ("NVIDIA GB200", 7936), ("NVIDIA B300 SXM6 AC", 7680)]
+)
+def test_memory_of_blackwell_is_what_its_bus_and_clock_make(shipped: Catalogue, gpu: str, bits: int) -> None:
+    found = shipped.gpu(gpu)
     assert found is not None
-    assert found.memory_bytes_per_second == pytest.approx(7680 / 8 * 3996e6 * 2, rel=1e-3)
+    assert found.memory_bytes_per_second == pytest.approx(bits / 8 * 3996e6 * 2, rel=1e-3)
+
+
+def test_every_gpu_has_its_memory_and_every_report_of_a_driver_its_source(shipped: Catalogue) -> None:
+    assert [gpu.name for gpu in shipped.gpus if gpu.memory_bytes is None] == []
+    reported = [gpu for gpu in shipped.gpus if gpu.memory_source is not None]
+    assert len(reported) >= 16
+    assert all((gpu.memory_bytes or 0) % (1 << 20) == 0 for gpu in reported), "drivers report MiB"
 
 
 def test_where_a_users_file_is_looked_for(tmp_path: Path) -> None:

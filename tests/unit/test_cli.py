@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
-from testing.synthetic import case, synthetic_run, write_synthetic
+from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
 from busbw.backends import BACKENDS
@@ -30,6 +31,14 @@ from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
 from busbw.runs.store import StoredRun
+
+
+def test_an_estimate_of_training_steps_on_a_busy_machine_comes_with_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cautions(load: float, op: str) -> int:
+        monkeypatch.setattr("busbw.system.environment.load_average", lambda: load)
+        return busbw("run", "--op", op, "--ranks", "2", "--dry-run").stderr.count("caution:")
+
+    assert [cautions(0.0, "train_ddp"), cautions(1e4, "train_ddp"), cautions(1e4, "barrier")] == [0, 1, 0]
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +103,29 @@ def test_a_self_test_of_too_few_ranks_says_how_many_it_needs(ranks: str, tmp_pat
     told = refused("selftest", "--ranks", ranks, "--results-dir", str(tmp_path))
     assert f"--ranks {ranks}: " in told
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "submit no-such",
+        "submit no-such --nodes 2",
+        "submit quick --backend no-such",
+        "predict --op no-such",
+        "compare no-such",
+        "export no-such",
+        "simulate --op all_reduce --from no-such",
+        "simulate --op all_reduce --network no-such:rate=1GB/s",
+        "training plan --model no-such",
+        "training storage --model no-such",
+        "training storage --sample no-such",
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused_before_something_else_is_asked_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "'no-such'" in refused(*command.split())
 
 
 # --- help and usage --------------------------------------------------------------------------------------------
@@ -445,6 +477,13 @@ def test_a_run_that_skipped_everything_exits_1(executed: Ending, tmp_path: Path)
     assert "nothing was measured, all cases were skipped" in result.stderr
 
 
+def test_the_last_line_of_a_run_that_skipped_everything_says_why(executed: Ending, tmp_path: Path) -> None:
+    cases = [case("barrier", 0), case("all_reduce", 8)]
+    stored = synthetic_run(cases, end=SyntheticEnd(skipped=dict.fromkeys(cases, "too few ranks")))
+    executed(RunResult(write_synthetic(tmp_path, stored), 0, 0, speaks=True))
+    assert busbw("run", "--op", "barrier").stderr.splitlines()[-1].endswith(" skipped: too few ranks")
+
+
 @pytest.mark.parametrize(("ops", "code"), [(["ping_pong"], 1), (["ping_pong", "all_reduce"], 0)])
 def test_a_run_that_measured_only_the_baseline_exits_1(
     executed: Ending, tmp_path: Path, ops: list[str], code: int
@@ -623,3 +662,29 @@ def test_a_shell_completes_names_and_runs(tmp_path: Path) -> None:
     assert offered("show", "--results-dir", str(tmp_path), "") == ["latest", folder.name]
     assert offered("compare", "--results-dir", str(tmp_path), "l") == ["latest"]
     assert offered("show", "--results-dir", str(tmp_path / "none"), "") == ["latest"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, -signal.SIGTERM),
+        (signal.SIGHUP, -signal.SIGHUP),
+        (signal.SIGINT, -signal.SIGINT),
+        (signal.SIGUSR1, 0),
+    ],
+)
+def test_a_signal_while_python_exits_prints_no_traceback(number: signal.Signals, code: int) -> None:
+    ends = f"""
+import atexit, os, signal, sys
+from busbw.cli.main import main
+from busbw.launch.signals import raise_interrupt
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, raise_interrupt)  # as a run of local ranks does
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(os.kill, os.getpid(), {int(number)})
+sys.argv = ["busbw", "list", "ops"]
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", ends], check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (code, "")
+    assert "all_reduce" in ended.stdout

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import event, given
+from hypothesis import strategies as st
 from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
@@ -25,9 +27,15 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import Comparison, compare
 from busbw_analysis.diagnosis.compare_answer import answer_lines, gist
 from busbw_analysis.diagnosis.gate import gate_of
-from busbw_analysis.diagnosis.hypothesis_tests import smallest_difference
+from busbw_analysis.diagnosis.hypothesis_tests import (
+    estimate,
+    launches_needed,
+    percent,
+    smallest_difference,
+    verdicts,
+)
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots, fewest_made, percent, trust_in_comparison
+from busbw_analysis.diagnosis.trust import MOST_CONFIDENCE, dots, fewest_made, trust_in_comparison
 from busbw_analysis.report.tables import compare as compare_tables
 from busbw_analysis.report.tables.show import show_rows
 from busbw_analysis.report.to_terminal import render
@@ -155,7 +163,11 @@ def test_failed_cases_are_named_and_never_compared() -> None:
     assert "failed (wrong data: 3 elements) in B" in found.left_out[0].why
     assert gate_of(found, ["missing"]).code == 1
     (reason,) = gate_of(found, ["slower", "cannot-tell"]).reasons
-    assert (reason.code, reason.finding, [one.case for one in reason.cases]) == (2, "no result", [cases[0]])
+    assert (reason.outcome, reason.finding, [one.case for one in reason.cases]) == (
+        "cannot tell",
+        "no result",
+        [cases[0]],
+    )
     assert gate_of(compared(run_of(3, cases[1:]), run_of(2, cases)), ["slower", "missing"]).code == 0, "A never had it"
 
 
@@ -445,7 +457,7 @@ def test_the_gate_fails_on_what_it_was_told_to(three: list[str]) -> None:
         assert "'slower', 'cannot-tell', 'missing'" in refused.stderr
 
 
-def test_a_gate_that_could_not_fail_exits_2_and_json_says_why(tmp_path: Path) -> None:
+def test_a_gate_that_could_not_fail_exits_3_and_json_says_why(tmp_path: Path) -> None:
     """Every time of B is ten times that of A, of which three launches a side can tell nothing."""
     cases = [case(op, 1 << 10) for op in ("all_reduce", "all_gather")]
     worlds = (STEADY, slower_by(9, "all_reduce", "all_gather"))
@@ -457,9 +469,10 @@ def test_a_gate_that_could_not_fail_exits_2_and_json_says_why(tmp_path: Path) ->
         result = busbw(one, two, "--fail-on", word, "--json")
         document: dict[str, Any] = json.loads(result.stdout)
         (reason,) = document["gate"].pop("reasons")
-        assert result.exit_code == document["gate"]["exit_code"] == 2
-        assert document["gate"]["fail_on"] == [word]
-        assert (reason["finding"], reason["exit_code"], reason["launches_needed"]) == ("too few launches", 2, 5)
+        assert result.exit_code == document["gate"]["exit_code"] == 3
+        assert (document["gate"]["fail_on"], document["gate"]["outcome"]) == ([word], "cannot tell")
+        assert (reason["finding"], reason["outcome"], reason["exit_code"]) == ("too few launches", "cannot tell", 3)
+        assert reason["launches_needed"] == 5
         assert [name.partition(" ")[0] for name in reason["bands"]] == ["all_reduce", "all_gather"]
         assert [band["fewest_launches"] for band in document["bands"]] == [5, 5]
         assert "--launches 5" in result.stderr
@@ -475,11 +488,15 @@ def test_a_band_of_too_few_launches_is_named_and_outweighed_by_one_that_is_slowe
     )
     short, slow = replace(run, rows=rows), run_of(3, cases, slower_by(0.3, "all_reduce"))
     (reason,) = gate_of(compared(short, run_of(1, cases)), ["slower"]).reasons
-    assert (reason.code, reason.needed, [band.case.op for band in reason.bands]) == (2, 5, ["all_gather"])
+    assert (reason.outcome, reason.needed, [band.case.op for band in reason.bands]) == (
+        "cannot tell",
+        5,
+        ["all_gather"],
+    )
     gate = gate_of(compared(short, slow), ["slower"])
-    assert [(one.code, [band.case.op for band in one.bands]) for one in gate.reasons] == [
-        (1, ["all_reduce"]),
-        (2, ["all_gather"]),
+    assert [(one.outcome, [band.case.op for band in one.bands]) for one in gate.reasons] == [
+        ("failed", ["all_reduce"]),
+        ("cannot tell", ["all_gather"]),
     ]
     assert gate.code == 1
 
@@ -563,8 +580,14 @@ def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     )
     interrupted = run_of(3, cases, launches=5, end=SyntheticEnd(ended="interrupted"))
     rows = tuple(row for row in interrupted.rows if not isinstance(row, LaunchStarted | Measurement) or row.launch < 4)
-    (short,) = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5)).incomplete
+    comparison = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5))
+    (short,) = comparison.incomplete
     assert (short.side, short.status, short.launches, short.planned) == ("A", "interrupted", 4, 5)
+    (label, first), *_ = answer_lines(comparison)
+    assert (label, first.index("synthetic-3") < first.index("B against A"), "4 of 5" in first) == ("Answer", True, True)
+    assert dict(compare_tables.document(comparison))["answer"] in first
+    whole = compared(run_of(1, cases, launches=5), run_of(4, cases, launches=5))
+    assert gist(whole).startswith("B against A")
 
 
 def test_launches_of_a_resumed_run_are_counted_as_show_counts_them() -> None:
@@ -625,7 +648,7 @@ def test_too_few_launches_for_so_many_bands_are_said(
     assert dict(answer_lines(found)).get("Do", "").startswith(f"Measure {fewest} ") == (fewest is not None)
     assert words_of(found) == {"cannot tell" if fewest else "slower": ops}
     gate = gate_of(found, ["slower"])
-    assert (gate.code, gate.reasons[0].needed) == ((2, fewest) if fewest else (1, None)), (
+    assert (gate.code, gate.reasons[0].needed) == ((3, fewest) if fewest else (1, None)), (
         "ten times as slow never passes"
     )
 
@@ -709,14 +732,72 @@ def test_a_run_with_itself_or_alone_and_an_empty_name_exit_2(three: list[str]) -
         assert result.stdout == ""
 
 
-def test_a_gate_that_passes_says_which_differences_it_cannot_see() -> None:
-    cases = [case("all_reduce", 64), case("all_gather", 64)]
-    noisy = World(launch_noise=0.2)
+def test_a_gate_that_passes_counts_what_is_undecided_and_names_what_it_could_see() -> None:
+    cases, noisy = [case("all_reduce", 64), case("all_gather", 64)], World(launch_noise=0.2)
     found = compared(run_of(1, cases, noisy), run_of(2, cases, noisy))
-    undecided = [band.verdict for band in found.bands if band.verdict.word == "cannot tell"]
-    seen = max(one.detectable for one in undecided if one.detectable is not None)
-    line = compare_tables.undecided_line(found)
-    assert line.startswith(f"{len(undecided)} of {len(found.bands)} ")
-    assert percent(seen) in line
+    (line,) = compare_tables.gate_lines(found, gate_of(found, ["slower"], 0.9))
+    assert re.findall(r"\d+ of \d+|\d+ %", line) == [f"{words_of(found)['cannot tell']} of 2", "90 %"]
+    (line,) = compare_tables.gate_lines(found, gate_of(found, ["missing"]))
+    assert "%" not in line
     steady = compared(run_of(1, cases), run_of(2, cases), within=0.5)
-    assert not compare_tables.undecided_line(steady)
+    assert list(compare_tables.gate_lines(steady, gate_of(steady, ["missing"]))) == ["passed"]
+
+
+def test_a_gate_that_could_not_see_what_it_must_cannot_tell(tmp_path: Path) -> None:
+    """Launches differ by 20 %; ten of them show a slowdown of 30 % or more."""
+    noisy = World(launch_noise=0.2)
+    one, two = (str(write_synthetic(tmp_path, run_of(seed, [case("barrier", 0)], noisy))) for seed in (1, 3))
+
+    def gate(*options: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        result = busbw(one, two, "--fail-on", "slower", *options, "--json")
+        document: dict[str, Any] = json.loads(result.stdout)
+        return result.exit_code, document["gate"], document["bands"][0]
+
+    status, found, band = gate()
+    assert (band["verdict"], status, found["exit_code"]) == ("cannot tell", 3, 3)
+    assert (found["outcome"], found["detect"]) == ("cannot tell", 0.1)
+    (reason,) = found["reasons"]
+    assert (reason["finding"], reason["outcome"]) == ("too much scatter", "cannot tell")
+    assert reason["launches_needed"] == launches_needed(band["scatter"], 0.1)
+    assert smallest_difference(band["scatter"], reason["launches_needed"]) <= 0.1 < band["detectable"]
+    status, found, band = gate("--detect", "90%")
+    assert (band["verdict"], status, found["outcome"], found["reasons"]) == ("cannot tell", 0, "passed", [])
+    assert gate("--fail-on", "cannot-tell")[0] == 1, "a condition that holds outweighs what could not be seen"
+    assert busbw(one, two, "--fail-on", "missing").exit_code == 0, "that needs no verdict"
+    assert json.loads(busbw(one, two, "--json").stdout)["gate"]["outcome"] is None, "there is no gate"
+
+
+def test_what_a_gate_must_see_is_at_least_what_counts_as_equal(three: list[str]) -> None:
+    wide = busbw(three[0], three[1], "--fail-on", "slower", "--within", "40%", "--json")
+    assert json.loads(wide.stdout)["gate"]["detect"] == 0.4
+    for options in (
+        ("--fail-on", "slower", "--detect", "2%"),
+        ("--detect", "20%"),
+        ("--fail-on", "slower", "--detect", "x"),
+    ):
+        refused = busbw(three[0], three[1], *options)
+        assert (refused.exit_code, "--detect" in refused.stderr) == (2, True)
+
+
+_BARRIERS = compared(run_of(1, [case("barrier", 0)]), run_of(2, [case("barrier", 0)]))
+_TIMES = st.lists(st.floats(0.5, 2.0), min_size=4, max_size=12)
+
+
+@given(_TIMES, _TIMES, st.floats(0.05, 0.9), st.floats(0.05, 0.9))
+def test_no_gate_passes_on_an_estimate_as_slow_as_it_must_see(
+    one: list[float], two: list[float], detect: float, more: float
+) -> None:
+    first, second = (
+        {(name, launch): value for launch, value in enumerate(side)} for name, side in (("a", one), ("b", two))
+    )
+    found = estimate(first, second)
+    (verdict,) = verdicts([found], 0.05)
+    judged = replace(_BARRIERS, bands=(replace(_BARRIERS.bands[0], estimate=found, verdict=verdict),))
+    gate = gate_of(judged, ["slower"], detect)
+    event(gate.outcome)
+    assert gate.outcome != "passed" or found.ratio < 1 + detect
+    assert (gate.outcome == "failed") == (verdict.word == "slower")
+    if gate.outcome == "passed":
+        assert gate_of(judged, ["slower"], max(detect, more)).outcome == "passed"
+    for reason in gate.reasons:
+        assert reason.outcome == "failed" or reason.needed is None or reason.needed > min(found.launches)

@@ -1,12 +1,14 @@
 """Kernels that compute: what one call is counted as, which sizes there are, and that a wrong result is seen."""
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 from testing.synthetic import case
 from torch.nn.functional import scaled_dot_product_attention as sdpa
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from busbw.backends.base import Operation
@@ -14,7 +16,7 @@ from busbw.backends.local import LOCAL, compute
 from busbw.backends.local.base import Bound
 from busbw.backends.local.compute import wrong_attention, wrong_elements, wrong_rows
 from busbw.backends.patterns import TORCH_DTYPES, poison
-from busbw.ops import OPS
+from busbw.ops import LEAST_TRAFFIC, OPS
 from busbw.ops.base import Share
 from busbw.ops.compute import TOKEN
 from busbw.runs import cases as planned
@@ -79,9 +81,37 @@ def test_the_kernels_of_stream_have_one_or_two_for_every_element() -> None:
     assert counted == {"stream_scale": 1000, "stream_add": 1000, "stream_triad": 2000}
 
 
-@pytest.mark.parametrize("name", COMPUTING)
-def test_what_must_move_at_least_is_every_operand_and_the_result_once(name: str) -> None:
-    assert OPS[name].least_traffic == {"matmul": 3.0}.get(name, 4.0)
+class _Moved(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all tensors that operations take and make, except of those that only look at memory anew."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        made = func(*args, **(kwargs or {}))
+        taken = [one for one in args if isinstance(one, torch.Tensor)]
+        if isinstance(made, torch.Tensor) and all(_memory_of(made) != _memory_of(one) for one in taken):
+            self.size_bytes += sum(one.numel() * one.element_size() for one in (made, *taken))
+        return made
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(("name", "factor"), [("matmul", 3.0), ("attention", 4.0)])
+def test_what_must_move_at_least_is_every_operand_and_the_result_once(name: str, factor: float) -> None:
+    assert LEAST_TRAFFIC[name](40 * TOKEN) == factor
+
+
+@pytest.mark.parametrize("tokens", [16, 40, 128])
+def test_separate_operations_must_move_every_operand_and_result_of_each(tokens: int) -> None:
+    one = case("attention_unfused", 4 * tokens * TOKEN, 1)
+    operation = LOCAL[one.op].bind(bound(one))
+    with _Moved() as moved:
+        operation.call()
+    assert moved.size_bytes == LEAST_TRAFFIC[one.op](one.count) * one.size_bytes
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Runs as other programs read them: what is written is read back as the same numbers."""
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -10,12 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
 from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
+from busbw.escape import as_cell, from_cell
 from busbw.runs import store
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
@@ -24,7 +28,7 @@ from busbw_analysis.data.readers.logs import recognise
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.export import EXPORTERS
+from busbw_analysis.export import EXPORTERS, frames
 from busbw_analysis.export.nccl_tests import _number
 from busbw_analysis.report.tables.show import about
 
@@ -247,6 +251,26 @@ def test_our_csv_reads_back_as_it_was_measured(tmp_path: Path, hosts: tuple[str,
     assert second.dataset.backend.transport == first.dataset.backend.transport
 
 
+def test_no_text_of_a_csv_is_a_formula_and_all_of_it_reads_back(tmp_path: Path) -> None:
+    names = ["=1+2", "+x", "-x", "@x", "'=x", "'x", "x=1"]
+    cases = [case("all_reduce", 65536, backend=name, tool_op=f"{name} y") for name in names]
+    first = judge(pool([synthetic_run(cases, launches=1, samples=10)]))
+    cells = [cell for row in csv.reader(EXPORTERS["csv"].cases(first).decode().splitlines()) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+    assert frames.csv(pd.DataFrame({"number": [-1.5], "text": ["-1.5"]})) == b"number,text\n-1.5,'-1.5\n"
+    (tmp_path / "a.csv").write_bytes(EXPORTERS["csv"].cases(first))
+    read = [
+        (row.case.backend, row.case.tool_op) for row in find(tmp_path, str(tmp_path / "a.csv")).read().stored.imported
+    ]
+    assert read == [(name, f"{name} y") for name in names]
+
+
+@given(st.text())
+def test_a_cell_is_no_formula_and_gives_its_text_back(text: str) -> None:
+    assert not as_cell(text).startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    assert from_cell(as_cell(text)) == text
+
+
 def test_a_mode_of_another_program_is_not_ours(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("op,ranks,size_bytes,time_us,mode\nall_reduce,8,1024,1000,isolated\n", encoding="utf-8")
@@ -272,6 +296,25 @@ def test_hosts_that_nobody_tells_are_not_one(tmp_path: Path) -> None:
         assert (labels, found.dataset.hosts_in_words) == ({label}, words)
         assert words in about(found)[2]
         assert words in answer_of(found).measured
+
+
+@pytest.mark.parametrize("form", ["nccl-tests", "osu"])
+def test_calls_beside_computation_are_left_out_and_counted(form: str) -> None:
+    calls = [case("all_reduce", size) for size in (1 << 10, 1 << 20)]
+    beside = [msgspec.structs.replace(call, mode="overlap") for call in calls]
+    alone, both = (
+        EXPORTERS[form].cases(judge(pool((synthetic_run(cases, launches=1, samples=5),)))).decode().splitlines()
+        for cases in (calls, [*calls, *beside])
+    )
+    (comment,) = [line for line in both if "overlap" in line]
+    assert comment.startswith("# busbw: 2 cases ")
+    rows = [line for line in both if not line.startswith("#")]
+    assert rows == [line for line in alone if not line.startswith("#")]
+    averages = [[line for line in text if "Avg bus" in line] for text in (alone, both)]
+    assert averages[0] == averages[1]
+    with pytest.raises(AnalysisError) as refused:
+        EXPORTERS[form].cases(judge(pool((synthetic_run(beside, launches=1, samples=5),))))
+    assert refused.value.code == "nothing-to-export"
 
 
 def test_a_run_without_collectives_has_no_table_of_nccl_tests() -> None:

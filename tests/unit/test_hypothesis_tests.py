@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,17 @@ from testing.noise import Noise, simulated
 
 from busbw.errors import AnalysisError
 from busbw_analysis.diagnosis import hypothesis_tests
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, estimate, holm, launches_needed, verdicts
+from busbw_analysis.diagnosis.hypothesis_tests import (
+    MOST_DIFFERENCE,
+    Estimate,
+    Launches,
+    estimate,
+    holm,
+    launches_needed,
+    percent,
+    undetected,
+    verdicts,
+)
 
 
 def side(name: str, values: "np.typing.ArrayLike") -> dict[tuple[str, int], float]:
@@ -131,7 +142,7 @@ def test_nothing_here_takes_samples() -> None:
     }
     assert {function.__name__ for function in public} == {
         *("estimate", "holm", "verdicts", "launches_needed"),
-        *("adjusted", "can_tell", "fewest_launches", "smallest_difference"),
+        *("adjusted", "can_tell", "fewest_launches", "smallest_difference", "undetected", "percent"),
     }
     assert sides == {str(Launches)}
 
@@ -242,3 +253,15 @@ def test_the_interval_covers_the_true_ratio() -> None:
         return (found.low or 0) <= 1.3 <= (found.high or 0)
 
     assert 0.92 <= _share(covered, 300) <= 0.99
+
+
+@given(st.lists(st.floats(1e-4, 1e25), min_size=1, max_size=4))
+def test_no_difference_beyond_a_thousand_percent_is_printed(differences: list[float]) -> None:
+    """4 launches a side were said to detect differences of 4829919225073095680 % or more."""
+    words = undetected(*differences)
+    printed = [float(number.replace(",", "")) for number in re.findall(r"[\d,.]+(?:e-?\d+)?(?= %)", words)]
+    assert all(number <= 100 * MOST_DIFFERENCE for number in printed)
+    assert bool(printed) == (min(differences) <= MOST_DIFFERENCE)
+    for share in differences:
+        if share <= MOST_DIFFERENCE:
+            assert float(percent(share).removesuffix(" %")) == pytest.approx(100 * share, rel=0.06)

@@ -5,19 +5,26 @@ import json
 import re
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from testing.logs import read_log
+from hypothesis import given
+from hypothesis import strategies as st
+from testing.logs import EXPECTED as EXPECTED_FILE
+from testing.logs import LOGS, read_log
+from testing.synthetic import case, synthetic_run, write_synthetic
 
 import busbw_analysis
 from busbw.cli.main import main
 from busbw.errors import LogError, UsageError
 from busbw.ops import OPS, bus_factor
 from busbw.runs import store
-from busbw.runs.records import CheckState
+from busbw.runs.records import CheckState, Imported
+from busbw.system.catalog import catalogue
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.readers import deduce
@@ -26,11 +33,11 @@ from busbw_analysis.data.sources import find
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.peaks.paths import Network, host_network
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.sections.curves import panel_of
 
-LOGS = Path(__file__).parents[1] / "data/logs"
-EXPECTED: dict[str, Any] = json.loads((LOGS / "expected.json").read_text(encoding="utf-8"))
+EXPECTED: dict[str, Any] = json.loads(EXPECTED_FILE.read_text(encoding="utf-8"))
 RANK = "#  Rank {0:2} Group  0 Pid {0} on node{1} device {2} [0000:{2:02x}:00] {3}"
 HEAD = "#       size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
 NOTHING = LogFacts()
@@ -86,6 +93,50 @@ def test_every_stored_log_is_shown_or_refused_in_a_sentence(name: str) -> None:
     assert re.fullmatch(r"busbw: [^\n]+\n", told)
 
 
+@pytest.mark.parametrize("late", [None, 1])
+def test_times_of_every_process_show_stragglers(late: int | None, tmp_path: Path) -> None:
+    """In a synchronising call the last to arrive waits for nobody: its own time is the shortest."""
+    written = json.loads((LOGS / "nccl-tests-v1.json").read_text(encoding="utf-8"))
+    written["config"] |= {"nthreads": 1, "ngpus": 1}
+    devices = written["config"]["devices"]
+    for rank, device in enumerate(devices):
+        device |= {"rank": rank, "pid": 100 + rank}
+    random = np.random.default_rng(1)
+    for row in written["results"]:
+        for key in ("out_of_place_per_iter", "in_place_per_iter"):
+            times = 1000 + random.normal(0, 3, (len(devices), 60))
+            if late is not None:
+                times[late] -= 400
+            row[key] = {"times_us": times.max(axis=0).tolist(), "per_process_max_times_us": times.tolist()}
+    path = tmp_path / "each.json"
+    path.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    judgement = judged(path)
+    assert {len(row.rank_samples_ns) for row in judgement.dataset.runs[0].imported} == {len(devices)}
+    (group,) = judgement.lateness
+    assert group.seen == "shortest time"
+    assert [member.rank for member in group.flagged] == ([] if late is None else [late])
+    imported = next(finding.text for finding in judgement.findings if finding.code == "imported")
+    assert "stragglers" not in imported
+    if late is not None:
+        assert group.flagged[0].median_ns == pytest.approx(400e3, rel=0.05)
+    kept = run("import", str(path), "--results-dir", str(tmp_path))[1].strip()
+    assert store.read(Path(kept)).imported == judgement.dataset.runs[0].imported
+
+
+def test_what_a_time_is_is_said_once(log: Path, tmp_path: Path) -> None:
+    own = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1 << 10)]))
+    for source, has_skew in ((log, False), (own, True)):
+        text = " ".join(run("show", str(source))[1].replace("#", " ").split())
+        assert text.count("time: ") == 1
+        assert ("skew: " in text) == has_skew
+
+
+def test_times_of_processes_with_several_gpus_are_of_no_rank() -> None:
+    stored = find(LOGS, str(LOGS / "nccl-tests-v4.json")).read().stored
+    assert any(row.process_seconds for row in read_log(LOGS / "nccl-tests-v4.json").rows)
+    assert not any(row.rank_samples_ns for row in stored.imported)
+
+
 @pytest.mark.parametrize("name", READABLE)
 def test_every_number_is_the_one_in_the_log(name: str) -> None:
     try:
@@ -101,6 +152,7 @@ def test_every_number_is_the_one_in_the_log(name: str) -> None:
             (median(one.samples_seconds) if one.samples_seconds else one.time_seconds)
             == pytest.approx(seconds, rel=1e-12)
             or one.rate == pytest.approx(row.case.size_bytes * (one.messages or 0) / seconds, rel=1e-12)
+            or one.busbw == pytest.approx(row.case.size_bytes * (row.bus_factor or 0) / seconds, rel=1e-12)
             for one in by_line[row.line]
         )
 
@@ -114,8 +166,8 @@ def test_times_of_every_iteration_are_samples(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text(json.dumps(written), encoding="utf-8")
     judgement = judged(path)
-    for case in judgement.cases:
-        (group,) = case.groups
+    for summary in judgement.cases:
+        (group,) = summary.groups
         assert (group.statistic, group.samples) == ("median", 20)
         assert [group.time_ns, group.p5_ns, group.p95_ns] == pytest.approx([21.5e3, 12.95e3, 30.05e3])
     status, told = run("export", str(path), "--to", "csv", "--samples")
@@ -306,7 +358,7 @@ def test_groups_at_once_are_where_the_log_says_and_share_the_network(
         text = text.replace(f"#  Rank {rank:2} Group  0", f"#  Rank {rank:2} Group {group:2}")
     path = tmp_path / "log"
     path.write_text(text, encoding="utf-8")
-    judgement = judged(path, LogFacts(nics="8x400Gb/s"))
+    judgement = judged(path, LogFacts.stated({"nics": "8x400Gb/s"}, catalogue()))
     curve = judgement.curves[0]
     assert curve.series.key.ranks == ((0, 8) if split == "mod" else (0, 1))
     assert curve.series.key.group == "8 at once"
@@ -327,7 +379,7 @@ def test_a_network_is_what_the_user_says(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(nccl_log(hosts=2, ranks=16), encoding="utf-8")
     assert not isinstance(judged(path).curves[0].peak, Peak)
-    judgement = judged(path, LogFacts(nics="8x400Gb/s"))
+    judgement = judged(path, LogFacts.stated({"nics": "8x400Gb/s"}, catalogue()))
     peak = judgement.curves[0].peak
     assert isinstance(peak, Peak)
     # 450 GB/s of links and an eighth of 400 GB/s of cards: no GPU sends more, though the cards would let 750 GB/s by.
@@ -401,6 +453,40 @@ def test_what_contradicts_the_log_is_refused(log: Path) -> None:
         with pytest.raises(UsageError) as refused:
             find(log.parent, str(log)).read(facts)
         assert refused.value.code == "contradiction"
+
+
+def test_a_gpu_that_the_log_names_is_not_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(gpu="NVIDIA H100 80GB HBM3", ranks=4), encoding="utf-8")
+    assert isinstance(judged(path, LogFacts.stated({"gpu": "H100 SXM5"}, catalogue())).curves[0].peak, Peak)
+    with pytest.raises(UsageError) as refused:
+        find(tmp_path, str(path)).read(LogFacts.stated({"gpu": "H100 PCIe"}, catalogue()))
+    assert refused.value.code == "contradiction"
+
+
+@pytest.mark.parametrize(
+    ("nics", "busbw", "practical", "source"),
+    [
+        ("8x4X NDR", 8 * 50e9, 8 * 47.5e9, "http"),
+        ("8x400G Ethernet", 8 * 50e9, 8 * 47.5e9, "http"),
+        ("8x400G", 8 * 50e9, None, "as given"),
+        ("EFA of P5", 400e9, None, "http"),
+        ("8xSlingshot 11", 8 * 25e9, 8 * 24.3e9, "http"),
+    ],
+)
+def test_cards_are_what_the_user_calls_them(
+    nics: str, busbw: float, practical: float | None, source: str, tmp_path: Path
+) -> None:
+    """A bare rate is that of no kind of network: no row gives it a practical rate."""
+    path = tmp_path / "log"
+    path.write_text(nccl_log(hosts=2, ranks=16, op="all_gather"), encoding="utf-8")
+    stored = find(tmp_path, str(path)).read(LogFacts.stated({"nics": nics}, catalogue())).stored
+    assert stored.run.backend is not None
+    network = host_network(stored.run.environments[stored.run.hosts[0]], stored.run.backend.transport, catalogue())
+    assert isinstance(network, Network)
+    assert network.peak.nominal == pytest.approx(busbw)
+    assert network.peak.practical == (None if practical is None else pytest.approx(practical, rel=0.01))
+    assert network.peak.source.startswith(source)
 
 
 def test_ranks_that_nobody_tells_are_asked_for_and_marked(tmp_path: Path) -> None:
@@ -493,3 +579,42 @@ def test_an_imported_run_is_stored_and_read_back(log: Path, tmp_path: Path) -> N
     again = store.read(folder)
     assert again.imported == stored.imported
     assert {row.case.op for row in again.imported} <= set(OPS)
+
+
+@pytest.mark.parametrize("rate", ["busbw (GB/s)", "algbw_GBps", "rate (GB/s)"])
+@given(
+    size=st.integers(1, 1 << 40),
+    ranks=st.integers(2, 1024),
+    value=st.floats(1e-3, 1e4).map(lambda number: float(f"{number:.4g}")),
+    op=st.sampled_from(["all_reduce", "all_gather", "send_recv", "broadcast"]),
+)
+def test_a_table_of_rates_without_times_is_read_and_no_rate_changes(
+    rate: str, size: int, ranks: int, value: float, op: str
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "rates.csv"
+        path.write_text(f"op,bytes,ranks,{rate}\n{op},{size},{ranks},{value}\n", encoding="utf-8")
+        (row,) = find(Path(), str(path)).read().stored.rows[:-1]
+    assert isinstance(row, Imported)
+    factor = bus_factor(op, ranks) or 0.0
+    algbw = 1e9 * value / (factor if rate.startswith("busbw") else 1)
+    assert row.time_ns == pytest.approx(1e9 * size / algbw)
+
+
+def test_a_busbw_alone_waits_for_the_number_of_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text("op,bytes,busbw (GB/s)\nall_reduce,1048576,1.75\n", encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        find(tmp_path, str(path)).read()
+    assert refused.value.code == "no-ranks"
+    (row,) = find(tmp_path, str(path)).read(LogFacts(ranks=8)).stored.rows[:-1]
+    assert isinstance(row, Imported)
+    assert row.time_ns == pytest.approx(1048576)
+
+
+def test_a_copy_of_one_rank_is_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "copy.csv"
+    path.write_text("op,bytes,ranks,algbw (GB/s)\nmemory_copy,1048576,1,2\n", encoding="utf-8")
+    (row,) = find(tmp_path, str(path)).read().stored.rows[:-1]
+    assert isinstance(row, Imported)
+    assert row.ranks == (0,)

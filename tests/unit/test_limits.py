@@ -20,6 +20,7 @@ from busbw.runs.plan import Plan, Sweep, Timing, parse_plan, read_plan
 from busbw.runs.records import Case
 from busbw.slurm.job_plan import shape_of
 from busbw.units import MOST_SIZES, parse_sizes
+from busbw.workloads.step_cost import step_seconds
 
 OPERATIONS = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
 SWEEP = '[[sweep]]\nops = ["all_reduce"]\n'
@@ -160,7 +161,7 @@ def test_sweeps_that_each_split_many_ranks_are_refused() -> None:
 def test_the_most_ranks_in_groups_of_one_are_expanded() -> None:
     plan = Plan(sweep=(Sweep(ops=("all_reduce",), groups="div:1"),))
     found = cases.expand(plan, limits.MOST_RANKS, 1).cases
-    assert cases.estimated_seconds(plan, found) > 0
+    assert cases.estimated_seconds(plan, found, partial(step_seconds, cores=2)) > 0
 
 
 @pytest.mark.parametrize("nodes", ["9" * 5000, "٣", "1,9999999999"])

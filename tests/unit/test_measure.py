@@ -50,6 +50,16 @@ def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) ->
         assert [rank.rank for rank in group.per_rank] == list(group.ranks)
 
 
+@pytest.mark.parametrize(
+    ("group", "ranks", "alone"), [("all", 1, True), ("0", 3, True), ("0;1;2", 3, True), ("0;1,2", 3, False)]
+)
+def test_communication_of_ranks_that_are_all_alone_is_skipped(group: str, ranks: int, *, alone: bool) -> None:
+    backend = FakeWorld(ranks).backends[0]
+    for op in OPS.values():
+        told = str(skip_reason(case(op.name, 64 * ranks, ranks, group=group), backend, HERE))
+        assert told.startswith("communication needs") == (op.communicates and alone), op.name
+
+
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "gather", "scatter"])
 def test_in_place_variants_are_verified_too(name: str) -> None:
     made = measured(FakeWorld(3), case(name, 96, 3, in_place=True, root=2 if OPS[name].rooted else None))

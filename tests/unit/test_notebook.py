@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 import busbw_analysis as ba
-from busbw.errors import UsageError
+from busbw.errors import BusbwError, UsageError
 from busbw_analysis.notebook import Run
 from busbw_analysis.report.tables.show import show_rows
 
@@ -32,13 +33,12 @@ def test_the_code_of_the_document_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Run
 ) -> None:
     (tmp_path / "results").symlink_to(ROOT / "results")
-    (tmp_path / "build").mkdir()
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
         exec(block, names)  # noqa: S102 - what a reader is told to type
     assert float(capsys.readouterr().out.split()[-1]) == run.table()["time_ns"][0]
-    assert (tmp_path / "build/all_reduce.png").stat().st_size > 5000
+    assert (tmp_path / "all_reduce.png").stat().st_size > 5000
 
 
 def test_every_column_is_documented_and_every_documented_one_is_there(run: Run) -> None:
@@ -102,3 +102,32 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         ba.load()
     with pytest.raises(UsageError, match="not found"):
         ba.load("latest", results_dir=tmp_path)
+
+
+def test_the_folder_of_runs_is_that_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUSBW_RESULTS_DIR", str(SAMPLE.parents[1]))
+    assert ba.load(SAMPLE.name).judgement.dataset.runs[0].path == SAMPLE
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
+        ba.load(SAMPLE.name, results_dir=tmp_path)
+
+
+def test_an_error_names_arguments_and_no_options(tmp_path: Path) -> None:
+    log = tmp_path / "osu.txt"
+    log.write_text(
+        "# OSU MPI Allreduce Latency Test v7.0\n# Size       Avg Latency(us)\n4       1.50\n", encoding="utf-8"
+    )
+    runs = [
+        write_synthetic(tmp_path, synthetic_run([case("barrier", 0)], machine=Machine(name), launches=1, seed=seed))
+        for seed, name in enumerate("ab")
+    ]
+    for given, facts, argument in (
+        (("latest",), {"results_dir": tmp_path / "none"}, "results_dir"),
+        ((tmp_path,), {}, "results_dir"),
+        (runs, {}, "force=True"),
+        ((log,), {}, "ranks"),
+        ((runs[0],), {"ranks": 4}, "ranks"),
+    ):
+        with pytest.raises(BusbwError) as refused:
+            ba.load(*given, **facts)
+        assert re.search(rf"\b{argument}\b", str(refused.value))
+        assert not re.search(r"--(?!suite)", str(refused.value))

@@ -3,6 +3,8 @@
 import itertools
 import math
 import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import DTYPE_BYTES, Case, Pairs
+from busbw.workloads.step_cost import step_seconds
 
 HERE = Path()
 COMPUTE = {"matmul", "attention", "attention_unfused"}
@@ -139,6 +142,10 @@ def test_the_suite_of_memory_goes_from_4_kib_to_several_times_the_caches_of_larg
         assert {case.threads for case in cases if case.op == op and factor * case.size_bytes == largest} == {64}
 
 
+def estimated(of: Plan, cases: Sequence[Case], cores: int = 2) -> float:
+    return planned.estimated_seconds(of, cases, partial(step_seconds, cores=cores))
+
+
 @pytest.mark.parametrize("name", sorted(plan.suites()))
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
 def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
@@ -148,18 +155,42 @@ def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
     assert cases
     assert len(set(cases)) == len(cases)
     assert all(case.ranks == ranks for case in cases)
-    assert planned.estimated_seconds(suite, cases) > 0
+    assert estimated(suite, cases) > 0
+
+
+@pytest.mark.parametrize(
+    ("sweep", "ranks", "took"),
+    [
+        (Sweep(ops=("train_ddp",)), 2, 13),
+        (Sweep(ops=("train_exchange",), exchanges=("exact",)), 2, 21),
+        (Sweep(ops=("train_fsdp",)), 4, 30),
+    ],
+)
+def test_an_estimate_counts_the_steps_beside_the_samples(sweep: Sweep, ranks: int, took: float) -> None:
+    """Took: seconds of the launch on 2 idle cores, or a third of what other load made of it."""
+    one = Plan(sweep=(sweep,))
+    cases = planned.expand(one, ranks, 1).cases
+    assert took / 2 < estimated(one, cases) < took * 2
+    slept = msgspec.structs.replace(one, sweep=(msgspec.structs.replace(sweep, compute="wait=2s"),))
+    # Each of 2 blocks warms up with 5 steps, takes 10 samples and 15 other steps.
+    assert estimated(slept, planned.expand(slept, ranks, 1).cases) > 2 * 30 * 2
+
+
+def test_the_suite_of_training_is_estimated_in_minutes() -> None:
+    """It took 469 s on 2 cores with other load."""
+    suite = plan.read_suite("training")
+    assert 469 / 2 < estimated(suite, planned.expand(suite, 4, 1).cases) < 469 * 2
 
 
 def test_an_estimate_counts_what_is_done_with_files_besides_the_samples() -> None:
     """Of the suite, 2 ranks on 2 cores took 98 s on a disk of 1.3 GB/s, where budgets and warm-up come to 46 s."""
     suite = msgspec.structs.replace(plan.read_suite("storage"), launches=1)
-    seconds = planned.estimated_seconds(suite, planned.expand(suite, 2, 1).cases)
+    seconds = estimated(suite, planned.expand(suite, 2, 1).cases)
     assert 80 < seconds < 130
 
     def of(op: str, size: str, ranks: int = 2, nodes: int = 1, mode: str = "isolated") -> float:
         one = Plan(sweep=(Sweep(ops=(op,), sizes=size, modes=(mode,)),))
-        return planned.estimated_seconds(one, planned.expand(one, ranks, nodes).cases)
+        return estimated(one, planned.expand(one, ranks, nodes).cases)
 
     assert of("storage_write", "1GiB") > of("storage_write", "1MiB") + 2 * 10  # two blocks with two checks each
     assert of("storage_write", "1GiB", ranks=8) > of("storage_write", "1GiB"), "ranks of a host share its storage"
@@ -179,7 +210,7 @@ def test_an_estimate_of_many_ranks_makes_no_pairs(monkeypatch: pytest.MonkeyPatc
 
     def of(pairs: Pairs) -> float:
         one = Plan(sweep=(Sweep(ops=("pair_matrix",), sizes="8", pairs=pairs),))
-        return planned.estimated_seconds(one, planned.expand(one, 64, 8).cases)
+        return estimated(one, planned.expand(one, 64, 8).cases)
 
     assert of("alone") > 10 * of("together"), "4032 rounds, and 126"
 

@@ -73,6 +73,16 @@ def test_every_colour_is_left_to_the_style_sheet() -> None:
         assert f"var(--series-{slot})" in svg
 
 
+def test_peaks_of_a_drawing_are_told_apart_by_their_dashes_as_in_the_legend() -> None:
+    series = (Series(0, tuple(Point(size, 1e9) for size in SIZES)),)
+    peaks = tuple(Line("peak", ((8.0, rate), (2.0**24, rate)), number=number) for number, rate in enumerate((2e9, 3e9)))
+    with canvas() as (_, axes):
+        paint(axes, Panel("rate", "busbw", series, peaks))
+        assert len({str(line._unscaled_dash_pattern) for line in axes.lines[:2]}) == 2  # type: ignore[attr-defined]
+    legend = [re.findall(r'stroke-dasharray="([^"]+)"', swatch(None, "peak", number)) for number in range(4)]
+    assert len({str(dashes) for dashes in legend}) == 4
+
+
 def test_a_dollar_in_a_note_is_a_dollar() -> None:
     assert "peak $5 &amp; more" in draw(panel(), "a", "title", "text")
 

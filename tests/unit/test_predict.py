@@ -800,6 +800,15 @@ def test_each_op_beside_the_asked_one_is_of_one_data_type_on_all_ranks() -> None
     assert {(one.key.op, one.key.dtype) for one in known.everything} == {(op, "float32") for op in ops}
 
 
+def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path) -> None:
+    for op in ("all_gather", "all_reduce"):
+        write_synthetic(tmp_path / "results", synthetic_run([case(op, size, 4) for size in SIZES], Obeying()))
+    asked = ["predict", "--op", "all_reduce", "--ranks", "4", "--json", "--results-dir", str(tmp_path / "results")]
+    answers = [CliRunner().invoke(main, [*asked, *run]) for run in ((), ("--from", "latest"))]
+    assert [answer.exit_code for answer in answers] == [0, 0], answers[0].output
+    assert answers[0].stdout == answers[1].stdout
+
+
 def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
     found = scaling(evidence(), query(evidence(), 256, [MIB]))
     chosen = found.lines[0]

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from testing.logs import read_log
+from testing.logs import EXPECTED as EXPECTED_FILE
+from testing.logs import LOGS, outcome, read_log
 
 from busbw.errors import LogError
 from busbw.ops import OPS
@@ -24,24 +25,7 @@ from busbw_analysis.data.readers.lines import clean, number, op_named, whole
 from busbw_analysis.data.readers.log import Aggregate
 from busbw_analysis.data.readers.logs import READERS, recognise
 
-LOGS = Path(__file__).parents[1] / "data/logs"
-EXPECTED: dict[str, Any] = json.loads((LOGS / "expected.json").read_text(encoding="utf-8"))
-
-
-def told(record: object) -> object:
-    """A record as JSON, without what the log does not tell."""
-    plain = msgspec.to_builtins(record)
-    if isinstance(plain, dict):
-        return {name: told(value) for name, value in plain.items() if value not in (None, (), {}, "")}
-    return [told(one) for one in plain] if isinstance(plain, tuple) else plain
-
-
-def outcome(path: Path) -> object:
-    """What is read, or the code of the refusal."""
-    try:
-        return told(read_log(path))
-    except LogError as error:
-        return {"refused": error.code}
+EXPECTED: dict[str, Any] = json.loads(EXPECTED_FILE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
@@ -50,7 +34,7 @@ def test_a_log_is_read_as_it_says(name: str) -> None:
 
 
 def test_every_log_and_every_reader_has_a_test() -> None:
-    names = {path.name for path in LOGS.iterdir()} - {"expected.json"}
+    names = {path.name for path in LOGS.iterdir()} - {EXPECTED_FILE.name}
     assert names == set(EXPECTED)
     used = {reader.name for name in names if (reader := recognise((LOGS / name).read_bytes())) is not None}
     assert used == {reader.name for reader in READERS}

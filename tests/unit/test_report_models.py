@@ -254,6 +254,21 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     assert re.search(r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", told)
 
 
+def test_the_numbers_of_a_curve_with_a_long_name_stay_in_their_columns() -> None:
+    """The name of a curve of a log leaves no room beside it; then the numbers are below it, each in its column."""
+    curve, _ = judged(*sweep("all_reduce")).curves
+    name = "all_reduce · float32 · sum · pipelined · sync none · 16 ranks · 2 hosts"
+    short, long, longer = (
+        render([fits_table([(called, curve)])]).splitlines() for called in ("curve", name, f"{name} · {name}")
+    )
+    assert all(len(line) <= 80 for line in (*short, *long, *longer))
+    numbers = next(line for line in short if "µs" in line).split()[1:]
+    for lines in (long, longer):
+        row = next(line for line in lines if "µs" in line)
+        assert row.split()[: len(numbers)] == numbers
+        assert lines.index(row) > next(place for place, line in enumerate(lines) if line.startswith("  all_reduce"))
+
+
 @pytest.mark.parametrize("ratio", [1.0, 1e-6, 0.1, 40.0, 1e6])
 def test_however_wrong_a_model_is_it_can_be_drawn(ratio: float) -> None:
     stack: Stack = {size: {"latency": 0.3 * ratio, "bandwidth": 0.7 * ratio} for size in (8, 64)}

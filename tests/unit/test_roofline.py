@@ -13,6 +13,7 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.fusion import fusions_of
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.roofline import ComputePeak, Kernel, MemoryPeak, Roofline, intensity_of
 from busbw_analysis.report import compose
@@ -89,7 +90,8 @@ def test_arithmetic_is_shown_with_its_time_and_without_a_rate_of_bytes() -> None
         ("matmul", 1024**2, "bfloat16", 1024 / 3),
         # 4 h T² d FLOP over 4 h T d elements of 2 bytes
         ("attention", 512 * TOKEN, "bfloat16", 256.0),
-        ("attention_unfused", 512 * TOKEN, "float64", 64.0),
+        # and over 6 h T² scores more
+        ("attention_unfused", 512 * TOKEN, "float64", 64.0 / (1 + 1.5 * 512 / 128)),
     ],
 )
 def test_intensities_are_those_of_the_textbook(op: str, count: int, dtype: str, wanted: float) -> None:
@@ -134,6 +136,25 @@ def test_every_kernel_stands_below_the_peak_that_is_nearer() -> None:
     assert attention.low is not None
     assert attention.high is not None
     assert attention.low <= attention.flop_per_second <= attention.high
+
+
+def test_fused_attention_saves_the_traffic_of_the_scores() -> None:
+    fused, unfused = (case(op, 256 * TOKEN * 4, 2) for op in ("attention", "attention_unfused"))
+    judgement = judged({case("stream_triad", 64 * MIB, 2): 3 * 64 * MIB / BETA, fused: 0.01, unfused: 0.025})
+    roofline = only(judgement)
+    assert kernel(roofline, "attention").intensity == pytest.approx(4 * kernel(roofline, "attention_unfused").intensity)
+    (saved,) = fusions_of(roofline)
+    assert (saved.tokens, saved.fused_bytes, saved.unfused_bytes) == (256, 4 * 4 * 256 * TOKEN, 16 * 4 * 256 * TOKEN)
+    assert [saved.fused_ns, saved.unfused_ns] == pytest.approx([1e7, 2.5e7], rel=1e-3)
+    assert saved.faster == pytest.approx(2.5, rel=1e-3)
+    assert saved.low is not None
+    assert saved.high is not None
+    assert saved.low <= saved.faster <= saved.high
+    # Both ranks at once, on a memory that both together saturate.
+    assert saved.moving_ns == pytest.approx(2 * 12 * 4 * 256 * TOKEN / (2 * BETA) * 1e9, rel=1e-3)
+    (document,) = json.loads(compose.compose(judgement).json)["rooflines"]
+    assert document["fusions"][0]["saved_bytes"] == saved.saved_bytes
+    assert fusions_of(only(judged({fused: 0.01, case("matmul", 4 * MIB, 2): 0.1}))) == ()
 
 
 def test_ranks_of_a_host_work_together() -> None:

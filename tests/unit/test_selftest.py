@@ -101,7 +101,7 @@ def test_a_good_instrument_on_a_good_machine_passes_and_tells_its_resolution(tmp
     assert states(judged)["straggler"] == states(judged)["wrong data"] == states(judged)["clock error"] == "ok"
     assert judged.launches == 10
     assert all(0 < width < 0.1 for width in judged.resolution.values())
-    assert "The instrument works here. With 10 launches per side" in judged.answer()
+    assert judged.answer().startswith("The instrument works here.")
 
 
 def test_launches_that_scatter_wildly_cannot_be_trusted(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -54,8 +56,8 @@ def run(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Link("rank 0 out", 0.0),
-        lambda: Link("rank 0 out", float("nan")),
+        lambda: Link("rank 0 out", 0.0, "port"),
+        lambda: Link("rank 0 out", float("nan"), "port"),
         lambda: Flat(Placement(4), 0.0),
         lambda: Flat(Placement(4), 1e9, float("inf")),
         lambda: read_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99", Placement(4)).links(),
@@ -226,6 +228,23 @@ class TestAgainstTheFormulas:
             network = Rails(place, card * 1e9, 1e9, between, inside)
         return simulate(traffic, MIB, network).seconds / formula_seconds(row, traffic, MIB, network)
 
+    @pytest.mark.parametrize(
+        ("algorithm", "network"),
+        [
+            ("ring", SharedHost(Placement(8, 8), rate=1e9, memory=2e9)),
+            ("multi-ring", TwoLevel(Placement(8, 4), nic=1e9, inner=9e9)),
+            ("multi-ring", Rails(Placement(8, 4), nic=1e9, inner=9e9)),
+        ],
+    )
+    def test_a_formula_does_not_depend_on_the_names_of_links(self, algorithm: str, network: Network) -> None:
+        row = ROWS.get(("all_reduce", algorithm))
+        traffic = traffic_of("all_reduce", algorithm, 8, network.placement.hosts)
+        assert row is not None
+        renamed = tuple(replace(link, name="link") for link in network.links())
+        with patch.object(type(network), "links", lambda _network: renamed):
+            seconds = formula_seconds(row, traffic, MIB, network)
+        assert seconds == formula_seconds(row, traffic, MIB, network)
+
     @pytest.mark.parametrize("name", ["hierarchical", "multi-ring"])
     def test_ranks_that_are_dealt_out_have_no_inside(self, name: str) -> None:
         row, traffic = ROWS.get(("all_reduce", name)), traffic_of("all_reduce", name, 16, 4)
@@ -288,7 +307,7 @@ class Lines:
         self._capacities, self._routes = capacities, routes
 
     def links(self) -> tuple[Link, ...]:
-        return tuple(Link(f"line {number}", rate) for number, rate in enumerate(self._capacities))
+        return tuple(Link(f"line {number}", rate, "port") for number, rate in enumerate(self._capacities))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         found = [self._routes[int(one), int(other)] for one, other in zip(sources, targets, strict=True)]

@@ -148,12 +148,17 @@ def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: P
     assert "--timeout: " in refused("submit", "--resume", "latest", "--timeout", seconds)
 
 
+def test_a_job_has_its_nodes_for_itself_unless_they_may_be_shared() -> None:
+    assert "#SBATCH --exclusive\n" in busbw("submit", "quick", *WORLD, "--dry-run").stdout
+
+
 def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
-    options = ("--exclude", "n9", "--exclusive", "--no-requeue", "--signal-seconds", "0", "--cpus-per-task", "4")
+    options = ("--exclude", "n9", "--no-exclusive", "--no-requeue", "--signal-seconds", "0", "--cpus-per-task", "4")
     lines = ("--setup", "module load a", "--setup", "module load b", "--srun-arg=--cpu-bind=cores", "--busbw", "bb")
     text = busbw("submit", "quick", *WORLD, *options, *lines, "--dry-run").stdout
-    for line in ("#SBATCH --exclude=n9", "#SBATCH --exclusive", "#SBATCH --no-requeue", "module load a\nmodule load b"):
+    for line in ("#SBATCH --exclude=n9", "#SBATCH --no-requeue", "module load a\nmodule load b"):
         assert f"{line}\n" in text
+    assert "--exclusive" not in text
     assert "--signal" not in text
     assert "--cpu-bind=cores" in text
     assert "BUSBW=bb\n" in text

@@ -46,7 +46,6 @@ JOBS = {
         exclude="n9",
         constraint="[rack1|rack2]",
         reservation="bench",
-        exclusive=True,
         requeue=False,
         signal_seconds=0,
         silence_seconds=300.4,
@@ -61,6 +60,7 @@ JOBS = {
     "variables": replace(
         PLAIN,
         run=("--suite", Shell("$SUITE"), Shell("$@")),
+        exclusive=False,
         mpi=Shell("$MPI"),
         settings=(Setting("BUSBW", "busbw"), Setting("SUITE", "it's", "a name"), Setting("MPI", "pmi2", exported=True)),
     ),
@@ -193,13 +193,17 @@ def test_a_shipped_file_is_a_script_that_names_nothing_of_this_machine(name: str
     assert len(text.splitlines()) < 60, "thin"
 
 
-def night(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The job of a night, with a busbw that leaves a run and says what it is asked for besides."""
+def night(folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """The job of a night, with a busbw that leaves a run, says what it is asked for besides, and compares with
+    ``status``.
+    """
     run = folder / "runs/tonight"
     run.mkdir(parents=True, exist_ok=True)
     command = folder / "busbw"
     command.write_text(
-        f'#!/bin/sh\n[ "$1" = launches ] && echo {shlex.quote(str(run))} || echo "asked: $1 $2"\n', encoding="utf-8"
+        f'#!/bin/sh\n[ "$1" = launches ] && echo {shlex.quote(str(run))} || echo "asked: $1 $2"\n'
+        f"[ $1 != compare ] || exit {status}\n",
+        encoding="utf-8",
     )
     command.chmod(0o755)
     return subprocess.run(
@@ -220,7 +224,19 @@ def test_the_first_night_becomes_the_baseline_and_the_next_one_is_held_against_i
     assert f"first run: {baseline} now points to {tmp_path}/runs/tonight\n" in first.stdout
     second = night(tmp_path)
     assert (second.returncode, second.stderr) == (0, "")
-    assert second.stdout.endswith(f"asked: compare {baseline}\n")
+    assert second.stdout.splitlines()[-2] == f"asked: compare {baseline}"
+    assert second.stdout.splitlines()[-1].startswith("night passed: ")
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(1, "failed"), (3, "cannot tell"), (2, None)])
+def test_a_night_that_is_not_green_has_the_status_and_the_outcome_of_its_gate(
+    tmp_path: Path, status: int, outcome: str | None
+) -> None:
+    night(tmp_path)
+    ended = night(tmp_path, status)
+    assert ended.returncode == status
+    assert [line.partition(":")[0] for line in ended.stderr.splitlines()] == ([f"night {outcome}"] if outcome else [])
+    assert "night passed" not in ended.stdout
 
 
 def test_a_baseline_that_is_gone_is_said(tmp_path: Path) -> None:

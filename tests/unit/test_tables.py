@@ -1,5 +1,7 @@
 """The tables belong together: a new row in one of them must not be forgotten in the others."""
 
+from functools import partial
+
 import pytest
 
 from busbw.backends.local import LOCAL as BOUND_BY_ALL
@@ -7,6 +9,7 @@ from busbw.backends.pytorch.calls import CALLS
 from busbw.ops import OPS
 from busbw.runs import cases as planned
 from busbw.runs import plan
+from busbw.workloads.step_cost import step_seconds
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.select import model_for
 
@@ -37,4 +40,4 @@ def test_every_suite_is_a_plan_under_its_own_name(name: str, ranks: int) -> None
     cases = planned.expand(suite, ranks, 1).cases
     assert suite.name == name
     assert len(set(cases)) == len(cases) > 0
-    assert planned.estimated_seconds(suite, cases) > 0
+    assert planned.estimated_seconds(suite, cases, partial(step_seconds, cores=2)) > 0

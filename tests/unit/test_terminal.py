@@ -2,24 +2,33 @@
 
 import io
 import json
+import os
 import re
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.escape import echo, echo_toned, plain_text
+from busbw.escape import echo, echo_toned, output_columns, plain_text
+from busbw.launch import live_table
 from busbw.launch.live_table import LiveTable
 from busbw.runs import resume, store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import JSON, SCHEMA, Failed, Skipped
 from busbw.slurm import queue
 from busbw.system import environment
+from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.report.tables.show import show_blocks, show_rows
+from busbw_analysis.report.to_terminal import render
 
 ROOT = Path(__file__).parents[2]
 FORGED = "FORGED 0 failures"
@@ -254,3 +263,46 @@ def test_colours_are_for_terminals_that_want_them(
     assert ("\x1b[" in terminal) == coloured
     clean(re.sub(r"\x1b\[\d*m", "", terminal))
     assert re.sub(r"\x1b\[\d*m", "", terminal) == pipe
+
+
+# --- width -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [40, 50, 60, 72, 100, 200])
+def test_what_is_printed_is_as_wide_as_the_output_and_nothing_is_lost(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [8 << step for step in range(12)]
+    rows = show_rows(judge(pool([synthetic_run([case("all_reduce", size) for size in sizes], launches=3)])))
+    blocks = show_blocks(rows, "a plan", "of a run")
+    usual = render(blocks)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = render(blocks)
+    assert max(map(len, text.splitlines())) <= columns
+    numbers = re.compile(r"[\d.]+(?: ?[%\w/]+)")
+    unwrapped = re.sub(r"\n(    \||#)", "", text)
+    assert set(numbers.findall(usual)) <= set(numbers.findall(unwrapped))
+    assert ("█" in text) == ("bars are left out" not in text) == (columns > 50)
+
+
+@pytest.mark.parametrize(("given", "columns"), [("60", 60), ("0", 80), ("-3", 80), ("x", 80), ("", 80), ("5", 20)])
+def test_columns_says_how_wide_the_output_is(given: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", given)
+    assert output_columns(io.StringIO()) == columns
+
+
+def test_a_terminal_says_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    master, slave = os.openpty()
+    with open(master, "rb"), open(slave, "w") as terminal:  # noqa: PTH123 - they are descriptors
+        termios.tcsetwinsize(slave, (24, 66))
+        assert output_columns(terminal) == 66
+
+
+@given(st.integers(1, 200))
+def test_the_live_table_leaves_out_the_values_that_do_not_fit_and_names_them(columns: int) -> None:
+    values = live_table.values_shown(columns)
+    head, *more = live_table.header(values).splitlines()
+    assert len(head) <= max(columns, len(live_table.header(()).splitlines()[0]))
+    assert set(" ".join(more).replace(",", "").split()) >= {"time", "rate", "check", "spread", "launch"} - set(values)
+    assert bool(more) == (columns < len(live_table.header()))

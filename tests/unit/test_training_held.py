@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from busbw.ops.training import Workload
+from busbw.backends.pytorch.training import WORKLOADS
+from busbw.ops import STRATEGIES
+from busbw.ops.base import Strategy
+from busbw.ops.training import EXCHANGE, OTHER_MODELS, Workload, _step
 from busbw.runs.store import read
 from busbw_analysis.predict import Questions, read_groups
 from busbw_analysis.training.held import Held, held, order_kept, step_of
+from busbw_analysis.training.layout import Layout
+from busbw_analysis.training.memory import memory
 from busbw_analysis.training.step_time import StepTime
 from busbw_analysis.training.traffic import traffic
 
@@ -46,6 +51,36 @@ def test_the_plans_traffic_is_what_real_steps_were_counted_to_send(op: str) -> N
     assert dict(found) == sent
 
 
+@pytest.mark.parametrize("op", ["train_fsdp", "train_ulysses", "train_gpipe"])
+def test_a_new_step_has_the_layout_of_its_own_row(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRATEGIES, "train_new", STRATEGIES[op])
+    degrees: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, **dict.fromkeys(STRATEGIES[op].splits, 4)}
+    model = OTHER_MODELS.get(op, "MLP 1024")
+    workload = Workload(
+        model=model, scale=0.0625, interleave=1, micro_batches=8 if op == "train_gpipe" else 1, **degrees
+    )
+    known, new = step_of(op, workload), step_of("train_new", workload)
+    assert (traffic(new), memory(new, "sgd", "eager")) == (traffic(known), memory(known, "sgd", "eager"))
+    plain = replace(known, layout=Layout(**degrees, micro_batches=workload.micro_batches))
+    assert (traffic(new), memory(new, "sgd", "eager")) != (traffic(plain), memory(plain, "sgd", "eager"))
+
+
+def test_a_step_without_a_strategy_cannot_be_written() -> None:
+    with pytest.raises(TypeError):
+        _step("train_new", "weights sharded")  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Strategy(splits=("dp",))  # type: ignore[call-arg]
+    assert set(STRATEGIES) == set(WORKLOADS) | {EXCHANGE}
+
+
+def test_a_step_that_no_plan_describes_is_refused_with_its_reason(
+    stored: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all("no plan" not in one.refused for one in held(stored))
+    monkeypatch.setitem(STRATEGIES, "train_ddp", replace(STRATEGIES["train_ddp"], unplanned="no plan"))
+    assert {one.refused for one in held(stored) if one.op == "train_ddp"} == {"train_ddp: no plan"}
+
+
 def test_steps_without_computation_alone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = Questions(read_groups([read(STORED)]))
     (dataset,) = questions.datasets
@@ -69,9 +104,7 @@ def test_stored_steps_have_the_traffic_that_was_counted(stored: Questions) -> No
 
 def test_every_measured_step_is_held_against_the_plan_or_refused(stored: Questions) -> None:
     found = held(stored)
-    assert {one.op for one in found} == {
-        row.case.op for row in stored.datasets[0].cases if row.case.workload and row.case.op != "train_all_reduce"
-    }
+    assert {one.op for one in found} == {row.case.op for row in stored.datasets[0].cases if row.case.workload}
     for one in found:
         assert (one.predicted is None) == bool(one.refused)
         assert one.seconds > 0

@@ -261,3 +261,27 @@ def test_the_peak_of_a_step_is_that_of_the_allocator(name: str, changed: dict[st
     model = msgspec.structs.replace(models()[name], **changed)
     one = Step(model, Layout(), model.batch, model.sequence)
     assert memory(one, "sgd", "eager").total == pytest.approx(peak(model), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "how", "sequence", "gibibytes"),
+    [
+        ("Llama 3 70B", 12, {"tp": 4, "dp": 2, "micro_batches": 4}, 4096, 39.07),
+        ("Llama 3 70B", 12, {"tp": 8, "micro_batches": 8}, 4096, 28.29),
+        ("Llama 3 70B", 12, {"pp": 2, "dp": 4, "micro_batches": 8}, 4096, 66.55),
+        ("Llama 3 405B", 4, {"tp": 8, "micro_batches": 32}, 4096, 38.57),
+        ("Llama 3 70B", 12, {"cp": 8, "micro_batches": 4, "context": "ulysses"}, 131072, 147.99),
+    ],
+)
+def test_memory_of_megatron_is_that_of_float32_gradients(
+    model: str, layers: int, how: dict[str, Any], sequence: int, gibibytes: float
+) -> None:
+    """Peaks of Megatron-LM on eight B200, ZeRO 1 (https://github.com/MooreThreads/SimuMax, docs/b200): within 5 %."""
+    layout = Layout(zero=1, sequence_parallel="tp" in how, **how)
+    rows = msgspec.structs.replace(models()[model], layers=layers)
+    kept, narrow = (
+        memory(Step(rows, layout, layout.dp * layout.micro_batches, sequence, gradients)).total / gibibytes / (1 << 30)
+        for gradients in ("float32", None)
+    )
+    assert 0.95 < kept < 1
+    assert narrow < kept - 0.08

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
 from busbw.workloads.model_rows import Model, flop_per_token, models, parameters
-from busbw_analysis.cli.training_machines import gpu_row
 from busbw_analysis.cli.training_plan import DELAYS, OF_DATASHEET
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.prices import Described
@@ -73,7 +73,7 @@ class Row:
 
     @property
     def predicted(self) -> float:
-        gpu = gpu_row(self.report["gpu"])
+        gpu = gpu_named(catalogue(), self.report["gpu"])
         rows = catalogue().rates
         link = next(row for row in rows if row.name == gpu.link)
         card = next(row for row in rows if row.name == self.report["nic"])
@@ -119,7 +119,17 @@ def test_there_are_three_reports_or_more_with_their_tables() -> None:
     for report in REPORTS:
         assert report["source"].startswith("https://")
         assert report["table"]
+        assert report["checked"]
         assert report["assumed"]
+
+
+def test_flop_of_full_attention_would_make_the_step_of_long_sequences_longer() -> None:
+    """Table 4 of Llama 3 does not say which FLOP its 380 TFLOP/s count: 10.9 s (causal), or 15.3 s (full)."""
+    row = ROWS[-1]
+    tokens = row.step.batch * row.step.sequence
+    full = flop_per_token(row.model, row.step.sequence, causal=False) * tokens / (16384 * row.given["tflops"] * 1e12)
+    assert (row.published, full) == pytest.approx((10.9, 15.28), rel=1e-3)
+    assert row.predicted / full - 1 == pytest.approx(-0.36, abs=0.005)
 
 
 def test_without_parts_of_a_stage_llama_3_would_be_far_from_its_paper() -> None:

@@ -76,6 +76,8 @@ def export(
     from busbw_analysis.export import EXPORTERS  # noqa: PLC0415 - the report is loaded with it
 
     if form is None:
+        for run in runs:
+            find(results_dir, run)
         written = log_facts().reader
         instead = "" if written is None else f"; --format {written} only selects how a log is read"
         raise UsageError(f"--to is missing: give the output format, one of {', '.join(EXPORTERS)}{instead}")

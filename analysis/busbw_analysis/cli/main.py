@@ -20,7 +20,7 @@ from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of
 from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.compare_answer import answer_lines
 from busbw_analysis.diagnosis.findings import ranked
-from busbw_analysis.diagnosis.gate import FAILURES, gate_of
+from busbw_analysis.diagnosis.gate import DETECT, FAILURES, gate_of
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of, with_joint_fits
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import to_json
@@ -123,8 +123,13 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     "--fail-on",
     type=click.Choice(FAILURES),
     multiple=True,
-    help="Exit 1 if a band is slower, if one is undecided, or if a case of A has no result in B; exit 2 if there "
-    "are too few launches to detect it.",
+    help="Exit 1 if a band is slower, if one is undecided, or if a case of A has no result in B; exit 3 if that "
+    "could not have been detected.",
+)
+@click.option(
+    "--detect",
+    help="The slowdown that --fail-on slower must be able to see; exit 3 if it could not.  [default: 10%, or --within "
+    "if that is more]",
 )
 @click.option("--cases", is_flag=True, help="Below each band, print one line per size with its times.")
 @options.log_options()
@@ -145,6 +150,7 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
     within: str,
     paired: bool,
     fail_on: tuple[str, ...],
+    detect: str | None,
     cases: bool,
     page: Path | None,
     results_dir: Path,
@@ -155,22 +161,19 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
 
     A and B are runs (a folder, the start or end of a name, "latest"), or comma-separated lists of runs, which are
     pooled. An op that has another backend, dtype, algorithm, threads or cache on each side is compared across that
-    setting. Exit status: 0; with --fail-on, 1 if its condition holds and 2 if too few launches could detect it; 2 if
-    the runs cannot be compared.
+    setting. Exit status: 0; with --fail-on, 1 if its condition holds and 3 if that cannot be told; 2 if the runs
+    cannot be compared.
     """
-    if second is None:
-        raise UsageError(
-            f"B is missing: compare needs two runs (busbw compare {first} B; busbw list runs lists the stored runs)"
-        )
-    margin = _share(within)
-    names = [_several(side) for side in (first, second)]
+    margin = _share("--within", within)
+    visible = _visible(detect, margin, fail_on)
+    names = _both(first, second, results_dir)
     stored = options.read_runs(results_dir, chain(*names))
     try:
         sides = [pool(side, force=force) for side in (stored[: len(names[0])], stored[len(names[0]) :])]
         comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
     except UnlikeRuns as error:  # status 1 would look like a gate that fails
         raise UsageError(str(error), code=error.code) from error
-    gate = gate_of(comparison, fail_on)
+    gate = gate_of(comparison, fail_on, visible)
     if page is not None:
         from busbw_analysis.report import compose as writer  # noqa: PLC0415 - it loads matplotlib
 
@@ -186,12 +189,21 @@ def compare(  # noqa: PLR0913 - click hands every option over by name
             echo(line, err=True)
         echo(f"{render_lines(answer_lines(comparison), '# ')}\n")
         echo_toned(lines(compare_tables.compare_blocks(comparison, cases=cases)))
-    for line in (compare_tables.gate_line(comparison, reason) for reason in gate.reasons):
+    for line in compare_tables.gate_lines(comparison, gate) if fail_on else ():
         echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
-    if fail_on and not gate.code and (open_bands := compare_tables.undecided_line(comparison)):
-        echo(f"busbw: --fail-on {' '.join(fail_on)}: passed; {open_bands}", err=True)
     if gate.code:
         click.get_current_context().exit(gate.code)
+
+
+def _both(first: str, second: str | None, results_dir: Path) -> list[list[str]]:
+    """The runs of both sides. Raises UsageError if there is no second one, but first if the first does not exist."""
+    if second is not None:
+        return [_several(first), _several(second)]
+    for run in _several(first):
+        find(results_dir, run)
+    raise UsageError(
+        f"B is missing: compare needs two runs (busbw compare {first} B; busbw list runs lists the stored runs)"
+    )
 
 
 def _several(side: str) -> list[str]:
@@ -201,15 +213,27 @@ def _several(side: str) -> list[str]:
     return names
 
 
-def _share(text: str) -> float:
-    """``5%`` or ``0.05`` as a fraction in (0, 1). Raises UsageError for anything else."""
+def _visible(detect: str | None, within: float, fail_on: Sequence[str]) -> float:
+    """The slowdown, as a share, that the gate must be able to see."""
+    if detect is None:
+        return max(DETECT, within)
+    if "slower" not in fail_on:
+        raise UsageError("--detect says what --fail-on slower must be able to see; add --fail-on slower")
+    share = _share("--detect", detect)
+    if share < within:
+        raise UsageError(f"--detect {detect} is less than --within {within * 100:.3g} %, which counts as equal")
+    return share
+
+
+def _share(option: str, text: str) -> float:
+    """``5%`` or ``0.05`` as a fraction in (0, 1). Raises UsageError for anything else, with the ``option``."""
     number = text.strip().removesuffix("%")
     try:
         share = float(number) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise UsageError(f"--within {text!r}: expected a percentage (5%) or a fraction between 0 and 1 (0.05)")
+        raise UsageError(f"{option} {text!r}: expected a percentage (5%) or a fraction between 0 and 1 (0.05)")
     return share
 
 

@@ -12,7 +12,7 @@ from busbw.escape import echo
 from busbw.ops import limits
 from busbw.runs import store
 from busbw.runs.records import JSON
-from busbw.system.catalog import VARIABLE
+from busbw.system.catalog import VARIABLE, catalogue
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.kept import Summarised
@@ -25,15 +25,14 @@ results_dir_option = click.option(
     "--results-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("results"),
-    show_default=True,
     envvar="BUSBW_RESULTS_DIR",
-    help="Folder of the stored runs.",
+    help="Folder of the stored runs.  [default: $BUSBW_RESULTS_DIR, else results]",
 )
 
 
 def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Shell completions for RUN: ``latest`` and the names of the stored runs."""
-    results_dir = Path(context.params.get("results_dir") or "results")
+    results_dir = Path(context.params.get("results_dir") or store.usual_results_dir())
     names = ["latest", *(folder.name for folder in store.folders(results_dir))]
     return [name for name in names if name.startswith(typed)]
 
@@ -63,7 +62,7 @@ _LOG_OPTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "ranks": ("--ranks", {"type": click.IntRange(1, limits.MOST_RANKS)}, "Logs only: number of ranks, if missing."),
     "hosts": ("--hosts", {"type": click.IntRange(1)}, "Logs only: number of hosts, if missing."),
     "gpu": ("--gpu", {}, "Logs only: GPU, if the log does not name it, such as 'H100 SXM5' (busbw peaks)."),
-    "nics": ("--nics", {}, "Logs only: network cards of each host, such as 8x400Gb/s."),
+    "nics": ("--nics", {}, "Logs only: network cards of each host, such as '8x4X NDR' (busbw peaks) or 8x400Gb/s."),
     "size": ("--size", {}, "Logs only: size of each copy, if the log does not contain it."),
     "machine": ("--machine", {}, "Logs only: name of the machine."),
 }
@@ -85,8 +84,11 @@ def log_options(*wanted: str) -> Option:
 
 
 def log_facts() -> LogFacts:
-    """The values of ``log_options`` that the user gave."""
-    return LogFacts(**click.get_current_context().meta.get(_FACTS, {}))
+    """The values of ``log_options`` that the user gave. Raises UsageError for unknown hardware."""
+    context = click.get_current_context()
+    given = context.meta.get(_FACTS, {})
+    named = any(given.get(name) is not None for name in ("gpu", "nics"))
+    return LogFacts.stated(given, catalogue(context.params.get("peaks_file"))) if named else LogFacts(**given)
 
 
 def read_runs(results_dir: Path, runs: Iterable[str]) -> list[Summarised]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from busbw.escape import echo
+from busbw.ops import op_named
 from busbw.units import parse_sizes
 from busbw_analysis.cli import options
 from busbw_analysis.predict import Questions, read_groups
@@ -13,11 +14,16 @@ from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
 
 
+def _known_op(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
+    """Check the name before click asks for options that are missing."""
+    return op_named(name).name
+
+
 @click.command("predict")
 @options.run_option(
-    "--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True, required=True
+    "--from", "Measured run; repeat with runs on other numbers of ranks.  [default: latest]", "runs", multiple=True
 )
-@click.option("--op", required=True, help="Operation (busbw list ops).")
+@click.option("--op", required=True, callback=_known_op, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="Number of ranks to predict for.")
 @click.option("--size", "sizes", help="Size S: 1GiB, or a range 8..1GiB*2.  [default: five of the measured sizes]")
 @click.option(
@@ -65,7 +71,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     runs with different numbers are combined.
     """
     wanted = () if sizes is None else parse_sizes(sizes)
-    stored = options.read_runs(results_dir, runs)
+    stored = options.read_runs(results_dir, runs or ["latest"])
     prediction = Questions(read_groups(stored, force=force)).predict(
         op, ranks, wanted, algorithm=algorithm, hosts=hosts, ranks_per_host=ranks_per_host, **way
     )
@@ -75,6 +81,8 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
 
         write(prediction, plot)
         echo(f"plot: {plot}", err=True)
+    if not runs:
+        echo(f"from: {stored[0].stored.path}", err=True)
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)
     if as_json:

@@ -18,7 +18,7 @@ from busbw_analysis.cli.options import (
     run_option,
 )
 from busbw_analysis.models import simulate as flows
-from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
+from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, kind_and_class, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
 from busbw_analysis.models.textbook import ROWS, SWITCHED
 from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
@@ -94,9 +94,6 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     rail (also spine) and fat-tree (also leaf, spines, oversubscription, routing, seed); docs/models.md describes them.
     """
     names = _algorithms(op, algorithm)
-    wanted = _sizes(op, sizes)
-    if len(names) * len(wanted) > MOST_SIMULATED:
-        raise UsageError(f"{len(wanted)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed")
     costs = flows.Costs(parse_time(overhead), 0.0 if sums is None else 1 / parse_rate(sums))
     if (specification is None) == (run is None):
         raise UsageError("give one network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN")
@@ -108,6 +105,9 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     else:
         network = read_network(specification, _placement(specification, ranks, ranks_per_host, order))
     changed = change_links(network, changes)
+    wanted = _sizes(op, sizes)
+    if len(names) * len(wanted) > MOST_SIMULATED:
+        raise UsageError(f"{len(wanted)} sizes × {len(names)} algorithms: at most {MOST_SIMULATED} cases are allowed")
     rows: list[Simulated] = []
     refused: dict[str, str] = {}
     messages = 0
@@ -177,6 +177,7 @@ def _sizes(op: str, text: str | None) -> tuple[int, ...]:
 
 
 def _placement(specification: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:
+    kind_and_class(specification)
     if ranks is None:
         raise UsageError("--ranks is missing: --network does not set the number of ranks")
     if ranks > MOST_RANKS:

@@ -1,6 +1,7 @@
 """``busbw training``: traffic, memory and time of a model that is distributed over GPUs, from formulas."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
@@ -10,12 +11,15 @@ import click
 
 from busbw.errors import UsageError
 from busbw.escape import echo
+from busbw.ops.base import Context, Schedule
 from busbw.runs.records import JSON
+from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
 from busbw.units import format_rate, parse_rate
 from busbw.workloads import model_rows
 from busbw_analysis.cli import options
 from busbw_analysis.cli import training_plan as planning
-from busbw_analysis.cli.training_machines import gpu_memory_of, gpu_row, rates_given
+from busbw_analysis.cli.training_machines import gpu_memory_of, rates_given
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.as_json import with_values
 from busbw_analysis.diagnosis.judge import judgement_of
@@ -23,10 +27,18 @@ from busbw_analysis.diagnosis.storage import Stored, fastest
 from busbw_analysis.report.tables import training as tables
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
-from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule, Step, Sync
+from busbw_analysis.training.layout import (
+    AS_FRAMEWORKS,
+    MOST_GPUS,
+    Layout,
+    Recompute,
+    Step,
+    Sync,
+    default_gradients,
+)
 from busbw_analysis.training.memory import CHECKPOINT_BYTES, Kernels, Optimizer, per_parameter, what_fits
 from busbw_analysis.training.memory import memory as memory_of
-from busbw_analysis.training.roofline import least_tokens, phases, rate_of, rate_of_node
+from busbw_analysis.training.roofline import least_tokens, phases, wires_of_step
 from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
@@ -39,13 +51,16 @@ _DEGREES = {
     "pp": "Pipeline stages.",
     "cp": "Context parallelism: ranks that split a sequence.",
     "ep": "Expert parallelism: ranks of dp · cp that split the experts.",
-    "micro_batches": "Micro-batches per step and replica.",
+    "micro_batches": "Micro-batches per step and replica.  [default: of one sequence each]",
     "interleave": "Model chunks per pipeline stage.",
 }
 
 
 def _step_options(command: options.Command) -> options.Command:
-    """Options of the model, its layout and its batch. The command receives them as one Step."""
+    """Options of the model, its layout and its batch.
+
+    The command receives them as one Step, and as ``assumed`` the defaults that it took, by option.
+    """
 
     @wraps(command)
     def wrapped(**given: Any) -> None:  # noqa: ANN401 - click hands every option over by name
@@ -54,17 +69,31 @@ def _step_options(command: options.Command) -> options.Command:
         if (zero == "hsdp") != (shard is not None):
             message = "--zero hsdp and --shard (ranks of a group that shards the weights) need each other; give both"
             raise UsageError(message, code="layout")
-        layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
         model = named_one(given.pop("model"))
         del given["own"]
         batch, sequence = given.pop("batch") or model.batch, given.pop("seq") or model.sequence
+        assumed: dict[str, str] = {}
+        if named["micro_batches"] is None:
+            each, left = divmod(batch, max(1, named["dp"]))
+            named["micro_batches"] = 1 if left else max(1, each)
+            assumed["micro_batches"] = f"{named['micro_batches']} of one sequence, {AS_FRAMEWORKS}"
+        if given["gradients"] is None:
+            given["gradients"] = default_gradients(model)
+            assumed["gradients"] = f"{given['gradients']}, {AS_FRAMEWORKS}"
+        layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
         of_step = {name: given.pop(name) for name in ("gradients", "imbalance", "ranks_per_host", "nodes_per_token")}
         if of_step["nodes_per_token"] is None:
             of_step["nodes_per_token"] = model.nodes_per_token
-        command(step=Step(model, layout, batch, sequence, **of_step), **given)
+        command(step=Step(model, layout, batch, sequence, **of_step), assumed=assumed, **given)
 
     degrees = [
-        click.option(f"--{name.replace('_', '-')}", type=int, default=1, show_default=True, help=words)
+        click.option(
+            f"--{name.replace('_', '-')}",
+            type=int,
+            default=None if name == "micro_batches" else 1,
+            show_default=name != "micro_batches",
+            help=words,
+        )
         for name, words in _DEGREES.items()
     ]
     reduced = "Micro-batches after which gradients are reduced.  [default: every with zero 3, else last]"
@@ -113,12 +142,14 @@ def _model_row(model: model_rows.Model, sequence: int) -> dict[str, JSON]:
     }
 
 
-def _head(step: Step) -> dict[str, JSON]:
+def _head(step: Step, assumed: Mapping[str, str]) -> dict[str, JSON]:
     return {
         **_model_row(step.model, step.sequence),
         "layout": {**with_values(step.layout, "gpus", "bubble"), "bubble_share": step.bubble_share},
         "batch": step.batch,
         "micro_batch": step.micro_batch,
+        "gradients": step.gradients,
+        "assumed": dict(assumed),
     }
 
 
@@ -138,13 +169,13 @@ def models(*, model: model_rows.Model | None, own: Path | None, as_json: bool) -
 @click.option("--stage", type=int, help="Pipeline stage.  [default: an inner one, with experts if any; else the first]")
 @click.option("--explain", is_flag=True, help="Compare common statements about this traffic with the computed numbers.")
 @options.as_json_option
-def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> None:
+def volumes(*, step: Step, assumed: Mapping[str, str], stage: int | None, explain: bool, as_json: bool) -> None:
     """List what each rank sends per step: collective, size, calls, bytes, and whether computation waits for it."""
     shown = step.middle if stage is None else step.check_stage(stage)
     rows = traffic(step, shown)
     explained = statements(step, rows) if explain else ()
     document = {
-        **_head(step),
+        **_head(step, assumed),
         "stage": shown,
         "traffic": [with_values(row, "sent_bytes") for row in rows],
         "sent_bytes": {one: sent(rows, one) for one in DIMENSIONS},
@@ -152,7 +183,8 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "statements": explained,
     }
     headline = tables.traffic_headline(step, rows)
-    planning.print_answer(headline, document, tables.traffic_tables(step, shown, rows, explained), as_json=as_json)
+    shown_tables = tables.traffic_tables(step, shown, rows, explained, assumed)
+    planning.print_answer(headline, document, shown_tables, as_json=as_json)
 
 
 @training.command()
@@ -164,9 +196,10 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
 @options.run_option("--from", "Instead of --gpu: use this run's GPU.")
 @options.results_dir_option
 @options.as_json_option
-def memory(
+def memory(  # noqa: PLR0913 - click hands every option over by name
     *,
     step: Step,
+    assumed: Mapping[str, str],
     optimizer: Optimizer,
     kernels: Kernels | None,
     gpu: str | None,
@@ -179,23 +212,25 @@ def memory(
     size of a checkpoint.
     """
     found = memory_of(step, optimizer, kernels)
-    room, what = gpu_memory_of(gpu, gpu_memory, run, results_dir)
-    fits = None if room is None else found.total <= room
-    other = None if fits is not False or room is None else what_fits(step, room, optimizer, kernels)
+    room = gpu_memory_of(gpu, gpu_memory, run, results_dir)
+    fits = None if room is None else found.total <= room.bytes
+    other = None if fits is not False or room is None else what_fits(step, room.bytes, optimizer, kernels)
     group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
     by_zero = [per_parameter(step.model.width_bytes, gradient, optimizer, zero, group).total for zero in range(4)]
     saved = {per: per * model_rows.parameters(step.model) for per in CHECKPOINT_BYTES}
-    headline = tables.memory_headline(found, room, what, None if other is None else other.layout)
+    headline = tables.memory_headline(found, room, None if other is None else other.layout)
     document = {
-        **_head(step),
+        **_head(step, assumed),
         "memory": with_values(found, "total"),
         "bytes_per_parameter": by_zero,
-        "gpu_memory_bytes": room,
+        "gpu_memory": room,
         "fits": fits,
         "would_fit": other and other.layout,
         "checkpoint_bytes": saved,
     }
-    planning.print_answer(headline, document, [tables.memory_table(step, found, by_zero, saved)], as_json=as_json)
+    planning.print_answer(
+        headline, document, [tables.memory_table(step, found, by_zero, saved, assumed)], as_json=as_json
+    )
 
 
 @training.command()
@@ -207,44 +242,51 @@ def memory(
 @options.results_dir_option
 @options.as_json_option
 def roofline(
-    *, step: Step, gpu: str, network: str | None, run: str | None, causal: bool, results_dir: Path, as_json: bool
+    *,
+    step: Step,
+    assumed: Mapping[str, str],
+    gpu: str,
+    network: str | None,
+    run: str | None,
+    causal: bool,
+    results_dir: Path,
+    as_json: bool,
 ) -> None:
     """Compute the arithmetic intensity of each phase of a step, and what limits its time."""
-    row, dtype = gpu_row(gpu), step.model.dtype
+    row, dtype = gpu_named(catalogue(), gpu), step.model.dtype
     if dtype not in row.flops:
         raise UsageError(f"{row.name} has no rate for {dtype}; it has {', '.join(row.flops)}", code="gpu")
     per_node = step.ranks_per_host or 8
     nodes = max(2, -(-step.layout.gpus // per_node))
     rates = rates_given(network, run, results_dir, nodes, per_node)
+    if rates is not None and step.ranks_per_host is None:
+        with suppress(UsageError):  # a node would have a part of a group of experts: they are not limited to nodes
+            step = replace(step, ranks_per_host=rates.per_host)
     found, peak, memory_rate = phases(step, causal=causal), row.flops[dtype], row.memory_bytes_per_second
-    timed = [(one, one.seconds(peak, memory_rate, rates, step.layout)) for one in found]
+    wires = {} if rates is None else wires_of_step(step, rates)
+    timed = [
+        (one, one.seconds(peak, memory_rate, wires.get(one.dimension) if one.dimension else None)) for one in found
+    ]
     notes = [f"per rank and step; machine balance of memory: {peak / memory_rate:.4g} FLOP/B"]
-    tokens = by_node = None
-    own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
+    tokens = None
     if rates is not None:
-        wires = dict.fromkeys((rates.inner, rates.outer))
-        notes += [f"machine balance of the network: {peak / wire:.4g} FLOP/B at {format_rate(wire)}" for wire in wires]
+        each = dict.fromkeys((rates.inner, rates.outer))
+        notes += [f"machine balance of the network: {peak / rate:.4g} FLOP/B at {format_rate(rate)}" for rate in each]
         if step.layout.replicas > 1:
-            wire = rate_of(rates, step.layout, "dp")
-            tokens = least_tokens(peak, wire, step.layout.replicas, step.gradient_bytes)
-            notes.append(f"the backward pass hides dp from {tokens:.0f} tokens per GPU; here {own}")
-            if wire == rates.outer < (together := rate_of_node(rates, step.layout)):
-                by_node = least_tokens(peak, together, step.layout.replicas, step.gradient_bytes)
-                notes.append(f"from {by_node:.0f} if the ranks of a node reduce first and all their cards send")
+            tokens = least_tokens(step, peak, rates)
     document = {
-        **_head(step),
+        **_head(step, assumed),
         "gpu": row.name,
         "flop_per_second": peak,
         "memory_bytes_per_second": memory_rate,
         "rates": rates,
         "least_tokens": tokens,
-        "least_tokens_by_node": by_node,
         "phases": [
             {**with_values(one, "memory_intensity", "network_intensity"), "seconds": least} for one, least in timed
         ],
     }
-    headline = tables.roofline_headline(timed, tokens, own)
-    planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes)], as_json=as_json)
+    headline = tables.roofline_headline(timed, tokens, step.tokens)
+    planning.print_answer(headline, document, [tables.roofline_table(step, timed, notes, assumed)], as_json=as_json)
 
 
 _MEANING = {
@@ -296,7 +338,10 @@ def limits_(
     constants = walls.Constants()
     chosen = {name: value for name, value in given.items() if value is not None}
     per_host = int(chosen.get("per_host", constants.per_host))
+    notes: list[str] = []
     if (rates := rates_given(network, run, results_dir, 2, per_host)) is not None:
+        if rates.inner_delay == rates.outer_delay == 0:
+            notes = ["latency: of the constants alone, because the network is described without delay"]
         constants = replace(
             constants,
             inner=rates.inner,
@@ -320,12 +365,22 @@ def limits_(
         "limits": found,
         "utilisation": walls.curve(constants),
     }
-    planning.print_answer(tables.limits_headline(found), document, [tables.limits_table(found)], as_json=as_json)
+    planning.print_answer(tables.limits_headline(found), document, [tables.limits_table(found, notes)], as_json=as_json)
+
+
+def _named_sample(context: click.Context, _parameter: click.Parameter, name: str | None) -> model_rows.Sample | None:
+    """As for ``--model``: checked before click asks for options that are missing."""
+    samples = model_rows.samples(context.params.get("own"))
+    return None if name is None else model_rows.named(samples, name, "sample")
 
 
 @training.command()
 @model_options
-@click.option("--sample", help="Kind of samples read instead of tokens (a row of busbw/workloads/samples.toml).")
+@click.option(
+    "--sample",
+    callback=_named_sample,
+    help="Kind of samples read instead of tokens (a row of busbw/workloads/samples.toml).",
+)
 @click.option("--gpus", type=click.IntRange(1, MOST_GPUS), required=True, help="Number of GPUs that read and save.")
 @click.option("--achieved", type=float, required=True, help="Achieved FLOP/s per GPU, such as 400e12.")
 @planning.sequence_option
@@ -341,8 +396,8 @@ def limits_(
 def storage(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: model_rows.Model | None,
-    sample: str | None,
-    own: Path | None,
+    sample: model_rows.Sample | None,
+    own: Path | None,  # noqa: ARG001 - the callbacks of --model and --sample have read it
     gpus: int,
     achieved: float,
     seq: int | None,
@@ -365,7 +420,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     if mtbf is not None and write_rate is None and (run is None or model is None):
         raise UsageError("--mtbf needs --model, and --write-rate or --from", code="storage")
     if sample is not None:
-        reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample, "sample"), achieved, gpus)
+        reading = disks.reading_samples(sample, achieved, gpus)
     else:
         read_of = named_one(model)
         reading = disks.reading_tokens(read_of, seq or read_of.sequence, achieved, gpus)

@@ -1,51 +1,39 @@
 """GPUs and networks of the training commands: given by name, or found in a run or on this machine."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from busbw.errors import AnalysisError, UsageError, refuse_unknown
-from busbw.system.catalog import Gpu, catalogue
+from busbw.errors import AnalysisError, UsageError
+from busbw.system.catalog import catalogue
+from busbw.system.named import gpu_named
 from busbw.system.nvml import gpus_by_address
 from busbw.units import parse_size
 from busbw_analysis.data.sources import find
 from busbw_analysis.predict import Questions, read_groups
-from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
+from busbw_analysis.training.gpus import Room, gpu_of_runs, least_memory, memory_of_gpu
 from busbw_analysis.training.prices import Measured
 from busbw_analysis.training.rates import Rates, rates_of
 
 
-def gpu_row(name: str) -> Gpu:
-    """The catalogue row with this name or driver name. Raises UsageError with the known names."""
-    rows = catalogue().gpus
-    wanted = name.casefold()
-    found = next((row for row in rows if wanted in {alias.casefold() for alias in (row.name, *row.names)}), None)
-    if found is None:
-        names = [row.name for row in rows]
-        refuse_unknown("GPU", name, [known for known in names if wanted in known.casefold()] or names, code="gpu")
-    return found
-
-
-def gpu_memory_of(
-    gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path
-) -> tuple[float | None, str]:
-    """Memory in bytes of the given GPU, else that of a run, else that of this machine (None if it has none), and a
-    description of the GPU.
+def gpu_memory_of(gpu: str | None, gpu_memory: str | None, run: str | None, results_dir: Path) -> Room | None:
+    """Memory of the given GPU, else of that of a run, else of that of this machine (None if it has none).
 
     Raises UsageError for a run without a known GPU.
     """
     if gpu_memory is not None:
-        return float(parse_size(gpu_memory)), gpu or "the GPU"
+        return Room(float(parse_size(gpu_memory)), gpu or "the GPU", "as given")
     if gpu is not None:
-        return memory_of_gpu(gpu_row(gpu)), gpu
+        return memory_of_gpu(gpu_named(catalogue(), gpu))
     if run is None:
         # If NVML lists several kinds, take the one with the least memory.
         rows = catalogue()
         here = [row for one in gpus_by_address().values() if (row := rows.gpu(one.name)) is not None]
-        row = min(here, key=memory_of_gpu, default=None)
-        return (None, "") if row is None else (memory_of_gpu(row), f"{row.name}, found here")
+        row = least_memory(here)
+        return None if row is None else replace(memory_of_gpu(row), what=f"{row.name} of this machine")
     row = gpu_of_runs(read_groups([find(results_dir, run).read()]))
     if row is None:
         raise UsageError(f"{run} has no GPU that busbw peaks lists; give --gpu or --gpu-memory", code="gpu")
-    return memory_of_gpu(row), f"{row.name}, from the run"
+    return replace(memory_of_gpu(row), what=f"{row.name} of the run")
 
 
 def rates_given(network: str | None, run: str | None, results_dir: Path, nodes: int, per_node: int) -> Rates | None:

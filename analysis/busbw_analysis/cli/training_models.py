@@ -39,17 +39,24 @@ def model_options(command: Command) -> Command:
     @wraps(command)
     def wrapped(**given: Any) -> None:  # noqa: ANN401 - click hands every option over by name
         keys = {name: value for name in (*_KEYS, "gated", "dtype") if (value := given.pop(name)) is not None}
-        rows, name = model_rows.models(given["own"]), given.pop("model")
-        command(model=_model(None if name is None else model_rows.named(rows, name), keys), **given)
+        command(model=_model(given.pop("model"), keys), **given)
 
     options = [
-        click.option("--model", help="Model (busbw training models lists them), such as 'Llama 3 70B'."),
-        click.option("--models", "own", type=FILE, help="TOML file with your own models."),
+        click.option(
+            "--model", callback=_named, help="Model (busbw training models lists them), such as 'Llama 3 70B'."
+        ),
+        click.option("--models", "own", type=FILE, is_eager=True, help="TOML file with your own models."),
         *(click.option(f"--{name.replace('_', '-')}", type=int, help=words) for name, words in _KEYS.items()),
         click.option("--gated/--not-gated", default=None, help="Three or two feed-forward matrices.  [default: two]"),
         click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Type of weights.  [default: bfloat16]"),
     ]
     return with_options(wrapped, options)
+
+
+def _named(context: click.Context, _parameter: click.Parameter, name: str | None) -> Model | None:
+    """Find the row of ``--model`` before click asks for options that are missing; ``--models`` is read before."""
+    rows = model_rows.models(context.params.get("own"))
+    return None if name is None else model_rows.named(rows, name)
 
 
 def named_one(model: Model | None) -> Model:

@@ -6,14 +6,15 @@ from typing import Any, Final
 
 import click
 
-from busbw.errors import UsageError, refuse_unknown
+from busbw.errors import UsageError
 from busbw.escape import echo
+from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.system.catalog import Gpu, catalogue
+from busbw.system.named import card_named, gpu_named, links_named
 from busbw.units import format_flop, format_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli import options
-from busbw_analysis.cli.training_machines import gpu_row
 from busbw_analysis.cli.training_models import model_options, named_one
 from busbw_analysis.data.as_json import values_of, with_values
 from busbw_analysis.data.sources import find
@@ -23,7 +24,13 @@ from busbw_analysis.report.tables import training_plan as tables
 from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import plan as plans
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
-from busbw_analysis.training.layout import MOST_GPUS, Context, Layout, Recompute, Schedule
+from busbw_analysis.training.layout import (
+    AS_FRAMEWORKS,
+    MOST_GPUS,
+    Layout,
+    Recompute,
+    default_gradients,
+)
 from busbw_analysis.training.memory import Kernels
 from busbw_analysis.training.plan import Order, Planned, Scaled, Wanted
 from busbw_analysis.training.prices import Described, Measured, Prices, slowdown_of
@@ -52,7 +59,9 @@ many = click.IntRange(1, MOST_GPUS)
 batch_option = click.option("--batch", type=many, help="Sequences per step.  [default: the model's]")
 sequence_option = click.option("--seq", type=many, help="Tokens per sequence.  [default: the model's]")
 gradients_option = click.option(
-    "--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Data type of gradients.  [default: as weights]"
+    "--gradients",
+    type=click.Choice(list(DTYPE_BYTES)),
+    help="Type in which gradients are kept and sent.  [default: float32, or as wider weights]",
 )
 kernels_option = options.choice_option(
     "--kernels", Kernels, None, "Attention that stores its scores, or not (flash); eager: unfused operations."
@@ -68,7 +77,7 @@ plot_option = click.option("--plot", type=options.FILE, help="Plot to this file 
 @click.option("--gpus", type=many, required=True, help="Number of GPUs.")
 @options.run_option("--from", "Measured run; repeat with runs on other numbers of ranks.", "runs", multiple=True)
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As in busbw simulate; with --from, if the run lacks it.")
-@click.option("--nic", help="Instead of --network: network card of each GPU (busbw peaks), such as '4X NDR'.")
+@click.option("--nic", help="Instead of --network: card of each GPU (busbw peaks), such as '4X NDR', or its rate.")
 @click.option("--gpu", help="GPU (busbw peaks lists them).  [default: the run's; without --from, H100 SXM5]")
 @click.option("--gpu-memory", help="GPU memory, such as 80GiB.  [default: that of the GPU]")
 @click.option("--achieved", type=float, help="Achieved FLOP/s of a GPU in matrix products, such as 600e12.")
@@ -121,8 +130,10 @@ def plan_(  # noqa: PLR0913 - click hands every option over by name
         sequence_parallel=given["sequence_parallel"],
         room=room,
         kernels=given["kernels"],
-        gradients=given["gradients"],
+        gradients=given["gradients"] or default_gradients(row),
     )
+    if given["gradients"] is None:
+        assumed["gradients"] = f"{wanted.gradients}, {AS_FRAMEWORKS}"
     found = plans.plan(wanted, machine)
     best, kept = found.layouts[0], found.layouts[:top]
     grown = plans.scaling(best, machine, room, given["kernels"])
@@ -201,7 +212,7 @@ def _machine(
     if given["gpu"] is None and measured is not None:
         gpu = gpu_of_runs(measured.datasets)
     else:
-        gpu = gpu_row(given["gpu"] or "H100 SXM5")
+        gpu = gpu_named(catalogue(), given["gpu"] or "H100 SXM5")
     run, per_host = None, given["ranks_per_host"] or _PER_HOST
     if measured is not None:
         run = Measured(measured, shared=None if given["cards"] is None else given["cards"] == "shared")
@@ -219,15 +230,13 @@ def _machine(
     rate, peak, assumed["compute"] = _rate(model, gpu, run, given)
     overlap, assumed["overlap"] = _overlap(run, given["overlap"])
     slowdown, assumed["slowdown"] = slowdown_of(run)
-    room, of_run = None, ""
+    room, assumed["memory"] = None, "not checked: give --gpu or --gpu-memory"
     if given["gpu_memory"]:
         room = float(parse_size(given["gpu_memory"]))
+        assumed["memory"] = f"{room / 1e9:.4g} GB, as given"
     elif gpu is not None:
-        room = memory_of_gpu(gpu)
-        of_run = "" if given["gpu"] or run is None else f" of {gpu.name}, from the run"
-    assumed["memory"] = "not checked: give --gpu or --gpu-memory"
-    if room is not None:
-        assumed["memory"] = f"{room / 1e9:.4g} GB{of_run}"
+        of_gpu = memory_of_gpu(gpu)
+        room, assumed["memory"] = of_gpu.bytes, f"{of_gpu.bytes / 1e9:.4g} GB of {of_gpu.in_words}"
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
     machine = Machine(rate, per_host, prices, overlap, memory_rate, given["causal"], slowdown)
     return machine, room, peak, assumed
@@ -239,19 +248,14 @@ def _described(given: Mapping[str, Any], gpu: Gpu | None, gpus: int, per_host: i
         return Described(rates_of(given["network"], nodes * per_host, per_host), given["network"])
     if given["nic"] is None:
         return None
-    wanted, rates = given["nic"].casefold(), catalogue().rates
-    networks = [row for row in rates if row.kind in {"infiniband", "ethernet", "efa", "slingshot"}]
-    card = next((row for row in networks if row.name.casefold() == wanted), None)
-    if card is None:
-        refuse_unknown("--nic", given["nic"], (row.name for row in networks), code="network")
-    link = next((row for row in rates if gpu and row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
-    outer = card.practical_bytes_per_second or card.bytes_per_second
-    if gpu is None or link is None or gpu.links is None:
-        message = f"--nic needs a --gpu with GPU-to-GPU links in busbw peaks; {gpu.name if gpu else 'none'} has none"
-        raise UsageError(message, code="gpu")
-    inner = gpu.links * (link.practical_bytes_per_second or link.bytes_per_second)
+    rows = catalogue()
+    card = card_named(rows, given["nic"])
+    if gpu is None:
+        raise UsageError("--nic needs a --gpu with links to other GPUs in busbw peaks", code="gpu")
+    links = links_named(rows, gpu.name, "--gpu")
+    outer, inner = (peak.practical or peak.nominal for peak in (card, links))
     words = (
-        f"{card.name}, {format_rate(outer)} per GPU; {gpu.links} × {link.name}, {format_rate(inner)}; assumed delays: "
+        f"{card.what}, {format_rate(outer)} per GPU; {links.what}, {format_rate(inner)}; assumed delays: "
         f"{DELAYS[0] * 1e6:g} and {DELAYS[1] * 1e6:g} µs"
     )
     return Described(Rates(inner, outer, *DELAYS, per_host), words)
@@ -272,14 +276,26 @@ def _rate(
         share = given["efficiency"] or 1.0
         return share * found[0], peak, f"{share:.0%} of {found[1]}"
     if gpu is None:
+        how = f"measure one and add it with another --from (busbw {' '.join(matmul_command(run, model.dtype))})"
         raise UsageError(
-            f"the run has no {model.dtype} matmul; give --achieved, or --gpu and --efficiency", code="compute"
+            f"the run has no {model.dtype} matmul, whose rate is that of a layer: {how}; or give --achieved, or --gpu "
+            "and --efficiency",
+            code="compute",
         )
     if peak is None:
         raise UsageError(f"{gpu.name} has no rate for {model.dtype}; it has {', '.join(gpu.flops)}", code="gpu")
     share = given["efficiency"] or OF_DATASHEET
     how = "given" if given["efficiency"] else "assumed"
     return share * peak, peak, f"{share:.0%} ({how}) of {format_flop(peak)} of {gpu.name} ({model.dtype})"
+
+
+def matmul_command(run: Measured | None, dtype: str) -> list[str]:
+    """The arguments of busbw that measure the matmul that ``run`` lacks, on the same ranks."""
+    measured = ["run", "--op", "matmul", "--dtype", dtype]
+    if run is None:
+        return measured
+    case = run.questions.datasets[0].cases[0].case
+    return [*measured, "--backend", case.backend, "--ranks", str(len(run.questions.datasets[0].hosts))]
 
 
 def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:

@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ import msgspec
 
 from busbw import __version__
 from busbw.errors import LogError, UsageError
-from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, limits, op_named
+from busbw.ops import LOCAL, OPS, PAIRED, TO_THE_HOST, bus_factor, limits, op_named
 from busbw.runs.records import (
     CASE_DTYPE_BYTES,
     JSON,
@@ -30,7 +30,9 @@ from busbw.runs.records import (
     Run,
 )
 from busbw.runs.store import StoredRun
-from busbw.units import parse_rate, parse_size
+from busbw.system.catalog import Catalogue, Gpu
+from busbw.system.named import Cards, cards_named, gpu_named
+from busbw.units import parse_size
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.data.readers import deduce
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
@@ -42,7 +44,6 @@ _TOOL_BUFFER: Final = 512 << 20
 """Default copy size of nvbandwidth, which its log may omit (its ``--help``: bufferSize)."""
 _OF_FEW: Final = LOCAL | PAIRED
 """Operations that involve only some of the ranks."""
-_NICS: Final = re.compile(r"(?:(\d{1,4})x)?(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class LogFacts:
 
     reader: the format, instead of the recognised one (``--format``)
     op, ranks, hosts: apply to all results of the log
-    gpu: the name of every GPU, as in the driver or the catalogue
-    nics: number and rate of the NICs of each host, such as ``8x400Gb/s``
+    gpu: the model of every GPU
+    nics: the NICs of each host
     size: bytes of a copy
     machine: the folder in which the imported log is stored
     """
@@ -61,10 +62,27 @@ class LogFacts:
     op: str | None = None
     ranks: int | None = None
     hosts: int | None = None
-    gpu: str | None = None
-    nics: str | None = None
+    gpu: Gpu | None = None
+    nics: Cards | None = None
     size: str | None = None
     machine: str | None = None
+
+    @classmethod
+    def stated(cls, given: Mapping[str, Any], rows: Catalogue) -> "LogFacts":
+        """Facts as the user wrote them, with hardware by its name. Raises UsageError for a name that is unknown."""
+        gpu, nics = given.get("gpu"), given.get("nics")
+        hardware = {
+            "gpu": None if gpu is None else gpu_named(rows, gpu),
+            "nics": None if nics is None else cards_named(rows, nics),
+        }
+        return cls(**{**given, **hardware})
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What the user stated about the results, as text."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "reader"}
+        named = {name: value.name if isinstance(value, Gpu) else value for name, value in values.items()}
+        return {name: str(value) for name, value in named.items() if value is not None}
 
 
 _ON_GPUS: Final = re.compile("-(?:CUDA|ROCM|ZE)")
@@ -108,7 +126,7 @@ def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path:
             tool_version=tables[0].tool_version,
             file=log.source,
             command=tables[0].command,
-            given={name: str(value) for name, value in asdict(facts).items() if name != "reader" and value is not None},
+            given=facts.given,
             unknown=world.unknown,
             notes=tuple(notes),
         ),
@@ -276,14 +294,10 @@ def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
     if table.library_version is not None:
         found["nccl"] = {"version": _version(table.library_version)}
     if facts.nics is not None:
-        words = _NICS.fullmatch(facts.nics)
-        count, rate = (int(words[1] or 1), parse_rate(words[2])) if words else (0, 0.0)
-        if not count:
-            message = f"--nics {facts.nics!r}: expected a number and a rate, such as 8x400Gb/s"
-            raise UsageError(message)
-        found["rdma"] = [
-            {"device": f"nic{number}", "port": 1, "bytes_per_second": rate, "up": True} for number in range(count)
-        ]
+        card = facts.nics.card
+        port: dict[str, JSON] = {"port": 1, "bytes_per_second": card.nominal, "up": True, "given": True}
+        port |= {"kind": card.kind, "name": card.what}
+        found["rdma"] = [{"device": f"nic{number}", **port} for number in range(facts.nics.count)]
     return found
 
 
@@ -296,10 +310,14 @@ def _version(text: str) -> str:
 def _add_gpus(machines: _Machines, places: Sequence[Place], hosts: Sequence[str], facts: LogFacts, tool: str) -> int:
     """Add all GPUs with known names, and the ranks that drive them, to the facts of their hosts. Returns how many."""
     by_rank = {place.device if place.rank is None else place.rank: place for place in places if place.name}
+    if facts.gpu is not None:
+        names = {name.casefold() for name in (facts.gpu.name, *facts.gpu.names)}
+        if other := [place.name for place in by_rank.values() if place.name and place.name.casefold() not in names]:
+            raise UsageError(f"--gpu {facts.gpu.name} contradicts the log, which has {other[0]}", code="contradiction")
     numbers: Counter[str] = Counter()
     added = 0
     for rank, host in enumerate(hosts):
-        gpu, number = by_rank.get(rank) or Place(name=facts.gpu), numbers[host]
+        gpu, number = by_rank.get(rank) or Place(name=None if facts.gpu is None else facts.gpu.name), numbers[host]
         numbers[host] += 1
         if gpu.name is None:
             continue
@@ -335,6 +353,9 @@ def _rows(
             case, ranks = _case(row, size or 0, table, tool, world)
             assumed = assumed or guessed
             samples = tuple(seconds * 1e9 for seconds in row.samples_seconds)
+            of_ranks = tuple(tuple(seconds * 1e9 for seconds in times) for times in row.process_seconds)
+            # As many processes as ranks: each drives one GPU, and process i is rank i.
+            whole = [len(times) for times in of_ranks] == [len(samples)] * len(ranks)
             yield Imported(
                 case=case,
                 launch=seen[case],
@@ -348,6 +369,7 @@ def _rows(
                 check=_check(row, table, refused=refused and row.check != "verified"),
                 line=row.line,
                 samples_ns=samples,
+                rank_samples_ns=of_ranks if whole and samples else (),
             )
             blocks[case, ranks] += 1
         seen.update({case for case, _ in blocks})
@@ -377,9 +399,13 @@ def _size(row: Aggregate, table: Table, tool: Tool, facts: LogFacts) -> tuple[in
 
 
 def _seconds(row: Aggregate, size: int | None) -> float | None:
-    if row.time_seconds is not None or not row.rate or not size or row.messages is None:
+    """The time of a call, or what follows from the rate, else from a busbw that is the only result."""
+    if row.time_seconds is not None or not size:
         return row.time_seconds
-    return size * row.messages / row.rate
+    if row.rate and row.messages is not None:
+        return size * row.messages / row.rate
+    factor = None if row.op is None or row.ranks is None else bus_factor(row.op, row.ranks)
+    return size * factor / row.busbw if factor and row.busbw and row.rate is None and row.algbw is None else None
 
 
 def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | None:
@@ -408,7 +434,9 @@ def _group(row: Aggregate) -> tuple[int, ...] | None:
     if row.op in LOCAL and (row.mode is None or row.ranks == 1):
         ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
         gpu = next((found for end in ends if (found := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
-        return None if gpu is None else (int(gpu[1]),)
+        if gpu is not None:
+            return (int(gpu[1]),)
+        return (0,) if row.ranks == 1 and not ends else None
     return None if row.ranks is None else _first_ranks(row.ranks)
 
 

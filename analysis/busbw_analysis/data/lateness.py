@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.ops import SYNCHRONISING
-from busbw.runs.records import GroupSamples, Measurement
+from busbw.runs.records import GroupSamples, Imported, Measurement
 from busbw.runs.store import StoredRun
 from busbw.statistics import autocorrelation_time
 from busbw_analysis.data.distributions import binomial_tail
@@ -305,16 +305,34 @@ def lateness_of(stored: StoredRun) -> tuple[GroupLateness, ...]:
     failed = {row.case for row in stored.failed if not row.transient}
     failed |= {case for case, check in stored.checks if check.state == "wrong"}
     places = {case: place for place, case in enumerate(stored.run.cases)}
-    groups: dict[tuple[int, ...], dict[int, list[Block]]] = {}
-    rows = sorted(
-        (row for row in stored.measurements if row.case.op in SYNCHRONISING), key=lambda row: places[row.case]
-    )
-    for row in rows:
-        for group in row.groups:
-            if len(group.ranks) > 1 and row.case not in failed:
-                cases = groups.setdefault(group.ranks, {})
-                cases.setdefault(places[row.case], []).append(Block(row, group))
-    return tuple(_group(ranks, cases, stored.run.hosts) for ranks, cases in groups.items())
+    blocks: dict[tuple[int, ...], dict[int, list[Block]]] = {}
+    printed: dict[tuple[int, ...], dict[int, list[Part]]] = {}
+    results = (row for row in stored.rows if isinstance(row, Measurement | Imported))
+    waiting = (row for row in results if row.case.op in SYNCHRONISING and row.case not in failed)
+    for row in sorted(waiting, key=lambda row: places[row.case]):
+        place = places[row.case]
+        if isinstance(row, Measurement):
+            for group in row.groups:
+                if len(group.ranks) > 1:
+                    blocks.setdefault(group.ranks, {}).setdefault(place, []).append(Block(row, group))
+        elif row.rank_samples_ns and len(row.ranks) > 1:
+            printed.setdefault(row.ranks, {}).setdefault(place, []).append(_printed_part(row))
+    measured = [_group(ranks, *_parts(cases), stored.run.hosts) for ranks, cases in blocks.items()]
+    of_logs = [_group(ranks, "shortest time", cases, stored.run.hosts) for ranks, cases in printed.items()]
+    return (*measured, *of_logs)
+
+
+def _parts(cases: Mapping[int, Sequence[Block]]) -> tuple[Seen, dict[int, list[Part]]]:
+    """What is known about arrivals in the blocks of all ``cases``, and their arrivals."""
+    seen = seen_in([block for blocks in cases.values() for block in blocks])
+    return seen, {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
+
+
+def _printed_part(row: Imported) -> Part:
+    """The arrivals in a row of a log with the times of every rank."""
+    times = np.asarray(row.rank_samples_ns, dtype=np.float64)
+    slowest: Floats = times.max(axis=0)
+    return Part(row.launch, slowest, times.argmin(axis=0), slowest - times.min(axis=0), None, 0.0)
 
 
 def together(
@@ -414,9 +432,9 @@ def _flagged(member: RankLateness, seen: Seen, ranks: int) -> RankLateness:
     )
 
 
-def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:
-    seen = seen_in([block for blocks in cases.values() for block in blocks])
-    parts = {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
+def _group(
+    ranks: tuple[int, ...], seen: Seen, parts: Mapping[int, Sequence[Part]], hosts: Sequence[str]
+) -> GroupLateness:
     # The largest set of suspects of which every one stands out. Ranks that are late in turn hide each other when they
     # are tested one by one.
     order = most_suspicious(list(parts.values()), len(ranks))
@@ -431,7 +449,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
         seen=seen,
         release_ns=trial.release_ns,
         usual_ns=float(np.median([one.usual_ns for one in trial.counts.values()])),
-        cases=len(cases),
+        cases=len(parts),
         launches=len({part.launch for members in parts.values() for part in members}),
         samples=sum(len(part.slowest) for members in parts.values() for part in members),
         members=tuple(trial.judged(place) for place in range(len(ranks))),

@@ -1,6 +1,7 @@
 """The record that replaces a result that cannot be given, with the reason."""
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +14,7 @@ class Unavailable:
 
     code: str
     reason: str
+
+
+UNKNOWN_OP: Final = Unavailable("op-not-known", "this version of busbw does not know the operation")
+"""For an op that another version of busbw measured."""

@@ -3,6 +3,7 @@
 ``answer_of`` builds it from a judgement; ``causes`` finds the causes.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -15,12 +16,14 @@ from busbw.runs.progress import progress_of
 from busbw.units import counted, format_rate, format_size, format_time
 from busbw_analysis.data.bands import Band
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of, slow_model
+from busbw_analysis.diagnosis.causes import FOUND_WITH, Cause, causes_of
 from busbw_analysis.diagnosis.findings import Finding
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict
 from busbw_analysis.diagnosis.roofline import best_arithmetic
+from busbw_analysis.diagnosis.step_answer import explain_steps, step_action, steps_in_words, why_unjudged
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.trust import decide_more, dots, trust_in
-from busbw_analysis.diagnosis.verdicts import share_of_peak, times_of_model
+from busbw_analysis.diagnosis.verdicts import DOUBTS, share_of_peak, times_of_model, why_above
 from busbw_analysis.peaks.peaks import Peak
 
 Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
@@ -41,11 +44,17 @@ _HEADLINES: Final[dict[Status, str]] = {
     "not judged": "Not judged.",
     "failed": "Results are missing or wrong.",
 }
+_FROM_WORST: Final[tuple[Status, ...]] = (
+    *("failed", "slower", "explained"),
+    *("undecided", "as expected", "not judged"),
+)
 _NO_REFERENCE: Final = "there is neither a peak nor a model to compare with"
 _UNFINISHED: Final = frozenset({"interrupted", "no-end"})
 """Codes of findings on runs that did not reach their end."""
 _COLLECTIVE: Final = frozenset(op.name for op in COLLECTIVES)
 _MOST_SHOWN: Final = 3
+_WORD: Final = re.compile(r"(?!busbw\b)[a-z]+(?:[-'][a-z]+)*(?![\w/])")
+"""A first word that is no name: names have underscores, digits or slashes."""
 """Number of operations per band that are named with their numbers."""
 _PLACEMENT_CAUSES: Final = frozenset({"oversubscribed", "no-spare-core", "library-copies"})
 """Causes that come from the placement of the ranks. Healthy machines have them, too."""
@@ -60,6 +69,7 @@ class Answer:
     status: of the whole run; a stable word.
     headline: whether the run is as expected.
     bands: the verdicts per band of sizes, as direction and ratio.
+    steps: the parts of training steps, and how they compare with their predictions.
     cause: the causes, one sentence each.
     action: what to do.
     trust: number of launches, their scatter, and the smallest difference that they can show.
@@ -71,11 +81,13 @@ class Answer:
     verdicts: the verdicts of the judgement, with the cause that explains each.
     findings: the other findings, those that change a decision most first.
     evidence: the findings behind ``causes``, with their numbers.
+    step_verdicts: those on training steps, with the cause that explains each.
     """
 
     status: Status
     headline: str
     bands: tuple[tuple[Band, str], ...]
+    steps: str
     cause: str
     action: str
     trust: str
@@ -86,11 +98,13 @@ class Answer:
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
     evidence: tuple[Finding, ...]
+    step_verdicts: tuple[StepVerdict, ...]
 
     @property
     def answer(self) -> str:
-        """Headline and bands as one text."""
-        return " ".join([self.headline, *(f"{_BANDS[band]}: {text}" for band, text in self.bands)])
+        """Headline, bands and steps as one text."""
+        bands = (f"{_BANDS[band]}: {text}" for band, text in self.bands)
+        return " ".join([self.headline, *bands, *([f"Steps: {self.steps}"] if self.steps else [])])
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -98,6 +112,7 @@ class Answer:
         every = (
             ("Answer", self.headline),
             *((_BANDS[band], text) for band, text in self.bands),
+            ("Steps", self.steps),
             ("Why", self.cause),
             ("Do", self.action),
             ("Trust", f"{dots(self.confidence)} {self.trust}"),
@@ -119,21 +134,26 @@ class Answer:
 def answer_of(judgement: Judgement) -> Answer:
     """Build the answer from ``judgement``."""
     causes, verdicts = causes_of(judgement)
-    status = _status(judgement, verdicts)
+    causes, steps = explain_steps(judgement, causes)
+    status = _with_steps(_status(judgement, verdicts), steps)
     unexplained, compare = _unexplained(judgement, verdicts)
     actions = dict.fromkeys(cause.action for cause in causes)
     if any("busbw compare" in action for action in actions):
         compare = ""
-    action = sentences(*actions, compare, decide_more(judgement, verdicts))
+    action = sentences(*actions, compare, decide_more(judgement, verdicts), step_action(judgement, steps))
     confidence, trust = trust_in(judgement, action)
-    doubted = any(cause.code == "slow-model" for cause in causes)
-    bands = tuple(_by_band(verdicts, doubted=doubted))
+    bands = tuple(_by_band(verdicts))
     known = {code for cause in causes for code in (cause.code, *FOUND_WITH.get(cause.code, ()))}
     return Answer(
         status=status,
         headline=_unfinished(judgement)
-        or (_headline(judgement, status, causes) if bands else _unjudged(judgement, status)),
+        or (
+            _headline(judgement, status, causes, verdicts)
+            if bands or any(one.ratio for one in steps)
+            else _unjudged(judgement, status)
+        ),
         bands=bands,
+        steps=sentences(steps_in_words(steps)),
         cause=sentences(*(cause.text for cause in causes), unexplained),
         action=action,
         trust=sentences(*trust),
@@ -144,6 +164,7 @@ def answer_of(judgement: Judgement) -> Answer:
         verdicts=verdicts,
         findings=tuple(finding for finding in judgement.findings if finding.code not in known),
         evidence=tuple(finding for finding in judgement.findings if finding.code in known),
+        step_verdicts=steps,
     )
 
 
@@ -155,9 +176,19 @@ def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
     slower = [verdict for verdict in verdicts if verdict.status == "slower"]
     if slower:
         return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
-    if "undecided" in found or slow_model(judgement):
+    if "undecided" in found:
         return "undecided"
     return "as expected" if found & {"as expected", "faster"} else "not judged"
+
+
+def _with_steps(status: Status, steps: Sequence[StepVerdict]) -> Status:
+    """The status of the whole run: the worse of ``status``, that of everything else, and that of its training steps."""
+    slower = [one for one in steps if one.status == "slower"]
+    found: set[Status] = {status}
+    found |= {"explained" if one.explained_by else "slower" for one in slower}
+    found |= {"undecided" for one in steps if one.status == "undecided"}
+    found |= {"as expected" for one in steps if one.status in {"as expected", "faster"}}
+    return next(one for one in _FROM_WORST if one in found)
 
 
 def _unfinished(judgement: Judgement) -> str:
@@ -177,11 +208,14 @@ def _unfinished(judgement: Judgement) -> str:
     )
 
 
-def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> str:
-    """Whether the run is as expected.
+def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause], verdicts: Sequence[Verdict]) -> str:
+    """Whether the run is as expected. It follows from ``verdicts``, the rows of the table.
 
     No fault is suspected if the placement of the ranks explains all that is slower, and healthy machines lose as much.
     """
+    undecided = [verdict.doubt for verdict in verdicts if verdict.status == "undecided"]
+    if status == "undecided" and undecided[0] is not None and all(undecided):
+        return f"Cannot tell: {DOUBTS[undecided[0]]}."
     found = {cause.code for cause in causes}
     if status == "as expected" and found:
         return "As expected, with a caution."
@@ -190,6 +224,9 @@ def _headline(judgement: Judgement, status: Status, causes: Sequence[Cause]) -> 
     placed = status == "explained" and found <= _PLACEMENT_CAUSES
     if placed and doubts <= {"disturbed", "self-test"} and max(ratios, default=1.0) <= _MOST_BY_PLACEMENT:
         return "No sign of a faulty machine."
+    statuses = {verdict.status for verdict in verdicts}
+    if status == "as expected" and "faster" in statuses:
+        return "As expected or faster." if "as expected" in statuses else "Faster than expected."
     return _HEADLINES[status]
 
 
@@ -209,16 +246,17 @@ def _unexplained(judgement: Judgement, verdicts: Sequence[Verdict]) -> tuple[str
     return found, "compare with an earlier run, or with one on a healthy host of this kind (busbw compare)"
 
 
-def _by_band(verdicts: Sequence[Verdict], *, doubted: bool) -> Iterator[tuple[Band, str]]:
-    """One sentence per judged band of sizes. If the model is ``doubted``, they give measured numbers, not ratios."""
+def _by_band(verdicts: Sequence[Verdict]) -> Iterator[tuple[Band, str]]:
+    """One sentence per judged band of sizes. If every reference is doubted, it gives measured numbers, not ratios."""
     for band in _BANDS:
         judged = [verdict for verdict in verdicts if verdict.band == band and verdict.status != "not judged"]
         if judged:
+            doubted = all(verdict.doubt for verdict in judged)
             yield band, f"{_measured_in_band(judged) if doubted else _in_band(judged)}."
 
 
 def _measured_in_band(judged: Sequence[Verdict]) -> str:
-    """The rate of each operation with its share of the peak if known; without a rate, its time."""
+    """The rate of each operation; without a rate, its time."""
     ordered = sorted(judged, key=lambda verdict: -(verdict.busbw or 0.0))
     shown = [f"{_name(one, judged)} {_rate_or_time(one)} at {format_size(one.size_bytes)}" for one in ordered]
     more = [f"{len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
@@ -226,21 +264,21 @@ def _measured_in_band(judged: Sequence[Verdict]) -> str:
 
 
 def _rate_or_time(verdict: Verdict) -> str:
-    if verdict.busbw is None:
-        return format_time(verdict.time_ns)
-    if verdict.peak is None or verdict.peak_share is None:
-        return format_rate(verdict.busbw)
-    return f"{format_rate(verdict.busbw)} ({share_of_peak(verdict.peak, verdict.peak_share)})"
+    return format_time(verdict.time_ns) if verdict.busbw is None else format_rate(verdict.busbw)
 
 
 def _unjudged(judgement: Judgement, status: Status) -> str:
     """Why nothing was judged, and what would change that."""
     if all(row.state != "measured" for row in judgement.dataset.cases):
-        return "Nothing was measured, so there is nothing to judge."
+        reasons = list(dict.fromkeys(row.reasons[0] for row in judgement.dataset.cases if row.reasons))
+        more = f"; {counted(len(reasons) - 1, 'more reason')} below" if len(reasons) > 1 else ""
+        return f"Nothing was measured: {reasons[0]}{more}." if reasons else "Nothing was measured."
     if status == "failed":
         return _HEADLINES[status]
-    if pair := _slowest_pair(judgement):
-        return sentences(pair, "pairs are compared with each other, not with a peak")
+    pair = _slowest_pair(judgement)
+    by_pairs = sentences(pair, "pairs are compared with each other, not with a peak") if pair else ""
+    if otherwise := sentences(why_unjudged(judgement.step_verdicts)) or by_pairs:
+        return otherwise
     if any(level.share is not None for level in judgement.levels):
         return "Not judged: the rates are listed beside the nominal rates of the hardware."
     logs = [stored.run.imported for stored in judgement.dataset.runs if stored.run.imported is not None]
@@ -267,22 +305,24 @@ def _in_band(judged: Sequence[Verdict]) -> str:
     if len(judged) == 1:
         return judged[0].text
     slower = [verdict for verdict in judged if verdict.status == "slower"]
-    unsure = [verdict for verdict in judged if verdict.status == "undecided"]
+    doubted = [verdict for verdict in judged if verdict.doubt is not None]
+    unsure = [verdict for verdict in judged if verdict.status == "undecided" and verdict not in doubted]
     faster = [verdict for verdict in judged if verdict.status == "faster"]
-    fine = [verdict for verdict in judged if verdict not in (*slower, *unsure, *faster)]
+    fine = [verdict for verdict in judged if verdict not in (*slower, *doubted, *unsure, *faster)]
     if len(fine) == len(judged):
         # One if the curves differ only in place or out of place.
         kinds = {(verdict.op, verdict.status) for verdict in judged}
         return judged[0].text if len(kinds) == 1 else f"as expected{_range(fine)}"
     found = []
-    if slower:
-        worst = max(slower, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
-        which = "worst " if len(slower) > 1 else ""
-        found.append((len(slower), f"slower, {which}{_name(worst, judged)} ({worst.reached})"))
-    if unsure:
-        found.append((len(unsure), f"undecided{_range(unsure)}"))
+    for word, members in (("slower", slower), ("undecided", unsure)):
+        if members:
+            worst = max(members, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
+            which = "worst " if len(members) > 1 else ""
+            found.append((len(members), f"{word}, {which}{_name(worst, judged)} ({worst.reached})"))
+    if doubted:
+        found.append((len(doubted), f"without a verdict, {_name(doubted[0], judged)} ({doubted[0].reached})"))
     if fine:
-        found.append((len(fine), f"as expected{'' if slower or unsure else _range(fine)}"))
+        found.append((len(fine), f"as expected{'' if slower or unsure or doubted else _range(fine)}"))
     if faster:
         most = min(faster, key=lambda verdict: (verdict.model_ratio or 1.0, -(verdict.peak_share or 0.0)))
         which = "most " if len(faster) > 1 else ""
@@ -340,7 +380,7 @@ def _best(judgement: Judgement) -> Iterator[str]:
         yield from _best_memory(judgement)
         return
     yield f"highest busbw {_rate_of(judgement, best, best.label)}"
-    collective = judgement.best_of(_COLLECTIVE)
+    collective = judgement.best_of(_COLLECTIVE & judgement.asked)
     if collective is not None and collective.case != best.case:
         op = judgement.cases[collective.case].case.op
         yield f"highest of a collective: {_rate_of(judgement, collective, op)}"
@@ -353,8 +393,8 @@ def _rate_of(judgement: Judgement, best: Best, name: str) -> str:
     if best.peak is not None:
         share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
         text += f", {share} ({best.what})"
-        if best.busbw > best.peak and best.level == "memory copy of a host":
-            text += " (above 100 % because parts of a message stay in a cache)"
+        if best.level is not None and best.busbw > best.peak:
+            text += f" (above 100 %: {why_above(best.level)})"
     return text
 
 
@@ -387,5 +427,13 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
 
 
 def sentences(*clauses: str) -> str:
-    """Join ``clauses`` as sentences; empty clauses are left out."""
-    return " ".join(f"{clause[:1].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause)
+    """Join ``clauses`` as sentences, each with one full stop; those without text are left out.
+
+    A name keeps its spelling: a first word such as ``all_reduce`` or ``n7`` does not get a capital letter.
+    """
+    stripped = (clause.strip().rstrip(". ") for clause in clauses)
+    return " ".join(f"{_begun(clause)}." for clause in stripped if clause)
+
+
+def _begun(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}" if _WORD.match(clause) else clause

@@ -2,24 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Final
 
-from busbw.ops import OPS, PAIRED, SYNCHRONISING
+from busbw.ops import PAIRED, REDUCING, SYNCHRONISING
 from busbw.runs.progress import progress_of
 from busbw.runs.resume import command_resuming
 from busbw.runs.store import StoredRun
+from busbw_analysis.diagnosis.findings import case_name
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
-from busbw_analysis.diagnosis.verdicts import NOT_ITS_PEAK, times
+from busbw_analysis.diagnosis.verdicts import DOUBTS, Curve, share_of_peak, times_of_model, why_above
+from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import GLOO, MPI
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
-BEATEN: Final = 0.5
-"""If an operation takes less than this share of the model's time, the model is wrong rather than the operation fast."""
 FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}
 """Findings whose code differs from that of the cause that they are evidence for."""
+_OF_DOUBTS: Final = frozenset({"doubted-reference", "above-peak"})
+"""The only causes that explain a verdict whose reference is doubted."""
 _MOST_CAUSES: Final = 2
 """Number of causes that are named; further ones stay findings."""
-_LEAST_RATIOS: Final = 3
 _FEWEST_PAIRED: Final = 3
 """Ranks from which a pair matrix has pairs to compare."""
 _MOST_BY_COPIES: Final = 3.0
@@ -57,6 +58,7 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
             for place, verdict in enumerate(verdicts)
             if verdict.status in {"slower", "undecided"}
             and verdict.explained_by is None
+            and (verdict.doubt is None or rule.code in _OF_DOUBTS)
             and rule.explains(judgement, verdict)
         ]
         # A cause of undecided verdicts alone does not explain why others are slower.
@@ -69,15 +71,12 @@ def causes_of(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, .
     return tuple(causes), tuple(verdicts)
 
 
-def slow_model(judgement: Judgement) -> str:
-    """Why the model cannot be trusted, if most operations are far faster than it predicts; else ""."""
-    ratios = [one.model_ratio for one in judgement.verdicts if one.model_ratio is not None]
-    if len(ratios) < _LEAST_RATIOS or median(ratios) >= BEATEN:
-        return ""
-    return (
-        f"half of the operations take at most {times(median(ratios))} the model's time: its α and β were probably "
-        "measured while the machine was busy"
-    )
+def cause_named(judgement: Judgement, code: str) -> Cause | None:
+    """The cause with this code, whatever it explains; None if it does not apply to ``judgement``."""
+    rule = next(one for one in _RULES if one.code == code)
+    text = rule.text(judgement) if rule.text else _first_sentence(judgement, code)
+    action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
+    return Cause(code, text, action) if text else None
 
 
 # --- the table -------------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def _library_copies(judgement: Judgement) -> str:
 def _by_copies(_judgement: Judgement, verdict: Verdict) -> bool:
     """Whether ``verdict`` is slower by no more than such copies cause on healthy machines."""
     ratio = verdict.model_ratio or (1 / verdict.peak_share if verdict.peak_share else 1.0)
-    return verdict.status == "slower" and ratio <= (_MOST_BY_SUMS if OPS[verdict.op].reduces else _MOST_BY_COPIES)
+    return verdict.status == "slower" and ratio <= (_MOST_BY_SUMS if verdict.op in REDUCING else _MOST_BY_COPIES)
 
 
 def _moved(judgement: Judgement) -> str:
@@ -176,9 +175,58 @@ def _moved(judgement: Judgement) -> str:
     return ", ".join(f"{op} moves {factor:g}× the necessary bytes" for op, factor in factors.items())
 
 
+def _doubted(judgement: Judgement) -> str:
+    """Why verdicts are open whose model or peak cannot be trusted."""
+    doubts = {verdict.doubt for verdict in judgement.verdicts} - {None, "exceeded"}
+    doubt = next((doubt for doubt in DOUBTS if doubt in doubts), None)
+    if doubt is None:
+        return ""
+    measured = {case for curve in judgement.curves for case in _measured_with(curve)}
+    disturbed = [judgement.cases[case] for case in sorted(measured) if judgement.cases[case].disturbance.high]
+    if doubt == "disturbed" and disturbed:
+        worst = max(disturbed, key=lambda summary: summary.disturbance.foreign or 0.0)
+        return f"{DOUBTS[doubt]}: {worst.disturbance.in_words()} ({case_name(worst.case)})"
+    ratios = [verdict.model_ratio for verdict in judgement.verdicts if verdict.doubt == doubt and verdict.model_ratio]
+    between = f": {times_of_model(min(ratios), max(ratios))}" if doubt == "contradicted" and ratios else ""
+    return f"{DOUBTS[doubt]}{between}"
+
+
+def _measured_with(curve: Curve) -> tuple[int, ...]:
+    """The cases that the model and the peak of a curve were measured with."""
+    of_model = curve.parameters.cases if isinstance(curve.parameters, Parameters) else ()
+    return (*of_model, *(curve.peak.cases if isinstance(curve.peak, Peak) else ()))
+
+
 def _above_peak(judgement: Judgement) -> str:
+    highest = _highest_above(judgement)
+    if highest is None:
+        return ""
+    verdict, peak = highest
     ops = dict.fromkeys(one.op for one in judgement.verdicts if one.peak_doubted)
-    return f"{', '.join(ops)}: above the nominal peak, so {NOT_ITS_PEAK}" if ops else ""
+    share = share_of_peak(peak.name, verdict.peak_share or 0.0)
+    return f"{DOUBTS['exceeded']}: up to {share} ({', '.join(ops)}), because {why_above(peak.level)}"
+
+
+def _highest_above(judgement: Judgement) -> tuple[Verdict, Peak] | None:
+    """The verdict with the highest share of a peak that it exceeds, and this peak."""
+    peaks = {curve.series.key: curve.peak for curve in judgement.curves}
+    above = (
+        (verdict, peak)
+        for verdict in judgement.verdicts
+        if verdict.peak_doubted and isinstance(peak := peaks.get(verdict.key), Peak)
+    )
+    return max(above, key=lambda entry: entry[0].peak_share or 0.0, default=None)
+
+
+def _other_peak(judgement: Judgement) -> str:
+    """What gives a peak that is not exceeded."""
+    highest = _highest_above(judgement)
+    level = None if highest is None else highest[1].level
+    by_level: dict[PeakLevel | None, str] = {
+        "plain TCP of a host": _ALONE,
+        "memory copy of a host": "compare with earlier runs, not with this peak (busbw compare)",
+    }
+    return by_level.get(level, "give the right peak with --peaks (busbw peaks lists the known ones)")
 
 
 _ALONE: Final = "rerun while nothing else runs on the machine (Slurm: --exclusive)"
@@ -189,6 +237,12 @@ _RULES: Final = (
     ),
     _Rule("failed", _after_failures),
     _Rule("no-end", _measure_rest),
+    _Rule(
+        "doubted-reference",
+        _ALONE,
+        lambda _, verdict: verdict.doubt is not None and verdict.doubt != "exceeded",
+        _doubted,
+    ),
     _Rule("oversubscribed", _fewer_ranks, lambda *_: True),
     _Rule(
         "straggler",
@@ -197,7 +251,6 @@ _RULES: Final = (
     ),
     _Rule("slow-link", "check that link: cable, NIC, switch port; within a host, binding and NUMA", lambda *_: True),
     _Rule("disturbed", _ALONE, _disturbed, always=False),
-    _Rule("slow-model", _ALONE, text=slow_model),
     _Rule(
         "no-spare-core",
         "leave one core free, or compare with a run on a healthy host of this kind (busbw compare)",
@@ -222,13 +275,6 @@ _RULES: Final = (
         _moved,
         always=False,
     ),
-    _Rule(
-        "above-peak",
-        "give the right peak with --peaks (busbw peaks lists the known ones)",
-        lambda _, verdict: verdict.peak_doubted,
-        _above_peak,
-        always=False,
-    ),
     _Rule("throttled", "check power limits and cooling of the GPUs", lambda *_: True),
     _Rule(
         "hardware",
@@ -236,6 +282,7 @@ _RULES: Final = (
         lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
         always=False,
     ),
+    _Rule("above-peak", _other_peak, lambda _, verdict: verdict.doubt == "exceeded", _above_peak),
 )
 """The possible causes, in the order in which they are named.
 

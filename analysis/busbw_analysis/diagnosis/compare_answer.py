@@ -1,20 +1,21 @@
 """The answer of a comparison: its result, how many launches would decide, and how far to trust it."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
 from busbw.runs.records import Case, case_in_words
+from busbw.units import counted
 from busbw_analysis.data.grouped import grouped
 from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.compare import ComparedBand, Comparison
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict
-from busbw_analysis.diagnosis.trust import dots, percent, trust_in_comparison
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Label, Verdict, undetected
+from busbw_analysis.diagnosis.trust import dots, trust_in_comparison
 
 _STRONGEST: Final[dict[Label, int]] = {"slower": -1, "faster": 0}
 """Index of the strongest band of a verdict, with the bands sorted by ratio."""
-_MOST_LAUNCHES: Final = 30
+MOST_LAUNCHES: Final = 30
 """Most launches a side (or pairs) that are recommended."""
 
 
@@ -30,7 +31,7 @@ def answer_lines(comparison: Comparison) -> tuple[tuple[str, str], ...]:
 
 
 def gist(comparison: Comparison) -> str:
-    """The comparison in a sentence: bands by verdict, each with its strongest ratio of times."""
+    """The runs that did not reach their end, then bands by verdict, each with its strongest ratio of times."""
     titles = titles_of(comparison)
 
     def name(band: ComparedBand) -> str:
@@ -52,7 +53,16 @@ def gist(comparison: Comparison) -> str:
         middle = f", median {median(band.estimate.ratio for band in undecided):.3g}×" if len(undecided) > 2 else ""
         took = " to ".join(dict.fromkeys(ends))
         parts.append(f"cannot tell in {_of(len(undecided), many)}, where B took {took} the time of A{middle}")
-    return f"B against A: {'; '.join(parts)}"
+    return sentences(*_unfinished(comparison), f"B against A: {'; '.join(parts)}").removesuffix(".")
+
+
+def _unfinished(comparison: Comparison) -> Iterator[str]:
+    """A clause for every run that was interrupted or killed, or is still running."""
+    for run in comparison.incomplete:
+        if run.status != "complete":
+            ends = {None: "was killed or is still running", "interrupted": "was interrupted"}
+            complete = f"{run.launches} of {counted(run.planned, 'launch', 'launches')} complete"
+            yield f"side {run.side} is incomplete: run {run.run} {ends.get(run.status, run.status)}, {complete}"
 
 
 def titles_of(comparison: Comparison) -> dict[str, str]:
@@ -112,20 +122,19 @@ def decides(comparison: Comparison) -> str:
     seen = sorted(one.detectable for one in undecided if hopeless(one) and one.detectable is not None)
     if not seen:
         return decided
-    ends = " to ".join(dict.fromkeys((percent(seen[0]), percent(seen[-1]))))
     better = (
         "measure on a quieter machine"
         if comparison.paired
         else "take launches in turns (A B B A …) and compare with --paired, which cancels slow drift"
     )
     where = " in the other undecided bands" if counts else ""
-    detect = f"{min(comparison.launches)} {of} detect differences of {ends} or more{where}"
-    return sentences(decided, f"{better}: {detect}, and {_MOST_LAUNCHES} would not be enough")
+    detect = f"{min(comparison.launches)} {of} {undetected(*seen)}{where}"
+    return sentences(decided, f"{better}: {detect}, and {MOST_LAUNCHES} would not be enough")
 
 
 def hopeless(verdict: Verdict) -> bool:
     """Whether more launches than anybody makes would be needed."""
-    return verdict.needed is None or verdict.needed.launches > _MOST_LAUNCHES
+    return verdict.needed is None or verdict.needed.launches > MOST_LAUNCHES
 
 
 def _range(counts: Sequence[int]) -> str:

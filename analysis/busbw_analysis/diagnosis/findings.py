@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final, Literal, get_args
 
-from busbw.ops import PAIRED
+from busbw import __version__
+from busbw.ops import OPS, PAIRED
 from busbw.runs.placement import shared_resources
 from busbw.runs.records import JSON, Case, case_in_words
 from busbw.runs.resume import command_resuming
@@ -26,7 +27,7 @@ Severity = Literal["bad", "caution", "note"]
 _ReasonOf = Callable[[CaseSummary], str | None]
 
 CODES: Final = (
-    *("wrong-data", "failed", "no-end", "interrupted"),
+    *("wrong-data", "failed", "no-end", "interrupted", "unknown-op"),
     *("store", "not-checked", "shared-resources", "straggler", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
     *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
@@ -86,6 +87,7 @@ def findings_on(
     ]
     of_one_kind: tuple[tuple[Severity, str, Iterable[str]], ...] = (
         ("note", "resumed", resumptions(dataset)),
+        ("caution", "unknown-op", _unknown_ops(dataset)),
         ("caution", "store", (f"{notice}." for notice in dataset.notices)),
         ("caution", "oversubscribed", _oversubscribed(dataset)),
         ("caution", "straggler", _late(lateness, summaries)),
@@ -116,10 +118,13 @@ def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Fin
         what = dict.fromkeys(group.statistic for one in measured for group in one.groups if group.statistic)
         tool = f"{log.tool} {log.tool_version or '(unknown version)'}"
         sampled = bool(what) and all(group.samples for one in measured for group in one.groups)
+        ranked_times = any(row.rank_samples_ns for row in stored.imported)
         have = "the samples of one launch" if sampled else "no samples"
+        have += " of every rank" if ranked_times else ""
+        hidden = [*([] if sampled else ["scatter"]), "drift", "interference", *([] if ranked_times else ["stragglers"])]
         text = (
             f"{log.file} is a log of {tool} with one number per case ({', '.join(map(str, what)) or 'none'}) "
-            f"and {have}. It does not show {'' if sampled else 'scatter, '}drift, interference or stragglers, and two "
+            f"and {have}. It does not show {listed(hidden, word='or')}, and two "
             "single logs cannot be tested for a difference."
         )
         yield Finding("caution", "imported", text)
@@ -301,6 +306,15 @@ def disturbances(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             text += f"{worst.disturbance.in_words()} ({case_name(worst.case)})"
             yield Finding(
                 "caution", code, f"{text}. All samples are kept; rerun on a quiet machine for better numbers."
+            )
+
+
+def _unknown_ops(dataset: Dataset) -> Iterator[str]:
+    for stored in dataset.runs:
+        if unknown := dict.fromkeys(case.op for case in stored.run.cases if case.op not in OPS):
+            yield (
+                f"This busbw ({__version__}) does not know {listed(unknown, _EXAMPLES)}; the run is of busbw "
+                f"{stored.run.busbw}. Times and rates are as stored, without model, peak or verdict."
             )
 
 

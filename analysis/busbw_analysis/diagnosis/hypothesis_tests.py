@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,9 @@ LAUNCHES_FOR_A_TEST = 4
 
 POWER = 0.8
 """The probability with which the recommended number of launches is enough."""
+
+MOST_DIFFERENCE: Final = 10.0
+"""Launches that detect only larger differences (a share) tell nothing."""
 
 _EFFICIENCY = 3 / math.pi
 """Efficiency of a rank test relative to the t test on normal samples (Pitman); higher for heavier tails."""
@@ -203,6 +206,21 @@ def smallest_difference(scatter: float, launches: int, tests: int = 1, *, paired
     while size.finds(most * size.error) < POWER:
         most *= 2
     return math.expm1(root(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most) * size.error)
+
+
+def undetected(*differences: float) -> str:
+    """What launches cannot detect: differences (shares) below these, or anything beyond ``MOST_DIFFERENCE``."""
+    least, most = min(differences), max(differences)
+    if least > MOST_DIFFERENCE:
+        return "can tell nothing, because they differ too much"
+    return f"cannot detect differences below {' to '.join(dict.fromkeys(map(percent, (least, most))))}"
+
+
+def percent(share: float) -> str:
+    """A difference as a percentage with two digits; of more than ``MOST_DIFFERENCE`` only that it is."""
+    if share > MOST_DIFFERENCE:
+        return f"more than {100 * MOST_DIFFERENCE:,.0f} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _needed(found: Estimate, within: float, tests: int) -> Needed | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from busbw.ops import OPS, PAIRED
+from busbw.ops import ON_SOCKETS, PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.imported import LogFacts
@@ -19,6 +19,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.composition import Composition, compositions_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.doubts import with_doubts
 from busbw_analysis.diagnosis.exchanges import Exchanged, exchanged
 from busbw_analysis.diagnosis.findings import Finding, findings_on
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel, hierarchy
@@ -29,6 +30,7 @@ from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.single_calls import SingleCall, single_calls
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict, step_verdicts
 from busbw_analysis.diagnosis.steps import Trained, steps_of
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.verdicts import Curve, Verdict, verdicts_on
@@ -41,14 +43,15 @@ from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.peaks.peaks import Peak, PeakLevel, peak_of
-from busbw_analysis.predict import joint_fits_of
+from busbw_analysis.predict import Questions, joint_fits_of
+from busbw_analysis.training.held import Held, held
 
 __all__ = ["Best", "Curve", "Finding", "Judgement", "PairMatrix", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The highest busbw (B/s) of any measured case and group of ranks, judged or not; pairs of a matrix are groups.
+    """The highest busbw (B/s) of some measured cases and groups of ranks, judged or not; pairs of a matrix are groups.
 
     case: its index.
     peak: the busbw that is 100 %, B/s.
@@ -83,6 +86,7 @@ class Judgement:
 
     findings: ``ranked``.
     memory, files, steps: results of kernels in memory, operations on storage and training steps.
+    held, step_verdicts: training steps beside their predictions, and the verdicts on all of them.
     exchanges: groups of steps that differ only in the exchange of gradients.
     compositions, single_calls: all-reduce beside its two halves, and cases that were also measured as scripts do.
     levels: the hierarchy of the machine.
@@ -105,6 +109,8 @@ class Judgement:
     memory: tuple[MemoryCurve, ...] = ()
     files: tuple[Stored, ...] = ()
     steps: tuple[Trained, ...] = ()
+    held: tuple[Held, ...] = ()
+    step_verdicts: tuple[StepVerdict, ...] = ()
     exchanges: tuple[tuple[Exchanged, ...], ...] = ()
     compositions: tuple[Composition, ...] = ()
     single_calls: tuple[SingleCall, ...] = ()
@@ -115,15 +121,21 @@ class Judgement:
 
     @property
     def best(self) -> Best | None:
-        """The highest busbw of the run; None if there is none."""
-        return self.best_of(OPS)
+        """The highest busbw of the operations that were asked for; None if there is none."""
+        return self.best_of(self.asked)
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The operations that some run measured not only as references."""
+        runs = (stored.run for stored in self.dataset.runs)
+        return frozenset().union(*({case.op for case in run.cases} - run.baseline_ops for run in runs))
 
     def best_of(self, ops: Container[str]) -> Best | None:
         """The highest busbw of these ops; None if there is none.
 
         Totals over groups do not count, nor do plain sockets, which serve as a peak.
         """
-        cases = [case for case in self.cases if case.case.op in ops and not OPS[case.case.op].plain_sockets]
+        cases = [case for case in self.cases if case.case.op in ops and case.case.op not in ON_SOCKETS]
         groups = [(case, group) for case in cases for group in _fastest(case)]
         rated = [(group.busbw, case, group) for case, group in groups if group.busbw is not None]
         if not rated:
@@ -156,10 +168,11 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     summaries, placements = dataset.summaries, dataset.placements
     matrices = matrices_of(summaries, placements)
     lateness = dataset.lateness
-    curves = tuple(_curve(dataset, one, rows) for one in dataset.series)
+    curves = with_doubts([_curve(dataset, series, rows) for series in dataset.series], summaries)
     memory, files = memory_curves(dataset, curves), stored(dataset, curves)
     rooflines = rooflines_of(dataset, memory, rows)
     shares, steps = tuple(shares_of(dataset, matrix, rows) for matrix in matrices), steps_of(dataset)
+    predicted = held(Questions([dataset])) if steps else ()
     return Judgement(
         dataset=dataset,
         findings=findings_on(dataset, matrices, lateness, selftest, rows),
@@ -175,6 +188,8 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         memory=memory,
         files=files,
         steps=steps,
+        held=predicted,
+        step_verdicts=step_verdicts(steps, predicted),
         exchanges=exchanged(steps),
         compositions=compositions_of(curves),
         single_calls=single_calls(dataset),

@@ -12,6 +12,7 @@ from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import Flag
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import (
+    DOUBTS,
     MODEL_TOLERANCE,
     Curve,
     Status,
@@ -73,11 +74,13 @@ def against_model(curve: Curve) -> dict[str, JSON] | None:
 
 def in_words(curve: Curve, dataset: Dataset) -> str:
     """Whether the times of ``curve`` agree with its model, in one sentence, with what the run recorded about
-    deviations; "" without a model. It names observations, not causes.
+    deviations; "" without a model. Of a doubted model it says that alone. It names observations, not causes.
     """
     modelled = modelled_curve(curve)
     if modelled is None:
         return ""
+    if curve.model_doubt is not None:
+        return f"The model cannot explain these times: {DOUBTS[curve.model_doubt]}."
     points, ratios = curve.series.points, modelled.ratios
     found = [_status(modelled, index) for index in range(len(points))]
     outside = [index for index, ratio in enumerate(ratios) if by_tolerance(ratio) != "as expected"]

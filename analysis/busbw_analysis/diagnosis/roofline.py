@@ -2,8 +2,9 @@
 
 attainable = min(π, β · I) with π in FLOP/s, β in bytes/s and the kernel's intensity I in FLOP/byte (Williams, Waterman,
 Patterson 2009, https://doi.org/10.1145/1498765.1498785). π / β is the balance of the machine, in FLOP/byte; kernels
-below it are memory-bound. I counts every operand and result once, so it is known without hardware counters. Cache
-misses beyond that make a kernel slower than attainable, and cache reuse between calls makes it faster.
+below it are memory-bound. I counts every operand and result of an operation once (of each one, if a kernel consists of
+several), so it is known without hardware counters. Cache misses beyond that make a kernel slower than attainable, and
+cache reuse makes it faster.
 """
 
 import math
@@ -357,8 +358,8 @@ def _kernel(one: _Done, memory: Iterable[MemoryPeak], compute: Iterable[ComputeP
 
 
 def intensity_of(op: str, count: int, dtype: str) -> float:
-    """FLOP per byte, counting every operand and result once."""
-    return FLOP[op](count) / (LEAST_TRAFFIC[op] * count * DTYPE_BYTES[dtype])
+    """FLOP per byte, counting every operand and result of each of its operations once."""
+    return FLOP[op](count) / (LEAST_TRAFFIC[op](count) * count * DTYPE_BYTES[dtype])
 
 
 def _attainable(

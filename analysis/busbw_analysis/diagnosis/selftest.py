@@ -18,7 +18,7 @@ from busbw.runs.records import JSON, SCHEMA
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary
-from busbw_analysis.diagnosis.hypothesis_tests import Estimate, adjusted, estimate
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, adjusted, estimate, percent, undetected
 
 State = Literal["ok", "caution", "fail"]
 
@@ -84,10 +84,8 @@ class SelfTest:
             return "The instrument works here; its resolution was not measured."
         cautions = sum(check.state == "caution" for check in self.checks)
         aside = f" {cautions} of {len(self.checks)} checks call for caution." if cautions else ""
-        return (
-            f"The instrument works here. With {self.launches} launches per side, differences below "
-            f"{min(widths):.0%} to {max(widths):.0%} (by case) cannot be detected.{aside}"
-        )
+        can = f"{self.launches} launches per side {undetected(*widths)} (by case)"
+        return f"The instrument works here. {can}.{aside}"
 
 
 def judge_selftest(folder: Path) -> SelfTest:
@@ -282,11 +280,13 @@ def _repeated(estimates: dict[str, Estimate]) -> Iterator[Check]:
             continue
         alarm: State = "ok" if p_value >= _SAME_P[0] else "caution" if p_value >= _SAME_P[1] else "fail"
         state = _worse(alarm, _state(width, _RESOLUTION))
-        found = f"B/A {one.ratio:.3f} ({one.low:.3f} to {one.high:.3f}), p = {p_value:.2g} after Holm: ± {width:.0%}"
+        found = (
+            f"B/A {one.ratio:.3f} ({one.low:.3f} to {one.high:.3f}), p = {p_value:.2g} after Holm: ± {percent(width)}"
+        )
         meaning = (
             f"{name} differs from itself (p = {p_value:.1g} after Holm)"
             if alarm == "fail"
-            else f"launches of {name} scatter too much to detect a difference of {width:.0%}"
+            else f"launches of {name} scatter too much to detect a difference of {percent(width)}"
         )
         yield Check(f"A/A {name}", found, limit, state, meaning)
 

@@ -11,7 +11,7 @@ from statistics import median
 
 import msgspec
 
-from busbw.ops import FLOP, bus_factor
+from busbw.ops import FLOP, OPS, bus_factor
 from busbw.ops.training import Workload
 from busbw.runs.records import RankMemory, Sent, StepParts
 from busbw_analysis.data.grouped import by_key, grouped
@@ -30,6 +30,7 @@ class Trained:
     step_ns: the step with the same instrumentation as computation and communication alone.
     sent: by all ``steps`` of a call.
     timeline, calls: one additional step by rank and by call; empty if none was recorded.
+    tries_ns: every timing of ``step_ns``, which is their median.
     gaps: as in ``records.StepParts``.
     product_rate: FLOP/s of matrix products that all ranks reached in the same run; None if not measured.
     """
@@ -57,6 +58,7 @@ class Trained:
     steps: int = 1
     gaps: tuple[float, ...] = ()
     device: str = "cpu"
+    tries_ns: tuple[float, ...] = ()
 
     @property
     def fullest(self) -> RankMemory | None:
@@ -95,6 +97,26 @@ class Trained:
     def exposed_share(self) -> float:
         """Share of the step."""
         return self.exposed_ns / self.step_ns
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Share of the step that is waiting for other ranks: the bubble of a pipeline; otherwise, of the exposed share,
+        as much as the recorded step waited for the last rank to arrive. None if it was not recorded.
+        """
+        if self.workload.pp > 1:
+            return self.bubble_ns / self.step_ns
+        late = [one.waiting_for_last_ns for one in self.timeline if one.waiting_for_last_ns is not None]
+        waited = sum(one.waiting_ns for one in self.timeline)
+        if len(late) < len(self.timeline) or not waited:
+            return None
+        return self.exposed_share * min(1.0, sum(late) / waited)
+
+    @property
+    def of_matmul(self) -> float | None:
+        """Rate of the products in computation alone, over the rate of matmul alone; None if either is unknown."""
+        if self.workload.wait_ns is not None or self.product_rate is None or not self.compute_ns:
+            return None
+        return self.flop / self.compute_ns * 1e9 / self.product_rate
 
     @property
     def bubble(self) -> float | None:
@@ -140,8 +162,12 @@ class Trained:
         return None if rate is None or self.product_rate is None else rate / self.product_rate
 
     @property
-    def sent_bytes(self) -> float:
-        """Bytes per step of the rank that sends most: S × bus factor of each call."""
+    def sent_bytes(self) -> float | None:
+        """Bytes per step of the rank that sends most: S × bus factor of each call. None if a call is of an op that this
+        version does not know.
+        """
+        if not OPS.keys() >= {one.op for one in self.sent}:
+            return None
         by_rank: dict[int, float] = {}
         for one in self.sent:
             for rank in one.ranks:
@@ -186,7 +212,11 @@ def ranked(found: Iterable[Trained]) -> tuple[Ranked, ...]:
 def _product_rate(summaries: Iterable[CaseSummary]) -> float | None:
     """FLOP/s of all ranks together, in the largest measured float32 product."""
     rates = [
-        (one.case.size_bytes, sum(FLOP["matmul"](one.case.count) / group.time_ns * 1e9 for group in one.groups))
+        (
+            one.case.size_bytes,
+            # Every rank of a group multiplies its own matrices.
+            sum(len(group.ranks) * FLOP["matmul"](one.case.count) / group.time_ns * 1e9 for group in one.groups),
+        )
         for one in summaries
         if (one.case.op, one.case.dtype, one.state) == ("matmul", "float32", "measured")
     ]
@@ -197,6 +227,7 @@ def _trained(
     summary: CaseSummary, workload: Workload, group: GroupSummary, parts: list[StepParts], rate: float | None
 ) -> Trained:
     last = parts[-1]
+    tries = tuple(ns / last.steps for one in parts for ns in one.step_ns)
     return Trained(
         op=summary.case.op,
         case=summary.index,
@@ -205,7 +236,8 @@ def _trained(
         time_ns=group.time_ns,
         low_ns=group.interval.low_ns,
         high_ns=group.interval.high_ns,
-        step_ns=median(ns for one in parts for ns in one.step_ns) / last.steps,
+        step_ns=median(tries),
+        tries_ns=tries,
         compute_ns=median(ns for one in parts for ns in one.compute_ns) / last.steps,
         communication_ns=median(ns for one in parts for ns in one.communication_ns) / last.steps,
         sent=last.sent,

@@ -15,7 +15,13 @@ from busbw.ops import PAIRED
 from busbw.units import counted
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.compare import Comparison
-from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
+from busbw_analysis.diagnosis.hypothesis_tests import (
+    LAUNCHES_FOR_A_TEST,
+    launches_needed,
+    percent,
+    smallest_difference,
+    undetected,
+)
 from busbw_analysis.diagnosis.judge import Judgement, Verdict
 from busbw_analysis.diagnosis.selftest import taken_in_words
 
@@ -58,7 +64,7 @@ def trust_in(judgement: Judgement, action: str) -> tuple[int, tuple[str, ...]]:
         text = f"{many}{where} with a scatter of ± {percent(scatter)}: too few to test for differences"
     else:
         visible = smallest_difference(math.log1p(scatter), launches)
-        text = f"{many}{where}: differences below {percent(visible)} cannot be detected"
+        text = f"{many}{where} {undetected(visible)}"
     undecided = sum(verdict.status == "undecided" for verdict in judgement.verdicts)
     left = f"; {counted(undecided, 'result')} undecided" if undecided else ""
     advice = more_launches(judgement)
@@ -96,7 +102,7 @@ def trust_in_comparison(comparison: Comparison) -> tuple[int, tuple[str, ...]]:
     if comparison.paired and one == two:
         many = counted(one, "pair of launches", "pairs of launches")
     where = " on a busy machine" if "disturbed" in found else ""
-    differ = "" if scatter is None else f"; launches of a side differ by ± {100 * scatter:.2g} %"
+    differ = "" if scatter is None else f"; launches of a side differ by ± {percent(scatter)}"
     order = (
         "all launches of one side were taken before those of the other, so a change of the machine looks like a "
         "difference. To rule that out, take launches in turns (A B B A …) and use --paired"
@@ -110,7 +116,7 @@ def _tested(judgement: Judgement) -> str:
     if tested is None or tested.coarsest is None or tested.failures:
         return ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
-    return f"{which}: differences below {percent(tested.coarsest)} cannot be detected"
+    return f"{which} {undetected(tested.coarsest)}"
 
 
 def scatter_of(judgement: Judgement) -> float | None:
@@ -145,7 +151,9 @@ def _made(judgement: Judgement) -> list[int]:
 
 def decide_more(judgement: Judgement, verdicts: Iterable[Verdict]) -> str:
     """What to do about ``verdicts`` that are undecided without a cause; "" without any, and for logs of other tools."""
-    undecided = (verdict.status == "undecided" and verdict.explained_by is None for verdict in verdicts)
+    undecided = (
+        verdict.status == "undecided" and verdict.doubt is None and verdict.explained_by is None for verdict in verdicts
+    )
     if judgement.dataset.from_logs or not any(undecided):
         return ""
     advice = more_launches(judgement)
@@ -163,8 +171,3 @@ def more_launches(judgement: Judgement) -> str:
             more = needed > fewest_made(judgement)
             return f"--launches {needed} would detect differences of {percent(target)}" if more else ""
     return ""
-
-
-def percent(share: float) -> str:
-    """A share as a percentage, with two digits from 1 % on."""
-    return f"{100 * share:.{0 if share >= 0.1 else 1}f} %"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from busbw.ops import LOCAL, ON_SOCKETS, OPS, STORING
+from busbw.ops import LOCAL, ON_SOCKETS, REDUCING, STORING
 from busbw.units import format_rate
 from busbw_analysis.data.bands import BANDS, Band, band_of
 from busbw_analysis.data.intervals import Interval
@@ -16,7 +16,7 @@ from busbw_analysis.fitting.published import Published, PublishedPoint, publishe
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import Peak, PeakLevel
 
 Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
 Reference = Literal["peak", "model", "published"]
@@ -33,12 +33,20 @@ NEAR_PRACTICAL = 0.85
 nominal rate as data.
 """
 
-ABOVE_PEAK = 1.05
-"""Above this share, a nominal peak does not apply to this machine, and a rate is called faster than a measured peak. A
-switch that reduces in the network carries up to twice as much.
+Doubt = Literal["disturbed", "scattered", "contradicted", "exceeded"]
+"""Why a reference cannot be trusted. ``disturbed``: other load while it was measured; ``scattered``: its launches
+differ too much; ``contradicted``: it and the results do not fit each other; ``exceeded``: a rate is above the peak.
 """
 
-NOT_ITS_PEAK: Final = "the stated peak does not apply here"
+DOUBTS: Final[dict[Doubt, str]] = {
+    "disturbed": "the reference was disturbed",
+    "scattered": "the launches of the reference differ too much",
+    "contradicted": "the reference does not fit the results",
+    "exceeded": "the peak is too low",
+}
+
+ABOVE_PEAK = 1.05
+"""Above this share, a peak is too low to judge by. A switch that reduces in the network carries up to twice as much."""
 
 MODEL_TOLERANCE = 1.25
 """Up to this factor, a time agrees with the model. All of these limits are rules of thumb, not tests."""
@@ -54,6 +62,7 @@ class Curve:
     explanation: where the time goes; available if the model is.
     alternatives: textbook algorithms at the largest size, not used by verdicts.
     published: published results for the same GPUs, which verdicts use if there is no model.
+    model_doubt, peak_doubt: why no verdict may be by the model or the peak; set by ``doubts.with_doubts``.
     """
 
     series: Series
@@ -64,6 +73,8 @@ class Curve:
     explanation: Explanation | Unavailable
     alternatives: tuple[Prediction, ...] = ()
     published: tuple[Published, ...] = ()
+    model_doubt: Doubt | None = None
+    peak_doubt: Doubt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +89,14 @@ class Verdict:
     peak: name of the part of the machine whose rate is 100 %; ``denominator`` explains it.
     model_ratio: measured time over predicted time.
     status: compares medians with fixed limits. ``undecided``: the interval or range of the launches contains the limit
-        to slower, or the peak is doubted. ``faster``: all of the interval is.
+        to slower, or the reference is doubted. ``faster``: all of the interval is.
     by: what decided the status; None if nothing did.
     reached: the number that decided it, such as ``2.2× the model's time`` or ``97 % of plain TCP of node0``.
     why: what else a reader of the numbers must know; "" if nothing.
     latency_bound: at least half of the time does not depend on the size.
     indicative: there are fewer than 4 launches, so another launch may give another verdict.
-    peak_doubted: the rate is so far above the nominal peak that this peak cannot be right.
+    peak_doubted: the rate is so far above the peak that this peak cannot be right.
+    doubt: why the reference that would decide the status cannot be trusted; None if it can.
     explained_by: code of the cause that explains the verdict (``answer.Answer.causes``); None if there is none.
     """
 
@@ -105,6 +117,7 @@ class Verdict:
     latency_bound: bool
     indicative: bool
     peak_doubted: bool = False
+    doubt: Doubt | None = None
     explained_by: str | None = None
 
     @property
@@ -120,7 +133,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """Status and number."""
-        return f"{self.status}: {self.reached}"
+        return f"{'cannot tell' if self.doubt else self.status}: {self.reached}"
 
 
 def verdicts_on(curve: Curve) -> Iterator[Verdict]:
@@ -128,19 +141,36 @@ def verdicts_on(curve: Curve) -> Iterator[Verdict]:
 
     Memory, storage and the socket streams that serve as peaks are shown, but not judged.
     """
+    for band, index in judged_points(curve):
+        yield _verdict(curve, index, band)
+
+
+def judged_points(curve: Curve) -> Iterator[tuple[Band, int]]:
+    """The measured bands of a curve that is judged, each with the index of its largest size."""
     if curve.series.key.op in LOCAL | STORING | ON_SOCKETS:
         return
     last = {band_of(point.size_bytes): index for index, point in enumerate(curve.series.points)}
-    for band, _, _ in BANDS:
-        if band in last:
-            yield _verdict(curve, last[band], band)
+    yield from ((band, last[band]) for band, _, _ in BANDS if band in last)
+
+
+def model_ratio_at(curve: Curve, index: int) -> float | None:
+    """Measured over predicted time of a point; None without a model."""
+    model = curve.model
+    return None if isinstance(model, Unavailable) else curve.series.points[index].time_ns / model[index].time_ns
+
+
+def peak_share_at(curve: Curve, index: int) -> float | None:
+    """Busbw of a point over the peak; None if one of them is unknown."""
+    peak, busbw = curve.peak.busbw if isinstance(curve.peak, Peak) else None, curve.series.points[index].busbw
+    return None if peak is None or busbw is None else busbw / peak
 
 
 def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     point = curve.series.points[index]
-    peak = curve.peak.busbw if isinstance(curve.peak, Peak) else None
-    peak_share = None if peak is None or point.busbw is None else point.busbw / peak
-    model_ratio = None if isinstance(curve.model, Unavailable) else point.time_ns / curve.model[index].time_ns
+    peak_share, model_ratio = peak_share_at(curve, index), model_ratio_at(curve, index)
+    exceeded = peak_share is not None and peak_share > _most_share(curve)
+    if exceeded:
+        curve = replace(curve, peak_doubt="exceeded")
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     ends = ends_of(point)
     judged, best, worst = (
@@ -149,7 +179,10 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     )
     published = published_of(curve.published, point)
     status = over_interval(best.status, judged.status, worst.status)
-    if status != judged.status:
+    doubted = next((one for one in (judged, best, worst) if one.doubt), None)
+    if doubted is not None:
+        judged = doubted
+    elif status != judged.status:
         judged = replace(judged, status=status, reached=_from_to(curve, best, worst))
     if published is not None and model_ratio is None and judged.status != "undecided":
         judged = _with_published(published, judged)
@@ -170,7 +203,8 @@ def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
         why="; ".join(_why(curve, point, peak_share, published)),
         latency_bound=latent,
         indicative=len(point.launch_medians_ns) < LAUNCHES_FOR_A_VERDICT,
-        peak_doubted=peak_share is not None and peak_share > _most_share(curve),
+        peak_doubted=exceeded,
+        doubt=judged.doubt,
     )
 
 
@@ -182,21 +216,24 @@ def _near_share(curve: Curve) -> float:
 
 
 def _most_share(curve: Curve) -> float:
-    """The largest credible share of the peak; any share of a measured peak is credible."""
-    if not isinstance(curve.peak, Peak) or curve.peak.measured:
+    """The largest credible share of the peak."""
+    if not isinstance(curve.peak, Peak):
         return math.inf
-    summed = OPS[curve.series.key.op].reduces and curve.peak.level in {"links of GPUs", "network"}
+    summed = curve.series.key.op in REDUCING and curve.peak.level in {"links of GPUs", "network"}
     return 2 * ABOVE_PEAK if summed else ABOVE_PEAK
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The status of a time. ``number``: what decided it, a share of the peak or a ratio to a time."""
+    """The status of a time. ``number``: what decided it, a share of the peak or a ratio to a time. ``doubt``: as of
+    ``Verdict``.
+    """
 
     status: Status
     reached: str
     by: Reference | None = None
     number: float = 0.0
+    doubt: Doubt | None = None
 
 
 def _judged(
@@ -204,27 +241,36 @@ def _judged(
 ) -> _Judged:
     """The status of a time, multiplied by ``slowdown``, by its share of the peak and its ratio to the model.
 
-    The model takes precedence over latency: a latency-bound call must still be as fast as the model says. If only the
-    peak is known, a call is not called slow if its rate without the fitted α is near the peak, because nothing says how
+    A reference that is doubted decides nothing: the next one does, and without one the status is undecided. The model
+    takes precedence over latency: a latency-bound call must still be as fast as the model says. If only the peak is
+    known, a call is not called slow if its rate without the fitted α is near the peak, because nothing says how
     large α should be. Nor is a rate called slow if the peak is that of the widest link such hardware can have.
     """
-    near, most = _near_share(curve), _most_share(curve)
+    near = _near_share(curve)
     share = 0.0 if peak_share is None else peak_share / slowdown
     reached = share_of_peak(curve.peak.name, share) if isinstance(curve.peak, Peak) else ""
-    if share > most:
-        return _Judged("undecided", f"{reached}, so {NOT_ITS_PEAK}", "peak", share)
-    if share >= near:
+    if share >= near and curve.peak_doubt is None:
         # A measured peak scatters, too.
-        above = share > (ABOVE_PEAK if math.isinf(most) else 1)
+        above = share > 1 and isinstance(curve.peak, Peak) and not curve.peak.measured
         return _Judged("faster" if above else "as expected", reached, "peak", share)
     if model_ratio is not None:
         ratio = model_ratio * slowdown
+        if curve.model_doubt is not None:
+            return _Judged("undecided", DOUBTS[curve.model_doubt], "model", ratio, curve.model_doubt)
         return _Judged(by_tolerance(ratio), times_of_model(ratio), "model", ratio)
+    if curve.peak_doubt is not None and (share >= near or not latent):
+        numbers = f"{reached}, so " if curve.peak_doubt == "exceeded" else ""
+        return _Judged("undecided", f"{numbers}{DOUBTS[curve.peak_doubt]}", "peak", share, curve.peak_doubt)
     if latent or peak_share is None:
         return _Judged("not judged", "latency-bound" if latent else "no peak or model")
-    moving_ns = time_ns * slowdown - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
-    beyond_latency = share * (time_ns * slowdown) / moving_ns if moving_ns > 0 else 0.0
-    if beyond_latency >= near:
+    return _without_latency(curve, time_ns * slowdown, share, reached)
+
+
+def _without_latency(curve: Curve, time_ns: float, share: float, reached: str) -> _Judged:
+    """The status of a time by its ``share`` of the peak alone, which is less than near."""
+    moving_ns = time_ns - curve.fit.alpha_seconds * 1e9 if isinstance(curve.fit, Fit) else 0.0
+    beyond_latency = share * time_ns / moving_ns if moving_ns > 0 else 0.0
+    if beyond_latency >= _near_share(curve):
         return _Judged("not judged", f"{reached}, {100 * beyond_latency:.3g} % without latency", "peak", share)
     widest = isinstance(curve.peak, Peak) and curve.peak.widest
     return _Judged("not judged" if widest else "slower", reached, "peak", share)
@@ -309,14 +355,15 @@ def _why(curve: Curve, point: Point, peak_share: float | None, published: Publis
         if peak.widest:
             yield "the peak assumes the widest link of this GPU model, because the log does not state its link"
         if peak_share > 1:
-            yield _above(peak)
+            yield f"above 100 %: {why_above(peak.level)}"
     if published is not None:
         yield published_words(published)
 
 
-def _above(peak: Peak) -> str:
-    if peak.level == "plain TCP of a host":
-        return "above 100 %: plain sockets were slower when the peak was measured"
-    if peak.measured:
-        return "above 100 %: parts of this message stay in a cache, but the copies behind the peak may not"
-    return "above 100 %: the bytes took another path than the one with the stated rate, or its rate is wrong"
+def why_above(level: PeakLevel) -> str:
+    """Why a rate may be above a peak of this ``level``."""
+    if level == "plain TCP of a host":
+        return "plain sockets were slower when the peak was measured"
+    if level == "memory copy of a host":
+        return "parts of this message stay in a cache, but the copies behind the peak may not"
+    return "the bytes took another path than the one with the stated rate, or its rate is wrong"

@@ -5,11 +5,16 @@ import io
 import pandas as pd
 
 from busbw.errors import UsageError
+from busbw.escape import as_cell
 
 
 def csv(frame: pd.DataFrame) -> bytes:
-    """A header and one line per row; unknown numbers are empty."""
-    return frame.to_csv(index=False).encode()
+    """A header and one line per row; unknown numbers are empty, and no text is a formula (``as_cell``)."""
+    texts = {
+        str(name): column.map(lambda value: as_cell(value) if isinstance(value, str) else value)
+        for name, column in frame.select_dtypes(exclude="number").items()
+    }
+    return frame.assign(**texts).to_csv(index=False).encode()
 
 
 def json_lines(frame: pd.DataFrame) -> bytes:

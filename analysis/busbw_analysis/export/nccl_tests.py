@@ -2,7 +2,8 @@
 
 Source: ``writeBenchmarkLinePreamble``, ``writeBenchmarkLineBody``, ``getFloatStr`` and ``writeResultHeader`` of
 ``src/util.cu`` (NVIDIA/nccl-tests 2.19.6). A size measured only in place or only out of place has ``nan`` in the other
-columns. An unknown type is ``none``, with ``N/A`` elements.
+columns. An unknown type is ``none``, with ``N/A`` elements. Cases of mode ``overlap`` are left out, because their times
+contain computation, which nccl-tests cannot say; a comment counts them.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from busbw import __version__
 from busbw.errors import AnalysisError
 from busbw.runs.records import CASE_DTYPE_BYTES, Case, case_in_words
 from busbw.system.detect import gpus_of
+from busbw.units import counted, listed
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.readers.lines import NCCL_BLOCKS
@@ -58,19 +60,33 @@ def text(judgement: Judgement) -> bytes:
     """One table for each operation of nccl-tests and each set of settings. Raises AnalysisError if there is none."""
     tables: dict[tuple[Case, tuple[int, ...]], dict[Case, _Both]] = {}
     wrong = _wrong_elements(judgement.dataset)
-    for summary in _with_wrong(judgement, wrong):
+    every = [summary for summary in _with_wrong(judgement, wrong) if summary.case.op in OPS and summary.groups]
+    for summary in every:
         case = summary.case
-        if case.op not in OPS:
+        if case.mode == "overlap":
             continue
         for group in summary.groups:
             row = msgspec.structs.replace(case, in_place=False)
             table = msgspec.structs.replace(row, size_bytes=0, dtype=None, redop=None, root=None)
             tables.setdefault((table, group.ranks), {}).setdefault(row, {})[case.in_place] = summary, group
     if not tables:
-        message = f"the run has no result of an operation that nccl-tests has: {', '.join(OPS)}"
+        message = (
+            f"the run has no result of an operation that nccl-tests has ({', '.join(OPS)}) in a mode other than overlap"
+        )
         raise AnalysisError(message, code="nothing-to-export")
     parts = [_table(judgement.dataset, table, ranks, rows, wrong) for (table, ranks), rows in tables.items()]
-    return "".join(f"{line}\n" for part in parts for line in part).encode()
+    return "".join(f"{line}\n" for part in (left_out(every), *parts) for line in part).encode()
+
+
+def left_out(summaries: Iterable[CaseSummary]) -> Iterator[str]:
+    """A comment on the cases that an export of plain calls leaves out."""
+    overlapped = [summary.case for summary in summaries if summary.case.mode == "overlap"]
+    if overlapped:
+        names = listed(dict.fromkeys(case.op for case in overlapped))
+        yield (
+            f"# busbw: {counted(len(overlapped), 'case')} of mode overlap left out ({names}): their times contain "
+            "computation"
+        )
 
 
 def _wrong_elements(dataset: Dataset) -> dict[Case, int]:

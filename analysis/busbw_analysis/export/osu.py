@@ -13,6 +13,7 @@ from busbw.errors import AnalysisError
 from busbw.runs.records import Case, case_in_words
 from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.export.nccl_tests import left_out
 
 _TESTS: Final = {
     "all_reduce": ("Allreduce", "allreduce", False),
@@ -33,16 +34,20 @@ _TYPES: Final = {"float32": "MPI_FLOAT", "float64": "MPI_DOUBLE", "int8": "MPI_C
 def text(judgement: Judgement) -> bytes:
     """One table for each operation, data type and set of settings. Raises AnalysisError if there is none."""
     tables: dict[tuple[Case, tuple[int, ...]], dict[int, GroupSummary]] = {}
-    for summary in judgement.cases:
-        if summary.case.op in _TESTS:
+    every = [summary for summary in judgement.cases if summary.case.op in _TESTS and summary.groups]
+    for summary in every:
+        if summary.case.mode != "overlap":
             table = msgspec.structs.replace(summary.case, size_bytes=0)
             for group in summary.groups:
                 tables.setdefault((table, group.ranks), {})[summary.case.size_bytes] = group
     if not tables:
-        message = f"the run has no result of an operation that the OSU benchmarks have: {', '.join(_TESTS)}"
+        message = (
+            f"the run has no result of an operation that the OSU benchmarks have ({', '.join(_TESTS)}) in a mode other "
+            "than overlap"
+        )
         raise AnalysisError(message, code="nothing-to-export")
     lines = (line for (case, _), rows in tables.items() for line in _table(case, rows))
-    return "".join(f"{line}\n" for line in lines).encode()
+    return "".join(f"{line}\n" for line in (*left_out(every), *lines)).encode()
 
 
 def _table(case: Case, rows: Mapping[int, GroupSummary]) -> Iterator[str]:

@@ -133,6 +133,7 @@ class Parameters:
     ``origin``: a description of the measurement.
     ``gamma_seconds_per_byte``: γ, time per reduced byte; 0 if unknown.
     ``copy_bytes_per_second``: M, memory copy rate of all ranks of one host together; None: unknown, copies are free.
+    ``cases``: indices of the cases that α, β, R and M were measured with.
     """
 
     basis: ClassVar[str] = "messages between two ranks"
@@ -144,6 +145,7 @@ class Parameters:
     origin: str
     gamma_seconds_per_byte: float = 0.0
     copy_bytes_per_second: float | None = None
+    cases: tuple[int, ...] = ()
 
     def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
         """The time of one call with ``model``."""

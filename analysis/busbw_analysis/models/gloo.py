@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from busbw.ops import FAMILIES, ON_SOCKETS, OPS
+from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.models.costs import CostModel, none
 from busbw_analysis.models.families import GLOO, MPI
 from busbw_analysis.models.textbook import (
@@ -200,7 +201,15 @@ _REASONS: Final = {
     "memory_copy": "it is a measured peak rate and sends no message",
     "all_to_all_v": "its time depends on the whole traffic matrix, but a run stores only the sum",
 }
-_MODELLED: Final = frozenset(model.op for model in MODELS)
+MODELLED: Final = frozenset(model.op for model in MODELS)
+"""Ops with a cost model."""
 
-UNMODELLED: dict[str, str] = {op: _REASONS.get(op, "it has no known cost model") for op in OPS if op not in _MODELLED}
+UNMODELLED: dict[str, str] = {op: _REASONS.get(op, "it has no known cost model") for op in OPS if op not in MODELLED}
 """Ops without a cost model, and why."""
+
+
+def unmodelled(op: str) -> Unavailable | None:
+    """Why ``op``, which need not be known, has no cost model; None if it has one."""
+    if op in MODELLED:
+        return None
+    return Unavailable("op-not-modelled", UNMODELLED[op]) if op in UNMODELLED else UNKNOWN_OP

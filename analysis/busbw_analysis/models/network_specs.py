@@ -1,16 +1,20 @@
-"""Network specifications as text, such as ``rail:nic=50GB/s,inner=450GB/s,delay=2us``, and changed links."""
+"""Network specifications as text, such as ``rail:nic=4X NDR,inner=450GB/s,delay=2us``, and changed links."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from busbw.errors import UsageError
+from busbw.system.catalog import catalogue
+from busbw.system.named import card_named, links_named
 from busbw.units import format_rate, format_seconds, listed, parse_rate, parse_time
 from busbw_analysis.models.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
 from busbw_analysis.models.networks import Whole as _Whole
 
-NETWORKS: Final[dict[str, type[Flat | SharedHost | TwoLevel | Rails | FatTree]]] = {
+_Kind: TypeAlias = type[Flat | SharedHost | TwoLevel | Rails | FatTree]
+
+NETWORKS: Final[dict[str, _Kind]] = {
     "flat": Flat,
     "shared": SharedHost,
     "two-level": TwoLevel,
@@ -33,8 +37,24 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _card(text: str) -> float:
+    """The rate of a network card, given or by its name in ``busbw peaks``."""
+    card = card_named(catalogue(), text, "nic")
+    return card.practical or card.nominal
+
+
+def _inner(text: str) -> float:
+    """A rate, or all links of the GPU with this name in ``busbw peaks``."""
+    if "/" in text:
+        return parse_rate(text)
+    links = links_named(catalogue(), text, "inner")
+    return links.practical or links.nominal
+
+
 _KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
-    **dict.fromkeys(("rate", "memory", "nic", "inner"), (parse_rate, format_rate)),
+    **dict.fromkeys(("rate", "memory"), (parse_rate, format_rate)),
+    "nic": (_card, format_rate),
+    "inner": (_inner, format_rate),
     **dict.fromkeys(("delay", "inner_delay"), (parse_time, format_seconds)),
     **dict.fromkeys(("spine", "oversubscription"), (_number, "{:g}".format)),
     **dict.fromkeys(("leaf", "spines", "seed"), (_whole, str)),
@@ -43,12 +63,21 @@ _KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
 """The parser and the formatter of each key."""
 
 
-def read_network(text: str, placement: Placement) -> Network:
-    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
-    kind, _, rest = text.strip().partition(":")
+def kind_and_class(text: str) -> tuple[str, _Kind]:
+    """The name and class of the network that ``text`` describes. Raises UsageError if there is no such kind."""
+    kind = text.strip().partition(":")[0]
     network = NETWORKS.get(kind)
     if network is None:
-        raise UsageError(f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s")
+        raise UsageError(
+            f"network {kind!r} is unknown; use one of {', '.join(NETWORKS)}, with rates or names of busbw peaks as in "
+            "rail:nic=4X NDR,inner=H100 SXM5 or two-level:nic=12.5GB/s"
+        )
+    return kind, network
+
+
+def read_network(text: str, placement: Placement) -> Network:
+    """The network that ``text`` describes. Raises UsageError for an unknown, invalid or missing kind, key or value."""
+    (kind, network), rest = kind_and_class(text), text.partition(":")[2]
     allowed = {field.name: field for field in fields(network) if field.name != "placement"}
     takes = ", ".join(f"{key}=…" if one.default is MISSING else f"[{key}=…]" for key, one in allowed.items())
     values: dict[str, Any] = {}
@@ -130,7 +159,7 @@ def change_links(network: Network, changes: tuple[str, ...]) -> Network:
             kinds = dict.fromkeys(kind_of(link.name) for link in network.links())
             message = f"link {text!r}: no link matches {pattern!r}; use NAME=SHARE with a name of {', '.join(kinds)}"
             raise UsageError(message)
-        new |= {link.name: Link(link.name, _new_rate(text, value, link)) for link in found}
+        new |= {link.name: replace(link, bytes_per_second=_new_rate(text, value, link)) for link in found}
     return Changed(network, tuple(new.values())) if new else network
 
 

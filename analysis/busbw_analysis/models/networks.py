@@ -21,7 +21,10 @@ NOWHERE: Final = -1
 
 Order = Literal["block", "cyclic"]
 Routing = Literal["hash", "destination"]
-
+LinkPart = Literal["port", "card", "memory", "switch"]
+"""Of a rank: its port inside the host; of a host: a network card, or the memory that all its messages share; of the
+network: a cable between switches.
+"""
 
 SLOWEST, FASTEST, LONGEST = 1e-6, 1e30, 1e9
 """Limits of rates (B/s) and times (s), to avoid numerical overflow."""
@@ -52,10 +55,11 @@ _CHECKS: Final[dict[str, Callable[[str, float], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a cable, a port or a memory."""
+    """One direction of a cable, a port or a memory. ``name`` is for people; ``part`` says what it does."""
 
     name: str
     bytes_per_second: float
+    part: LinkPart
 
     def __post_init__(self) -> None:
         _check_rate(self.name, self.bytes_per_second)
@@ -162,7 +166,7 @@ class SharedHost(_Checked):
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, and the memory."""
-        return (*_ports("rank", self.placement.ranks, self.rate), Link("memory", self.memory))
+        return (*_ports("rank", self.placement.ranks, self.rate), Link("memory", self.memory, "memory"))
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
         """Out of the source, through the memory, into the target."""
@@ -217,7 +221,7 @@ class Rails(_Checked):
         ranks = np.arange(placement.ranks)
         hosts, rails = placement.host_of(ranks), placement.local_rank_of(ranks)
         cards = [
-            Link(f"host {host} rail {rail} {way}", self.nic)
+            Link(f"host {host} rail {rail} {way}", self.nic, "card")
             for way in ("out", "in")
             for host, rail in zip(hosts, rails, strict=True)
         ]
@@ -225,7 +229,9 @@ class Rails(_Checked):
         if self.spine is None:
             return (*ports, *cards)
         up = placement.hosts * self.nic / self.spine
-        spine = [Link(f"rail {rail} {way}", up) for way in ("up", "down") for rail in range(placement.per_host)]
+        spine = [
+            Link(f"rail {rail} {way}", up, "switch") for way in ("up", "down") for rail in range(placement.per_host)
+        ]
         return (*ports, *cards, *spine)
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
@@ -296,8 +302,8 @@ class FatTree(_Checked):
         return (
             *_ports("rank", self.placement.ranks, inner),
             *_ports("host", self.placement.hosts, self.nic),
-            *(Link(f"leaf {leaf} to spine {spine}", up) for leaf, spine in pairs),
-            *(Link(f"spine {spine} to leaf {leaf}", up) for leaf, spine in pairs),
+            *(Link(f"leaf {leaf} to spine {spine}", up, "switch") for leaf, spine in pairs),
+            *(Link(f"spine {spine} to leaf {leaf}", up, "switch") for leaf, spine in pairs),
         )
 
     def routes(self, sources: Whole, targets: Whole) -> Routes:
@@ -336,8 +342,9 @@ def _hashed(sources: Whole, targets: Whole, seed: int) -> Whole:
     return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
 
 
-def _ports(what: str, count: int, rate: float) -> tuple[Link, ...]:
-    return tuple(Link(f"{what} {number} {way}", rate) for way in ("out", "in") for number in range(count))
+def _ports(what: Literal["rank", "host"], count: int, rate: float) -> tuple[Link, ...]:
+    part: LinkPart = "port" if what == "rank" else "card"
+    return tuple(Link(f"{what} {number} {way}", rate, part) for way in ("out", "in") for number in range(count))
 
 
 def _only(where: npt.NDArray[np.bool_], links: Whole) -> Whole:

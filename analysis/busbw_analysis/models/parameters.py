@@ -30,8 +30,14 @@ def parameters_for(dataset: Dataset, series: Series) -> Parameters | Unavailable
     found = _of_messages(dataset, series)
     if isinstance(found, Unavailable) or series.key.hosts > 1:
         return found
-    rate, copies, origin = _host_rates(dataset, series)
-    return replace(found, host_bytes_per_second=rate, copy_bytes_per_second=copies, origin=f"{found.origin}{origin}")
+    rate, copies, origin, cases = _host_rates(dataset, series)
+    return replace(
+        found,
+        host_bytes_per_second=rate,
+        copy_bytes_per_second=copies,
+        origin=f"{found.origin}{origin}",
+        cases=(*found.cases, *cases),
+    )
 
 
 def _of_messages(dataset: Dataset, series: Series) -> Parameters | Unavailable:
@@ -53,13 +59,18 @@ def _of_messages(dataset: Dataset, series: Series) -> Parameters | Unavailable:
             return Unavailable("same-curve", "α and β come from this curve itself, so a comparison would be circular")
         points = [(point.size_bytes, point.time_ns) for point in best.points]
         how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
-        return parameters_from(points, messages, f"{op} of this run{how}")
-    points = _matrix_points(dataset, far=far)
+        ends = (best.points[0].case, best.points[-1].case)
+        return _measured_with(ends, parameters_from(points, messages, f"{op} of this run{how}"))
+    points, cases = _matrix_points(dataset, far=far)
     if len(points) > 1:
-        return parameters_from(points, 2, "the pair matrix of this run (median pair)")
+        return _measured_with(cases, parameters_from(points, 2, "the pair matrix of this run (median pair)"))
     return Unavailable(
         "no-messages", "this run has no message between two ranks; add ping_pong to the plan for a model"
     )
+
+
+def _measured_with(cases: tuple[int, ...], found: Parameters | Unavailable) -> Parameters | Unavailable:
+    return found if isinstance(found, Unavailable) else replace(found, cases=cases)
 
 
 def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
@@ -124,15 +135,17 @@ def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -
     )
 
 
-def _matrix_points(dataset: Dataset, *, far: bool) -> list[tuple[int, float]]:
-    """Median time over the pairs at each size of the pair matrix."""
+def _matrix_points(dataset: Dataset, *, far: bool) -> tuple[list[tuple[int, float]], tuple[int, ...]]:
+    """Median time over the pairs at each size of the pair matrix, and the cases of the smallest and largest size."""
+    measured = [one for one in dataset.summaries if one.case.op == "pair_matrix" and one.state == "measured"]
     times = by_key(
         (summary.case.size_bytes, time_ns)
-        for summary in dataset.summaries
-        if summary.case.op == "pair_matrix" and summary.state == "measured"
+        for summary in measured
         for time_ns in summary.groups.time_ns[_between_hosts(dataset, summary.groups) == far].tolist()
     )
-    return [(size, median(values)) for size, values in sorted(times.items())]
+    points = [(size, median(values)) for size, values in sorted(times.items())]
+    ends = {points[0][0], points[-1][0]} if points else set()
+    return points, tuple(summary.index for summary in measured if summary.case.size_bytes in ends)
 
 
 def _between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
@@ -142,17 +155,18 @@ def _between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
     return np.asarray(ends[:, 0] != ends[:, 1])
 
 
-def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float | None, str]:
-    """B/s that all ranks of one host together send through the backend, B/s that they copy, and their origin.
+def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float | None, str, tuple[int, ...]]:
+    """B/s that all ranks of one host together send through the backend, B/s that they copy, their origin, and the
+    cases that they were measured with.
 
     The first is the total rate of concurrent messages. Without these it is the copy rate, an upper limit that a backend
     with two copies cannot reach.
     """
-    rates: list[tuple[float, str]] = []
+    rates: list[tuple[float, str, int]] = []
     for other in dataset.series:
         last = other.points[-1]
         if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_RATE_MESSAGE:
-            rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring"))
+            rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring", last.case))
     for summary in dataset.summaries:
         case = summary.case
         if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
@@ -160,13 +174,14 @@ def _host_rates(dataset: Dataset, series: Series) -> tuple[float | None, float |
             at_once = len(np.unique(summary.groups.pairs[within])) // 2
             if at_once > 1 and case.size_bytes >= _SMALLEST_RATE_MESSAGE:
                 time_ns = float(np.median(summary.groups.time_ns[within]))
-                rates.append((at_once * case.size_bytes / time_ns * 1e9, "concurrent pairs of the pair matrix"))
+                rate = at_once * case.size_bytes / time_ns * 1e9
+                rates.append((rate, "concurrent pairs of the pair matrix", summary.index))
     host = dataset.hosts_of(series.key.ranks)
     copied = host_copies(dataset).get(host[0]) if host else None
-    copies = None if copied is None else copied.bytes_per_second
+    copies, of_copies = (None, ()) if copied is None else (copied.bytes_per_second, (copied.case,))
     if rates:
-        rate, origin = max(rates)
-        return rate, copies, f"; R {format_rate(rate)}, from {origin}"
+        rate, origin, of_rate = max(rates)
+        return rate, copies, f"; R {format_rate(rate)}, from {origin}", (of_rate, *of_copies)
     if copies is None:
-        return None, None, "; R unknown, taken as infinite"
-    return copies, copies, f"; R {format_rate(copies)}, from memory_copy"
+        return None, None, "; R unknown, taken as infinite", ()
+    return copies, copies, f"; R {format_rate(copies)}, from memory_copy", of_copies

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError
-from busbw.ops import MESSAGES
+from busbw.ops import MESSAGES, OPS
 from busbw.units import format_rate
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Calls, Choice, Library
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.families import MPI
-from busbw_analysis.models.gloo import MODELS, UNMODELLED
+from busbw_analysis.models.gloo import MODELLED, MODELS, unmodelled
 from busbw_analysis.models.library_algorithms import OF_LIBRARIES
 from busbw_analysis.models.textbook import LIMITS, ROWS, rows_of
 
@@ -33,8 +33,8 @@ class Prediction:
 
 def model_for(op: str, family: str) -> CostModel | Unavailable:
     """The algorithm that backends of ``family`` run for ``op`` by default, or why there is none."""
-    if op in UNMODELLED:
-        return Unavailable("op-not-modelled", UNMODELLED[op])
+    if (reason := unmodelled(op)) is not None:
+        return reason
     rows = [row for row in MODELS if row.op == op]
     own = next((row for row in rows if row.family == family), None)
     if own is not None:
@@ -52,10 +52,10 @@ def model_of(key: SeriesKey, size_bytes: int, library: Library | Unavailable | N
     """The algorithm behind a curve: the explicit one over send/recv, otherwise the backend's default, which for MPI
     depends on the size and the ``library``.
     """
-    if key.algorithm is not None:
+    if key.algorithm is not None and key.op in OPS:
         row = ROWS.get((key.op, key.algorithm))
         return row or Unavailable("algorithm-not-known", f"this version does not know {key.algorithm}")
-    by_table = key.cost_models == MPI and key.op not in MESSAGES and key.op not in UNMODELLED
+    by_table = key.cost_models == MPI and key.op not in MESSAGES and key.op in MODELLED
     if by_table and library is not None:
         found = Calls(library, key.dtype, key.mode).choice(key.op, len(key.ranks), key.hosts, size_bytes)
         return found.model if isinstance(found, Choice) else found

@@ -261,7 +261,7 @@ def formula_seconds(
         return float(near(inner_rounds, sent - between) + far(rounds - inner_rounds, between) + extra)
     route = _slowest_route(network, sources, targets)
     seconds = route(rounds, sent)
-    memory = next((link.bytes_per_second for link in network.links() if link.name == "memory"), None)
+    memory = next((link.bytes_per_second for link in network.links() if link.part == "memory"), None)
     if memory is not None:
         seconds = max(seconds, route(rounds, 0.0) + row.moved(*where) * size_bytes / memory)
     return float(seconds + extra)
@@ -279,7 +279,7 @@ def _slowest_route(
     taken = routes.links[message, place]
     if in_step:
         at_once = np.minimum(*(_different(taken, ranks[message], len(links)) for ranks in (sources, targets)))
-        cards = np.array([link.name.startswith("host ") for link in links])
+        cards = np.array([link.part == "card" for link in links])
         rates = rates / np.where(cards, np.maximum(at_once, 1), 1)
     delay, rate = float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf))
     return lambda rounds, sent_bytes: rounds * delay + sent_bytes / rate

@@ -34,7 +34,7 @@ from busbw.units import counted, format_rate, format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.series import Series
-from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.peaks.paths import Narrowest, Network, gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
@@ -74,6 +74,7 @@ class Peak:
     practical: the algbw that others reach on such hardware, B/s (None: unknown)
     practical_left_out: why the catalogue's practical rate does not apply to this op
     widest: the peak assumes the widest link that such hardware can have, because the actual width is unknown
+    cases: indices of the cases that the rate was measured with; empty for a nominal peak
     """
 
     algbw: float
@@ -86,6 +87,7 @@ class Peak:
     practical: float | None = None
     practical_left_out: str | None = None
     widest: bool = False
+    cases: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -109,12 +111,14 @@ class HostCopy:
     ranks, size_bytes: number of ranks that copied concurrently, and bytes of each
     whole: whether the time is from the first entry to the last exit. Otherwise the ranks share no clock, and it is the
         slowest rank's time; the rate is then too high if the copies did not fully overlap.
+    case: index of its case
     """
 
     bytes_per_second: float
     ranks: int
     size_bytes: int
     whole: bool
+    case: int
 
 
 def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
@@ -135,7 +139,8 @@ def host_copies(dataset: Dataset) -> dict[str, HostCopy]:
         time_ns = group.time_ns if group.span_ns is None else group.span_ns
         for host, ranks in Counter(dataset.hosts[rank] for rank in group.ranks).items():
             rate = ranks * case.size_bytes / time_ns * 1e9
-            copied = HostCopy(rate, ranks, case.size_bytes, whole=group.span_ns is not None)
+            whole = group.span_ns is not None
+            copied = HostCopy(rate, ranks, case.size_bytes, whole=whole, case=summary.index)
             found[host] = max(found.get(host, copied), copied, key=larger)
     return found
 
@@ -146,12 +151,14 @@ class SocketStream:
 
     op: ``tcp_stream``: each rank sends to the next, all concurrently; ``tcp_ping_pong``: first and last rank in turn
     bytes_per_second: rate of each sending rank, B/s
+    case: index of its case
     """
 
     op: str
     bytes_per_second: float
     ranks: tuple[int, ...]
     size_bytes: int
+    case: int
 
 
 def socket_streams(dataset: Dataset) -> dict[tuple[str, str], SocketStream]:
@@ -161,7 +168,7 @@ def socket_streams(dataset: Dataset) -> dict[tuple[str, str], SocketStream]:
         group, size = summary.only, summary.case.size_bytes
         if summary.case.op in ON_SOCKETS and group is not None and size >= LEAST_COPY_BYTES:
             where = (summary.case.op, dataset.hosts_of(group.ranks)[0])
-            stream = SocketStream(summary.case.op, size / group.time_ns * 1e9, group.ranks, size)
+            stream = SocketStream(summary.case.op, size / group.time_ns * 1e9, group.ranks, size, summary.index)
             found[where] = max(found.get(where, stream), stream, key=attrgetter("bytes_per_second"))
     return found
 
@@ -173,8 +180,9 @@ def peak_of(dataset: Dataset, series: Series, rows: Catalogue, sharing: float = 
         ranks
     """
     key, point = series.key, series.points[-1]
-    if key.op in ARITHMETIC:
-        return Unavailable("see-roofline", "its peak depends on the arithmetic intensity: see the roofline")
+    if key.op in ARITHMETIC or key.op not in OPS:
+        rooflined = Unavailable("see-roofline", "its peak depends on the arithmetic intensity: see the roofline")
+        return rooflined if key.op in ARITHMETIC else UNKNOWN_OP
     by_op = ((STORING, _drive_peak), (TO_THE_HOST, _host_link_peak), (MEMORY_TRAFFIC, _memory_peak))
     within = next((peak for ops, peak in by_op if key.op in ops), None)
     if within is not None:
@@ -315,16 +323,16 @@ def _part(series: Series, part: Narrowest, times: float, level: PeakLevel, words
     whole = part.peak
     practical = None if whole.practical is None else whole.practical / times
     denominator = f"{part.in_words}{words}{_division(whole.nominal, series, times, 'sent')}"
-    peak = _peak(series, whole.nominal / times, level, (part.holder, part.what), denominator, measured=False)
+    peak = _peak(series, whole.nominal / times, level, (part.holder, part.what), denominator, ())
     return replace(peak, practical=practical)
 
 
 def _peak(
-    series: Series, algbw: float, level: PeakLevel, whose: tuple[str, str], denominator: str, *, measured: bool = True
+    series: Series, algbw: float, level: PeakLevel, whose: tuple[str, str], denominator: str, cases: tuple[int, ...]
 ) -> Peak:
-    """A peak of ``series``, from its algbw."""
+    """A peak of ``series``, from its algbw; ``cases`` are those that it was measured with."""
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Peak(algbw, busbw, level, *whose, denominator, measured)
+    return Peak(algbw, busbw, level, *whose, denominator, measured=bool(cases), cases=cases)
 
 
 def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
@@ -383,7 +391,7 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
             f"plain TCP of {host}, one message at a time from the first to the last of {len(stream.ranks)} ranks and "
             f"back, measured in this run ({stream.op}, {format_size(stream.size_bytes)})"
         )
-        return Peak(rate, rate, "plain TCP of a host", host, f"plain TCP of {host}", denominator, measured=True)
+        return _peak(series, rate, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator, (stream.case,))
     together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = host_copies(dataset).get(host)
     beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in total"
@@ -392,7 +400,8 @@ def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream) -> Peak
         f"next concurrently, measured in this run ({stream.op}, {format_size(stream.size_bytes)}), "
         f"{format_rate(together)} for {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
     )
-    return _peak(series, together / moved, "plain TCP of a host", (host, f"plain TCP of {host}"), denominator)
+    whose = (host, f"plain TCP of {host}")
+    return _peak(series, together / moved, "plain TCP of a host", whose, denominator, (stream.case,))
 
 
 def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Unavailable:
@@ -418,7 +427,7 @@ def _copying_peak(dataset: Dataset, series: Series, sharing: float) -> Peak | Un
         f"reach another rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
     whose = (host, f"memory copy of {host}")
-    return _peak(series, copied.bytes_per_second / moved, "memory copy of a host", whose, denominator)
+    return _peak(series, copied.bytes_per_second / moved, "memory copy of a host", whose, denominator, (copied.case,))
 
 
 def _network_peak(dataset: Dataset, series: Series, rows: Catalogue, crossing: Crossing) -> Peak | Unavailable:

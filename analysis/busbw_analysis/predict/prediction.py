@@ -13,7 +13,7 @@ from busbw_analysis.fitting.checks import usable
 from busbw_analysis.fitting.design import Observation, Regime
 from busbw_analysis.fitting.joint import fit_jointly, regimes
 from busbw_analysis.models.costs import CostModel
-from busbw_analysis.models.gloo import UNMODELLED
+from busbw_analysis.models.gloo import MODELLED, unmodelled
 from busbw_analysis.models.select import candidates, model_for
 from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_scaling_model, curve_of, size_words
 from busbw_analysis.predict.scaling_models import ScalingModel, Value, from_joint, from_messages, model_for_question
@@ -310,8 +310,8 @@ def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[di
     other sizes.
     """
     sizes = asked.sizes_bytes
-    if data.op in UNMODELLED:
-        why = f"{data.op}: {UNMODELLED[data.op]}, so other numbers of ranks cannot be predicted"
+    if (reason := unmodelled(data.op)) is not None:
+        why = f"{data.op}: {reason.reason}, so other numbers of ranks cannot be predicted"
         return {size: SizeModels((), refused=why) for size in sizes}, ()
     by_joint, no_joint, notes = _by_joint_fit(_JointFitData(data, asked), asked)
     messages, unknown = _by_messages(data, asked)
@@ -378,7 +378,7 @@ class _JointFitData:
         not separate the parameters. A regime with the op on too few numbers of ranks is skipped.
         """
         for regime, members in self.apart.items():
-            known = [one for one in members if one.op not in UNMODELLED]
+            known = [one for one in members if one.op in MODELLED]
             few = [one for one in known if self.own(one) or (one.op in MESSAGES and one.op != self.op)]
             for chosen in (few, known):
                 kept, left_out = usable(chosen)

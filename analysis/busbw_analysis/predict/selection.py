@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
-from busbw.ops import PAIRED
+from busbw.ops import OPS, PAIRED
 from busbw.runs import store
 from busbw.runs.placement import oversubscribed, oversubscribed_hosts, ranks_and_cores
 from busbw.runs.records import SETTINGS, settings_in_words
@@ -18,13 +18,13 @@ from busbw_analysis.data.grouped import grouped
 from busbw_analysis.data.kept import Summarised, summary_of
 from busbw_analysis.data.load import Dataset, Difference, differences, pool
 from busbw_analysis.data.series import LIBRARY, Series, SeriesKey
-from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.data.unavailable import UNKNOWN_OP, Unavailable
 from busbw_analysis.fitting.design import Observation
 from busbw_analysis.fitting.joint import OneRegime, fit_regimes
 from busbw_analysis.models.choices import Calls, library_of_run
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import MPI
-from busbw_analysis.models.gloo import MODELS, UNMODELLED
+from busbw_analysis.models.gloo import MODELLED
 from busbw_analysis.models.parameters import parameters_for
 from busbw_analysis.models.select import algorithms
 
@@ -245,10 +245,9 @@ def _of_op(alone: Sequence[Series], datasets: Iterable[Dataset], op: str) -> lis
     found = [one for one in alone if one.key.op == op]
     if found:
         return found
-    known = {*UNMODELLED, *(model.op for model in MODELS)}
-    if op not in known:
-        refuse_unknown("--op", op, sorted(known), code="op-not-known")
     cases = [summary for dataset in datasets for summary in dataset.summaries if summary.case.op == op]
+    if op not in OPS and not cases:
+        refuse_unknown("--op", op, sorted(OPS), code=UNKNOWN_OP.code)
     if cases:
         if op in PAIRED:
             why = f"{op} has a time for each pair of ranks, not a curve over sizes and ranks; predict ping_pong instead"
@@ -283,7 +282,7 @@ def _beside(alone: Iterable[Series], op: str, usual: SeriesKey) -> tuple[dict[st
     settings, notes = {op: usual}, []
     for other, keys in grouped(timed_alike, lambda key: key.op).items():
         best = min(keys, key=lambda key: (key.dtype != usual.dtype, _unusual(_settings_of(key))))
-        if None not in {best.dtype, usual.dtype} and best.dtype != usual.dtype and other not in UNMODELLED:
+        if None not in {best.dtype, usual.dtype} and best.dtype != usual.dtype and other in MODELLED:
             adds = best.redop is not None and usual.redop is not None
             notes.append(f"{'left out: ' * adds}{other}{', which' * adds} was measured only with {best.dtype}")
             if adds:
@@ -322,10 +321,10 @@ def joint_fits_of(datasets: Sequence[Dataset]) -> tuple[OneRegime, ...]:
         op
         for dataset in datasets
         for op in dict.fromkeys(row.case.op for row in dataset.cases if row.state == "measured")
-        if op not in UNMODELLED
+        if op in MODELLED
     )
     for op, _ in ops.most_common():
         with suppress(AnalysisError):  # measured only by concurrent groups, which are not fitted
             data = measured_curves(datasets, op)
-            return fit_regimes([one for one in data.observations() if one.op not in UNMODELLED])
+            return fit_regimes([one for one in data.observations() if one.op in MODELLED])
     return ()

@@ -6,6 +6,7 @@ word.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Final
 
 import msgspec
@@ -21,10 +22,13 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.diagnosis.exchanges import TARGET, Exchanged
+from busbw_analysis.diagnosis.fusion import fusions_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement, Verdict
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
+from busbw_analysis.diagnosis.roofline import Roofline
 from busbw_analysis.diagnosis.single_calls import UNIT
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.steps import Trained
 from busbw_analysis.fitting.joint import OneRegime
 
@@ -73,10 +77,10 @@ def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.lateness),
-        "rooflines": plain(judgement.rooflines),
+        "rooflines": [_roofline(one) for one in judgement.rooflines],
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
-        "steps": [_step(one) for one in judgement.steps],
+        "steps": [_step(one, verdict) for one, verdict in zip(judgement.steps, answer.step_verdicts, strict=True)],
         "exchanges": [_exchanged(one) for group in judgement.exchanges for one in group],
         "single_calls": [
             {**with_values(one, "printed", "barrier", "one_call"), "unit": UNIT} for one in judgement.single_calls
@@ -227,15 +231,32 @@ _FOLLOWS: Final = (
 _TRADED: Final = ("budget_ns", "gap", "gap_in_budget", "needed", "needed_ns", "gained", "certain", "lost", "slower")
 
 
-def _step(one: Trained) -> dict[str, JSON]:
+_OF_VERDICT: Final = (
+    *("status", "computed", "communicating", "waiting", "of_matmul", "predicted_ns", "ratio", "low", "high"),
+    *("longest", "extrapolated", "refused", "lacks", "explained_by"),
+)
+
+
+def _step(one: Trained, verdict: StepVerdict) -> dict[str, JSON]:
     what, ns = one.waits_for
     times = [values_of(time, "rank", "compute_ns", "waiting_ns", "waiting_for_last_ns") for time in one.timeline]
-    return {**with_values(one, *_FOLLOWS), "waits_for": what, "waits_for_ns": ns, "timeline": times}
+    judged = {**values_of(verdict, *_OF_VERDICT), "changes": plain(dict(verdict.changes))}
+    return {
+        **with_values(one, *_FOLLOWS),
+        "waits_for": what,
+        "waits_for_ns": ns,
+        "timeline": plain(times),
+        "verdict": judged,
+    }
 
 
 def _exchanged(one: Exchanged) -> dict[str, JSON]:
     of = {"exchange": one.name, "case": one.step.case, "exact": one.exact.case, "target": TARGET}
     return of | values_of(one, *_TRADED)
+
+
+def _roofline(one: Roofline) -> dict[str, JSON]:
+    return {**plain(one), "fusions": [with_values(of, "saved_ns", "saved_bytes") for of in fusions_of(one)]}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:

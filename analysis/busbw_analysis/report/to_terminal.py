@@ -1,30 +1,42 @@
 """Render tables and paragraphs as aligned text for a terminal; headings and notes begin with ``#``."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
+from busbw.escape import output_columns
 from busbw_analysis.report.document import MISSING, Block, Cell, Paragraph, Section, Table, Tone
 
 Line: TypeAlias = tuple[tuple[str, Tone], ...]
 """The segments of a line, each with its tone."""
 
-_WIDTH: Final = 80
+_WIDEST_PROSE: Final = 120
+"""Longer lines are hard to read."""
 _wrap: Final = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+_NUMBERS: Final = 3
+"""A table of numbers shows at least so many columns beside each other."""
+_SHORT: Final = 24
+"""Longest name that stays in its column where others have a line of their own."""
 _BELOW: Final = "    | "
 """Prefix of text below a row: external words must not begin a line, where they could pass for another row."""
 
 
+def _prose_width() -> int:
+    return min(output_columns(), _WIDEST_PROSE)
+
+
 def render_lines(labelled: Sequence[tuple[str, str]], start: str = "") -> str:
-    """Labels in a column of their own and their sentences, wrapped to 80 columns; every line begins with ``start``."""
+    """Labels in a column of their own and their sentences, wrapped; every line begins with ``start``."""
     width = 2 + max(len(label) for label, _ in labelled)
     later = start + " " * width
+    room = _prose_width()
     return "\n".join(
         line
         for label, text in labelled
-        for line in _wrap(f"{label}:".ljust(width) + text, _WIDTH, initial_indent=start, subsequent_indent=later)
+        for line in _wrap(f"{label}:".ljust(width) + text, room, initial_indent=start, subsequent_indent=later)
     )
 
 
@@ -34,7 +46,26 @@ def render(blocks: Iterable[Block | Section]) -> str:
 
 
 def lines(blocks: Iterable[Block | Section]) -> Iterator[Line]:
-    """The same as ``render``, as lines of segments with tones."""
+    """The same as ``render``, as lines of segments with tones. The last says if bars, which repeat a
+    number, are left out, because a table is wider than the output.
+    """
+    every = list(blocks)
+    yield from _separated(every)
+    needed = max((_width_of(table) for table in _tables(every) if _bars(table)), default=0)
+    if needed > (room := output_columns()):
+        yield from _notes([f"bars are left out: they need {needed} columns, this output has {room}"])
+
+
+def _tables(blocks: Iterable[Block | Section]) -> Iterator[Table]:
+    """The tables that are not folded."""
+    for block in blocks:
+        if isinstance(block, Section):
+            yield from _tables(block.blocks)
+        elif isinstance(block, Table) and not block.folded:
+            yield block
+
+
+def _separated(blocks: Iterable[Block | Section]) -> Iterator[Line]:
     shown = False
     for block in blocks:
         for number, line in enumerate(_lines(block)):
@@ -47,17 +78,18 @@ def lines(blocks: Iterable[Block | Section]) -> Iterator[Line]:
 def _lines(block: Block | Section) -> Iterator[Line]:
     if isinstance(block, Section):
         yield _quiet(f"# {block.heading}")
-        yield from lines(block.blocks)
+        yield from _separated(block.blocks)
     elif isinstance(block, Paragraph):
         yield from _notes(block.text.split("\n"))
     elif isinstance(block, Table) and not block.folded:
-        yield from _table(block)
+        room = output_columns()
+        yield from _table(block if _width_of(block) <= room else _without(block, _bars(block)), room)
 
 
 def _notes(notes: Iterable[str]) -> Iterator[Line]:
-    """Each note behind ``#``, wrapped to 80 columns."""
+    """Each note behind ``#``, wrapped to the output's width."""
     for note in notes:
-        for line in _wrap(note, _WIDTH - 2) or [""]:
+        for line in _wrap(note, _prose_width() - 2) or [""]:
             yield _quiet(f"# {line}".rstrip())
 
 
@@ -65,23 +97,19 @@ def _quiet(text: str) -> Line:
     return ((text, "quiet"),)
 
 
-def _table(table: Table) -> Iterator[Line]:
+def _table(table: Table, room: int) -> Iterator[Line]:
     """Words left, numbers right, with a line for groups and one for units if there are any.
 
-    Columns that do not fit the line are printed below each row, or once above all rows if all values are equal.
+    Columns beyond ``room`` are printed below each row, or once above all rows if all values are equal. A name that
+    leaves no room for the numbers has a line of its own.
     """
-    heads = [
-        [
-            "" if name == before else name
-            for before, name in pairwise(["", *(column.group for column in table.columns)])
-        ],
-        [column.name for column in table.columns],
-        [f"({column.unit})" if column.unit else "" for column in table.columns],
-    ]
-    every = [*heads, *([cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, cells)) for cells in zip(*every, strict=True)]
-    ends = accumulate(width + 2 for width in widths)
-    shown = sum(end <= _WIDTH for end in ends)
+    heads, widths = _heads(table), _widths(table)
+    shown = _fitting(widths, room)
+    apart = shown < _NUMBERS < len(widths) and table.columns[1].numeric
+    if apart:
+        names = [head[0] for head in heads] + [row[0].text for row in table.rows]
+        widths[0] = max(len(name) for name in names if len(name) <= _SHORT)
+        shown = _fitting(widths, room)
     rest = range(shown, len(widths))
     alike = [place for place in rest if len(table.rows) > 1 and len({row[place].text for row in table.rows}) == 1]
     below = [place for place in rest if place not in alike]
@@ -100,24 +128,74 @@ def _table(table: Table) -> Iterator[Line]:
     if alike and (shared := _named(table, table.rows[0], alike)):
         yield from _notes([f"all rows: {shared}"])
     for row in table.rows:
-        pieces = [
-            ("  " + text, cell.tone) for text, cell in zip(placed([cell.text for cell in row]), row, strict=False)
-        ]
-        while pieces and not pieces[-1][0].strip():
-            pieces.pop()
-        if pieces:
-            yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
-        begin, text = _BELOW if shown else "  | ", _named(table, row, below)
-        for line in _wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=_BELOW):
-            yield ((line, "plain"),)
+        cells = row
+        if apart and len(row[0].text) > _SHORT:
+            yield from _indented(row[0].text, "  ", room, row[0].tone)
+            cells = (Cell(""), *row[1:])
+        yield from _row(zip(placed([cell.text for cell in cells]), cells, strict=False))
+        yield from _indented(_named(table, row, below), _BELOW if shown else "  | ", room)
     yield from _notes(table.notes)
+
+
+def _row(placed: Iterable[tuple[str, Cell]]) -> Iterator[Line]:
+    """The aligned cells of a row without the empty ones at its end; no line if all are empty."""
+    pieces = [("  " + text, cell.tone) for text, cell in placed]
+    while pieces and not pieces[-1][0].strip():
+        pieces.pop()
+    if pieces:
+        yield (*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1]))
+
+
+def _indented(text: str, begin: str, room: int, tone: Tone = "plain") -> Iterator[Line]:
+    """``text``, wrapped to ``room`` columns behind ``begin``."""
+    for line in _wrap(text, max(room, len(begin) + 8), initial_indent=begin, subsequent_indent=_BELOW):
+        yield ((line, tone),)
+
+
+def _fitting(widths: Iterable[int], room: int) -> int:
+    """The number of columns that fit the line."""
+    return sum(end <= room for end in accumulate(width + 2 for width in widths))
+
+
+def _heads(table: Table) -> list[list[str]]:
+    """Groups, names and units of the columns, as lines of texts."""
+    groups = pairwise(["", *(column.group for column in table.columns)])
+    return [
+        ["" if name == before else name for before, name in groups],
+        [column.name for column in table.columns],
+        [f"({column.unit})" if column.unit else "" for column in table.columns],
+    ]
+
+
+def _widths(table: Table) -> list[int]:
+    every = [*_heads(table), *([cell.text for cell in row] for row in table.rows)]
+    return [max(map(len, cells)) for cells in zip(*every, strict=True)]
+
+
+def _width_of(table: Table) -> int:
+    """Columns of the output that all columns of ``table`` need."""
+    return sum(width + 2 for width in _widths(table))
+
+
+def _bars(table: Table) -> frozenset[int]:
+    """The places of columns that hold only bars."""
+    tones = [{row[place].tone for row in table.rows if row[place].text} for place in range(len(table.columns))]
+    return frozenset(place for place, found in enumerate(tones) if found == {"bar"})
+
+
+def _without(table: Table, places: Container[int]) -> Table:
+    """``table`` without the columns at ``places``."""
+    kept = [place for place in range(len(table.columns)) if place not in places]
+    columns = tuple(table.columns[place] for place in kept)
+    rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
+    return replace(table, columns=columns, rows=rows)
 
 
 def _named(table: Table, row: Sequence[Cell], places: Iterable[int]) -> str:
     """Cells of a row with their column names, except for the first column, which names the row."""
     found = ((place, table.columns[place], row[place].text) for place in places)
     return "; ".join(
-        f"{column.group} {column.name}".strip() + f": {text} {column.unit}".rstrip() if place else text
+        f"{f'{column.group} {column.name}'.strip()}: {text} {column.unit}".rstrip() if place and column.name else text
         for place, column, text in found
         if text not in {"", MISSING}
     )

@@ -1,20 +1,42 @@
 """The GPU of a plan: the one of the runs, and its memory."""
 
-import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
 
+from busbw.errors import UsageError
 from busbw.system.catalog import Gpu, catalogue
 from busbw.system.detect import gpus_of, row_of
 from busbw_analysis.data.load import Dataset
 
 
-def memory_of_gpu(gpu: Gpu) -> float:
-    """Usable bytes: the smallest number in its label, in decimal GB. This never overestimates, because most vendors
-    mean GiB.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory of a GPU in bytes, what it is of, and whether its driver or its datasheet says so."""
+
+    bytes: float
+    what: str
+    source: str
+
+    @property
+    def in_words(self) -> str:
+        """``H100 SXM5, by its driver``."""
+        return f"{self.what}, {self.source}"
+
+
+def memory_of_gpu(gpu: Gpu) -> Room:
+    """What its driver reports, part of which it reserves, else the datasheet's decimal GB.
+
+    Raises UsageError for a row without memory_bytes.
     """
-    usable = re.search(r"\((\d+) usable\)", gpu.memory)
-    numbers = [usable[1]] if usable else re.findall(r"(\d+)(?= or | GB)", gpu.memory)
-    return min(map(float, numbers)) * 1e9
+    if gpu.memory_bytes is None:
+        raise UsageError(f"the row of {gpu.name} has no memory_bytes; add it, or give --gpu-memory", code="gpu")
+    return Room(gpu.memory_bytes, gpu.name, "by its datasheet" if gpu.memory_source is None else "by its driver")
+
+
+def least_memory(gpus: Iterable[Gpu]) -> Gpu | None:
+    """The one with least memory; None without GPUs."""
+    return min(gpus, key=lambda gpu: inf if gpu.memory_bytes is None else gpu.memory_bytes, default=None)
 
 
 def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
@@ -29,4 +51,4 @@ def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
             continue
         for host in {host for stored in one.runs for host in stored.run.hosts}:
             found += [row for gpu in gpus_of(one.environment(host)) if (row := row_of(gpu, rows)) is not None]
-    return min(found, key=memory_of_gpu, default=None)
+    return least_memory(found)

@@ -4,51 +4,42 @@ A measured step has three parts (docs/formats.md#step): its computation without 
 (p−1)/(m v) of that; and the rest, which is exposed communication.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.ops import STRATEGIES
 from busbw.ops.training import Workload, workload_in_words
 from busbw.runs.records import Case
 from busbw.workloads.shapes import StepShape
 from busbw_analysis.data.grouped import by_key
 from busbw_analysis.predict import Questions
 from busbw_analysis.training.layout import Layout, Step
-from busbw_analysis.training.prices import Measured
+from busbw_analysis.training.plan import SCENARIOS
+from busbw_analysis.training.prices import Group, Measured, group_of
 from busbw_analysis.training.step_time import AS_IT_IS, Machine, Scenario, StepTime, step_time
-from busbw_analysis.training.traffic import traffic
+from busbw_analysis.training.traffic import Traffic, traffic
 
 _BUCKET_BYTES: Final = 25 << 20
 """Default bucket of DistributedDataParallel; the last bucket cannot overlap."""
-_LAYOUTS: Final[dict[str, dict[str, Any]]] = {
-    "train_ddp": {},
-    "train_zero1": {"zero": 1},
-    "train_fsdp": {"zero": 3},
-    "train_fsdp_kept": {"zero": 3, "reshard": False},
-    "train_fsdp_prefetch": {"zero": 3},
-    "train_hsdp": {"zero": 3},
-    "train_tensor": {},
-    "train_columns": {"columns": True},
-    "train_sequence": {"sequence_parallel": True, "keep_inputs": True},
-    "train_ring": {},
-    "train_ulysses": {"context": "ulysses"},
-    "train_experts": {},
-    "train_gpipe": {"schedule": "gpipe"},
-    "train_1f1b": {},
-    "train_3d": {},
-    "train_interleaved": {},
-}
-"""Operation → settings that differ from the plain layout. An explicit all_reduce of each gradient is not planned."""
+_OF_WORKLOAD: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave")
+_OF_STRATEGY: Final = ("zero", "reshard", "columns", "sequence_parallel", "keep_inputs", "context", "schedule")
+"""Fields of a layout that a workload and a step's row of the table of operations have, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """A measured step and its prediction.
 
-    seconds, compute: measured.
+    seconds: of the step, timed in turns with its computation alone, so that other load affects both alike.
+    compute: measured seconds of computation alone.
     predicted: None if there is a reason in ``refused``.
+    lacks: operations of the step whose time the run does not give, so that it cannot be predicted.
+    largest_bytes: of the calls that the step makes, with those of other groups at the same time; 0 if no plan describes
+        them.
+    changes: scenario of a plan → relative change of the predicted time.
     Errors are predicted minus measured, as shares of the measured step.
     """
 
@@ -59,6 +50,9 @@ class Held:
     compute: float
     predicted: StepTime | None = None
     refused: str = ""
+    lacks: tuple[str, ...] = ()
+    largest_bytes: int = 0
+    changes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def what(self) -> str:
@@ -102,9 +96,9 @@ def step_of(op: str, one: Workload) -> Step:
     """A measured step as the plan describes it."""
     model = StepShape(one).model
     layout = Layout(
-        **{name: getattr(one, name) for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave")},
+        **{name: getattr(one, name) for name in _OF_WORKLOAD},
+        **{name: getattr(STRATEGIES[op], name) for name in _OF_STRATEGY},
         shard=None if one.shard == 1 else one.shard,
-        **_LAYOUTS.get(op, {}),
     )
     # Tokens beyond an expert's capacity are not sent.
     busiest = one.expert_imbalance if one.capacity is None else min(one.expert_imbalance, one.capacity)
@@ -117,44 +111,63 @@ def held(questions: Questions, scenario: Scenario = AS_IT_IS) -> tuple[Held, ...
     """
     prices, found = Measured(questions), []
     for dataset in questions.datasets:
-        alone = by_key(
-            (row.case, time)
-            for _, row in dataset.measurements()
-            if row.step is not None
-            for time in row.step.compute_ns
-        )
+        parts = by_key((row.case, row.step) for _, row in dataset.measurements() if row.step is not None)
         for summary in dataset.summaries:
             case = summary.case
-            if case.workload is None or case.workload.slow_ns or case.op not in _LAYOUTS or summary.state != "measured":
+            if case.workload is None or case.workload.slow_ns or summary.state != "measured":
                 continue
-            if not (times := alone.get(case)):
+            if case not in parts:
                 continue
-            compute = median(times) / 1e9
-            one = Held(summary.index, case.op, case.workload, summary.groups[0].time_ns / 1e9, compute)
+            seconds, compute = (
+                median(time for one in parts[case] for time in getattr(one, name)) / (parts[case][0].steps * 1e9)
+                for name in ("step_ns", "compute_ns")
+            )
+            one = Held(summary.index, case.op, case.workload, seconds, compute)
+            if reason := STRATEGIES[case.op].unplanned:
+                found.append(replace(one, refused=f"{case.op}: {reason}"))
+                continue
             try:
-                found.append(replace(one, predicted=_predicted(case, prices, compute, scenario)))
-            except (AnalysisError, UsageError) as error:
+                found.append(_with_prediction(one, case, prices, scenario))
+            except UsageError as error:  # the layout does not fit the model
                 found.append(replace(one, refused=str(error)))
     return tuple(found)
 
 
-def _predicted(case: Case, prices: Measured, compute: float, scenario: Scenario) -> StepTime:
-    """The predicted step: with wait, products take the given time; otherwise as long as in the step without
-    communication.
+def _with_prediction(one: Held, case: Case, prices: Measured, scenario: Scenario) -> Held:
+    """``one`` with its prediction, or with what it lacks.
+
+    With wait, products take the given time; otherwise as long as in the step without communication.
     """
-    assert case.workload is not None  # noqa: S101 - the caller skips others
-    step = step_of(case.op, case.workload)
-    shape = StepShape(case.workload)
-    wait = case.workload.wait_ns
-    each = compute if wait is None else wait / 1e9
-    machine = Machine(shape.flop / case.ranks / each, prices.per_host, prices, _overlap(case, step), causal=False)
-    return step_time(step, machine, scenario)
+    step = step_of(case.op, one.workload)
+    each = one.compute if one.workload.wait_ns is None else one.workload.wait_ns / 1e9
+    rate = StepShape(one.workload).flop / case.ranks / each
+    machine = Machine(rate, prices.per_host, prices, _overlap(case, step), causal=False)
+    rows = [row for stage in step.kinds for row in traffic(step, stage)]
+    groups = [(row, group_of(step.layout, row, prices.per_host)) for row in rows]
+    one = replace(one, largest_bytes=max((prices.together(row.size_bytes, group) for row, group in groups), default=0))
+    try:
+        predicted = step_time(step, machine, scenario)
+    except AnalysisError as error:
+        return replace(one, refused=str(error), lacks=_lacking(groups, prices))
+    changes = {other.name: step_time(step, machine, other).total / predicted.total - 1 for other in SCENARIOS}
+    return replace(one, predicted=predicted, changes=changes)
+
+
+def _lacking(calls: Iterable[tuple[Traffic, Group]], prices: Measured) -> tuple[str, ...]:
+    """Operations of ``calls`` that ``prices`` do not have."""
+    lacking: dict[str, None] = {}
+    for row, group in calls:
+        try:
+            prices.price(row.op, row.size_bytes, group)
+        except (AnalysisError, UsageError):
+            lacking.setdefault(row.op)
+    return tuple(lacking)
 
 
 def _overlap(case: Case, step: Step) -> float:
     """Share of calls that overlap on CPUs: all gradient buckets but the last, and nothing else."""
     gradients = sum(row.size_bytes for row in traffic(step) if row.dimension == "dp")
-    return max(0.0, 1 - _BUCKET_BYTES / gradients) if case.op == "train_ddp" and gradients else 0.0
+    return max(0.0, 1 - _BUCKET_BYTES / gradients) if STRATEGIES[case.op].bucketed and gradients else 0.0
 
 
 def order_kept(found: Sequence[Held]) -> float:

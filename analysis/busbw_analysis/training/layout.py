@@ -15,16 +15,21 @@ from itertools import islice
 from typing import Final, Literal
 
 from busbw.errors import UsageError
+from busbw.ops.base import Context, Schedule
 from busbw.runs.records import DTYPE_BYTES
 from busbw.workloads import model_rows
 from busbw.workloads.model_rows import Model
 
-Schedule = Literal["gpipe", "1f1b"]
 Recompute = Literal["none", "selective", "full"]
-Context = Literal["ring", "ulysses"]
 Sync = Literal["every", "last"]
 
 MOST_GPUS: Final = 1 << 30
+AS_FRAMEWORKS: Final = "as in Megatron-LM and torchtitan"
+"""Defaults of a layout: float32 gradients (accumulate_allreduce_grads_in_fp32 in
+https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py, mixed_precision_reduce in
+https://github.com/pytorch/torchtitan/blob/main/torchtitan/config/job_config.py), and one sequence in a micro-batch
+(https://github.com/pytorch/torchtitan/blob/01424cb254492cd6f5924e26d28227d75913e122/torchtitan/models/llama3/train_configs/llama3_8b.toml).
+"""
 _MOST_WAYS: Final = 20_000
 
 
@@ -319,6 +324,11 @@ class Step:
     def shards(self, unit: Unit) -> int:
         """Number of ranks among which zero divides ``unit``."""
         return unit.ranks if self.layout.shard is None else self.layout.shard
+
+
+def default_gradients(model: Model) -> str:
+    """float32, or the type of wider weights."""
+    return "float32" if model.width_bytes < DTYPE_BYTES["float32"] else model.dtype
 
 
 # Plans need the same results for thousands of steps, so they are cached.

@@ -14,6 +14,7 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.workloads.model_rows import Model, flop_per_token
 from busbw_analysis.training.layout import Layout, Recompute, Step, divisors, layouts
 from busbw_analysis.training.memory import Kernels, Memory, least_gpus, memory
+from busbw_analysis.training.prices import group_of
 from busbw_analysis.training.step_time import Machine, Scenario, StepTime, step_time
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
 
@@ -244,17 +245,18 @@ SCENARIOS: Final = (
 
 
 def sensitivity(planned: Planned, machine: Machine) -> dict[str, float]:
-    """Relative change of the step time in the same layout if one property of the machine changes."""
-    now = planned.time.total
-    return {one.name: step_time(planned.step, machine, one).total / now - 1 for one in SCENARIOS}
+    """Relative change of the step time in the same layout if one property of the machine changes.
+
+    Without any latency, as on a network that is described without delay, that of the latency is left out.
+    """
+    now, known = planned.time.total, any(price.latency for price in planned.time.prices)
+    told = [one for one in SCENARIOS if known or one.latency == 1]
+    return {one.name: step_time(planned.step, machine, one).total / now - 1 for one in told}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The dimensions of a layout, sorted by one measure.
-
-    holds: whether the order agrees with the common rule.
-    """
+    """The dimensions of a layout, sorted by one measure. Without ``values`` it cannot be told."""
 
     by: str
     values: Mapping[Dimension, float]
@@ -272,10 +274,18 @@ class Order:
 
 
 def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
-    """The dimensions that a layout uses, by bytes, messages, exposed time, and the cost of twice the latency."""
+    """The dimensions that a layout uses, by bytes, messages, exposed time, and the cost of twice the latency.
+
+    The last cannot be told if the latency of one of them is unknown, as on a network that is described without delay.
+    """
     step = planned.step
     rows = traffic(step)
     used = [one for one in _SAID_ORDER if sent(rows, one)]
+    latencies: dict[Dimension, float] = {}
+    for row in rows:
+        price = machine.prices.price(row.op, row.size_bytes, group_of(step.layout, row, machine.per_host))
+        latencies[row.dimension] = latencies.get(row.dimension, 0.0) + price.latency
+    known = all(latencies[one] for one in used)
     measures: dict[str, Callable[[Dimension], float]] = {
         "bytes": lambda one: sent(rows, one),
         "messages": lambda one: sum(row.messages for row in rows if row.dimension == one),
@@ -284,7 +294,10 @@ def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
             step_time(step, machine, Scenario(latency=2.0, latency_of=one)).total - planned.time.total
         ),
     }
-    return tuple(Order(name, {one: measure(one) for one in used}) for name, measure in measures.items())
+    return tuple(
+        Order(name, {one: measure(one) for one in used} if known or name != "twice the latency" else {})
+        for name, measure in measures.items()
+    )
 
 
 def with_most_dimensions(found: Plan) -> Planned:

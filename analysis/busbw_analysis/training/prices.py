@@ -5,12 +5,12 @@ bytes, so that a plan can vary the network.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import FLOP, bus_factor
@@ -40,25 +40,10 @@ class Group:
 
 
 def group_of(layout: Layout, row: Traffic, per_host: int) -> Group:
-    """The placement of a group's ranks.
-
-    Ranks are numbered tp first, then cp, ep, dp and pp, as in Megatron (arXiv:2104.04473, section 3.2), and hosts are
-    filled in turn.
-    """
-    per_host = min(per_host, layout.gpus)
-    stride = layout.tp
-    if row.dimension == "tp":
-        stride = 1
-    elif row.dimension == "pp":
-        stride = layout.tp * layout.replicas
-        if stride * layout.pp > per_host:  # some neighbours are on different hosts, and the others wait for them
-            return Group(row.ranks, row.ranks, per_host)
-    elif row.dimension == "dp" and row.what.endswith("experts"):
-        stride = layout.tp * layout.ep
-    elif row.dimension == "dp" and layout.shard is not None and row.op == "all_reduce":
-        stride = layout.tp * layout.shard
-    elif row.dimension == "ep" and "between nodes" in row.what:
-        stride = per_host
+    """The placement of a group's ranks: hosts are filled in turn."""
+    per_host, stride = min(per_host, layout.gpus), row.stride
+    if row.dimension == "pp" and layout.gpus > per_host:
+        return Group(row.ranks, row.ranks, per_host)  # some neighbours are on different hosts, and the others wait
     if stride * row.ranks <= per_host:
         return Group(row.ranks, 1, per_host // row.ranks)
     each = max(1, per_host // stride)
@@ -93,6 +78,40 @@ class Price:
         return self.latency + self.moving
 
 
+class Wires(NamedTuple):
+    """The least seconds of calls on the links inside a host and on the cards between hosts; both work at once."""
+
+    inside: float
+    between: float
+
+
+def wires_of(op: str, size_bytes: int, group: Group, rates: Rates) -> Wires:
+    """The least time of one call on a GPU's links, without latency, for algorithms without switches that reduce.
+
+    A collective is hierarchical: S of N hosts with g ranks each crosses the network once, (N−1)/N S/g on each rank's
+    card, and then the links inside, (g−1)/g S on each rank (twice for all_reduce). An all_to_all sends (n−g)/n S by the
+    card and (g−1)/n S inside (Austin et al. 2025, https://jax-ml.github.io/scaling-book/gpus/, on collectives).
+    """
+    hosts, each = group.hosts, group.each
+    if op == "send_recv":
+        return Wires(0.0, size_bytes / rates.outer) if hosts > 1 else Wires(size_bytes / rates.inner, 0.0)
+    if op.startswith("all_to_all"):
+        away, near = (group.ranks - each) / group.ranks, (each - 1) / group.ranks
+        return Wires(near * size_bytes / rates.inner, away * size_bytes / rates.outer)
+    times = 2 if op == "all_reduce" else 1
+    inside, between = (each - 1) / each / rates.inner, (hosts - 1) / hosts / each / rates.outer
+    return Wires(times * inside * size_bytes, times * between * size_bytes)
+
+
+def busiest(rows: Iterable[Traffic], layout: Layout, rates: Rates, per_host: int) -> Wires:
+    """The least seconds of all calls of ``rows`` on either kind of link."""
+    inside = between = 0.0
+    for row in rows:
+        wires = wires_of(row.op, row.size_bytes, group_of(layout, row, per_host), rates)
+        inside, between = inside + row.messages * wires.inside, between + row.messages * wires.between
+    return Wires(inside, between)
+
+
 class Prices(Protocol):
     """A source of prices."""
 
@@ -116,13 +135,11 @@ class Described:
         """The price of one call, without an interval."""
         rates, far = self.rates, group.hosts > 1
         if op == "send_recv":
-            delay, rate = (rates.outer_delay, rates.outer) if far else (rates.inner_delay, rates.inner)
-            return Price(delay, size_bytes / rate, far, self.origin)
+            delay = rates.outer_delay if far else rates.inner_delay
+            return Price(delay, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         by_ring = (group.hosts - 1) * rates.outer_delay + (group.ranks - group.hosts) * rates.inner_delay
         if op.startswith("all_to_all"):
-            away, near = (group.ranks - group.each) / group.ranks, (group.each - 1) / group.ranks
-            moving = size_bytes * max(away / rates.outer, near / rates.inner)
-            return Price(by_ring, moving, far, self.origin)
+            return Price(by_ring, max(wires_of(op, size_bytes, group, rates)), far, self.origin)
         times = 2 if op == "all_reduce" else 1
         out, inside = (group.hosts - 1).bit_length(), (group.each - 1).bit_length()
         doublings = out * rates.outer_delay + inside * rates.inner_delay
@@ -155,14 +172,19 @@ class Measured:
 
     def price(self, op: str, size_bytes: int, group: Group) -> Price:
         """The price of one call, interpolated between the two nearest evaluated sizes."""
-        size = size_bytes * (group.at_once if self.shared else 1)
-        found = self._points(op, group.ranks, group.hosts)
+        size = self.together(size_bytes, group)
+        found = self._points(op, group.ranks, group.hosts, _SIZES)
         if isinstance(found, AnalysisError):
             if self.otherwise is None:
                 raise found
             return self.otherwise.price(op, size_bytes, group)
         place = min(max(1, bisect_left(_SIZES, size)), len(_SIZES) - 1)
         below, above = found[place - 1], found[place]
+        if below.extrapolated != above.extrapolated:
+            # The measured sizes end between the two: only the size itself says on which side it lies.
+            exact = self._points(op, group.ranks, group.hosts, (size,))
+            if not isinstance(exact, AnalysisError):
+                above, below = exact[0], exact[0]
         share = max(0.0, (size - _SIZES[place - 1]) / (_SIZES[place] - _SIZES[place - 1]))
         seconds = below.seconds + share * (above.seconds - below.seconds)
         ends = (below.low, above.low), (below.high, above.high)
@@ -170,11 +192,15 @@ class Measured:
         latency = min(found[0].seconds, seconds)
         return replace(above, latency=latency, moving=seconds - latency, low=low, high=high)
 
-    def _ask(self, op: str, ranks: int, hosts: int) -> "list[Price] | AnalysisError":
+    def together(self, size_bytes: int, group: Group) -> int:
+        """Bytes of a call and of those that similar groups make on the same card and memory."""
+        return size_bytes * (group.at_once if self.shared else 1)
+
+    def _ask(self, op: str, ranks: int, hosts: int, sizes: tuple[int, ...]) -> "list[Price] | AnalysisError":
         failed: AnalysisError | None = None
         for name, count, on in self._asks(op, ranks, hosts):
             try:
-                found = self.questions.predict(name, count, _SIZES, hosts=on)
+                found = self.questions.predict(name, count, sizes, hosts=on)
             except (AnalysisError, UsageError) as error:
                 failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
                 continue
@@ -187,7 +213,7 @@ class Measured:
         if rates is None:
             return failed or AnalysisError(op, code="no-price")
         ways = Described(rates, f"{op} by a ring of messages: it was not measured")
-        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
+        return [ways.price(op, size, Group(ranks, hosts, 1)) for size in sizes]
 
     def _asks(self, op: str, ranks: int, hosts: int) -> Iterator[tuple[str, int, int]]:
         """Queries that may give the price of a call, the closest first: operation, ranks, hosts.

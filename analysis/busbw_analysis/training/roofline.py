@@ -1,16 +1,22 @@
 """The roofline of a training step: FLOP of each phase per byte of memory and of network.
 
-A phase takes at least max(FLOP/π, memory bytes/β, network bytes/W) (Williams et al. 2009,
-https://doi.org/10.1145/1498765.1498785; with a network: https://jax-ml.github.io/scaling-book/roofline/).
+A phase takes at least max(FLOP/π, memory bytes/β, the time of each kind of link) (Williams et al. 2009,
+https://doi.org/10.1145/1498765.1498785; with a network: https://jax-ml.github.io/scaling-book/roofline/). Links inside
+a node and cards between nodes work at once (``prices.wires_of``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from busbw.workloads import model_rows
-from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.layout import Step
 from busbw_analysis.training.memory import Optimizer, per_parameter
+from busbw_analysis.training.prices import Wires, busiest
 from busbw_analysis.training.rates import Rates
 from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
+
+Limit = Literal["compute", "memory", "inside", "between"]
+"""What limits a phase; the last two are links inside a node, and cards between nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +42,28 @@ class Phase:
         """FLOP per byte sent."""
         return self.flop / self.network_bytes if self.network_bytes else None
 
-    def seconds(self, flop_per_second: float, memory: float, rates: Rates | None, layout: Layout) -> dict[str, float]:
-        """The least time by each limit: compute, memory, network."""
-        found = {"compute": self.flop / flop_per_second}
+    def seconds(self, flop_per_second: float, memory: float, wires: Wires | None) -> dict[Limit, float]:
+        """The least time by each limit; ``wires``: that of the links, of a phase with a dimension."""
+        found: dict[Limit, float] = {"compute": self.flop / flop_per_second}
         if self.memory_bytes is not None:
             found["memory"] = self.memory_bytes / memory
-        if self.network_bytes is not None and self.dimension is not None and rates is not None:
-            found["network"] = self.network_bytes / rate_of(rates, layout, self.dimension)
+        if wires is not None:
+            found |= {"inside": wires.inside, "between": wires.between}
         return found
 
 
-def rate_of(rates: Rates, layout: Layout, dimension: Dimension) -> float:
-    """B/s of a GPU in the groups of a dimension: the inner rate if a group fits into a node.
-
-    Ranks are numbered tp first, then cp, ep, dp and pp, as in Megatron (arXiv:2104.04473, section 3.2: tensor groups
-    within a node).
-    """
-    copies = layout.replicas
-    ranks = {"tp": 1, "cp": layout.cp, "ep": layout.ep, "dp": copies, "pp": copies * layout.pp}[dimension]
-    return rates.inner if layout.tp * ranks <= rates.per_host else rates.outer
+Timed = tuple[Phase, dict[Limit, float]]
+"""A phase and its least seconds by each limit."""
 
 
-def rate_of_node(rates: Rates, layout: Layout) -> float:
-    """B/s of a GPU in dp groups that leave a node, if the node's ranks reduce inside first and each sends a part.
-
-    This is the rate of all their cards, at most the rate inside the node.
-    """
-    each = min(layout.replicas, max(1, rates.per_host // layout.tp))
-    return min(rates.inner, rates.outer * each)
+def wires_of_step(step: Step, rates: Rates) -> dict[Dimension, Wires]:
+    """The least seconds of each dimension's calls on the links of a rank of ``Step.middle``."""
+    rows = traffic(step)
+    return {
+        one: busiest((row for row in rows if row.dimension == one), step.layout, rates, rates.per_host)
+        for one in DIMENSIONS
+        if sent(rows, one)
+    }
 
 
 def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[Phase, ...]:
@@ -146,11 +146,24 @@ def products_of(step: Step, stage: int) -> tuple[float, float]:
     return (attention + ffn + routed + head) / t * tokens, moved * tokens
 
 
-def least_tokens(flop_per_second: float, bytes_per_second: float, ranks: int, width: int = 2) -> float:
-    """Tokens per rank and step from which an all_reduce of gradients takes no longer than the concurrent backward pass.
+def least_tokens(step: Step, flop_per_second: float, rates: Rates) -> float:
+    """Tokens of a micro-batch on a rank from which its passes take no less time than the dp calls beside them.
 
-    4 Ψ FLOP per token against 2(n−1)/n Ψ w bytes: (n−1)/n w/2 · π/W, so π/W with 2 bytes and many ranks. With zero 3
-    the same holds per micro-batch, because an all_gather and a reduce_scatter move as many bytes
-    (https://jax-ml.github.io/scaling-book/training/, on data parallelism and FSDP).
+    π t/(2 A) forward and π t/(4 A) backward: A multiplications per token in products, of a token's own experts only, t
+    seconds for the weights or gradients of all parameters. For a dense model, with 2 bytes, many ranks and one rank per
+    node, (n−1)/n π/W (https://jax-ml.github.io/scaling-book/training/, on data parallelism and FSDP). Gradients that
+    are reduced once a step are beside the last micro-batch alone. 0 without dp.
     """
-    return (ranks - 1) / ranks * width / 2 * flop_per_second / bytes_per_second
+    layout, stage = step.layout, step.middle
+    for_token = products_of(step, stage)[0] / step.tokens
+    gathers = layout.micro_batches if layout.zero == 3 and layout.reshard else 1
+    found = 0.0
+    for flop, phases_ in ((2.0, {"forward", "optimizer"}), (4.0, {"backward"})):
+        once = [
+            replace(row, messages=row.messages // (layout.reduces if row.op != "all_gather" else gathers))
+            for row in traffic(step, stage)
+            if row.dimension == "dp" and row.phase in phases_
+        ]
+        seconds = max(busiest(once, layout, rates, rates.per_host))
+        found = max(found, seconds * flop_per_second / (flop * for_token))
+    return found

@@ -30,7 +30,12 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
     tokens = step.batch // layout.dp * step.sequence
     again = 2 if layout.recompute == "full" else 1
     sums = (1 + (model.heads > 0)) * (2 * (1 + again) + layout.sequence_parallel)
-    order = sorted(DIMENSIONS, key=lambda one: -sent(rows, one))
+    used = [one for one in DIMENSIONS if sent(rows, one)]
+    calls = {one: sum(row.messages for row in rows if row.dimension == one) for one in used}
+    by_calls, by_bytes = (
+        " > ".join(one.upper() for one in sorted(used, key=lambda one: -measure(one)))
+        for measure in (calls.__getitem__, lambda one: sent(rows, one))
+    )
     found = (
         Statement(
             "dp",
@@ -69,8 +74,7 @@ def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
         Statement(
             "",
             "TP > CP > PP > DP",
-            "true for how often they wait, not for bytes; by bytes here: "
-            + " > ".join(one.upper() for one in order if sent(rows, one)),
+            f"by calls here: {by_calls}; by bytes: {by_bytes}",
             None,
             None,
         ),

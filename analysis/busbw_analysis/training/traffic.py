@@ -40,6 +40,8 @@ class Traffic:
     """Equal calls of one collective in a step, for one rank.
 
     ranks: ranks of its group.
+    stride: distance between neighbours of the group; ranks are numbered tp first, then cp, ep, dp and pp, as in
+    Megatron (arXiv:2104.04473, section 3.2).
     size_bytes: S of a call.
     messages: calls per step.
     sent_bytes: bytes sent by the rank in all of them.
@@ -56,6 +58,7 @@ class Traffic:
     hideable: bool
     formula: str
     source: str
+    stride: int = 1
 
     @property
     def sent_bytes(self) -> float:
@@ -96,13 +99,13 @@ def _data(step: Step, stage: int) -> Iterator[Traffic]:
     groups = by_key(((name, unit.ranks), unit.total) for name, unit in kinds)
     times = layout.reduces
     for (name, ranks), totals in groups.items():
-        total = sum(totals)
+        total, stride = sum(totals), layout.tp * (layout.replicas // ranks)
         op, formula = ("reduce_scatter", "(n−1)/n Ψ w_g") if layout.zero else ("all_reduce", "2(n−1)/n Ψ w_g")
         what = f"gradients, {name}"
-        yield Traffic("dp", what, op, ranks, total * gradient, times, "backward", True, formula, ZERO)
+        yield Traffic("dp", what, op, ranks, total * gradient, times, "backward", True, formula, ZERO, stride)
         if layout.zero:
             what, formula = f"weights, {name}", "(n−1)/n Ψ w"
-            yield Traffic("dp", what, "all_gather", ranks, total * width, 1, "optimizer", True, formula, ZERO)
+            yield Traffic("dp", what, "all_gather", ranks, total * width, 1, "optimizer", True, formula, ZERO, stride)
 
 
 def _sharded(step: Step, stage: int) -> Iterator[Traffic]:
@@ -114,15 +117,16 @@ def _sharded(step: Step, stage: int) -> Iterator[Traffic]:
     gathers: tuple[Phase, ...] = ("forward", "backward") if layout.reshard else ("forward",)
     for unit in step.units(stage):
         ranks, name, times = step.shards(unit), unit.name, unit.count * layout.reduces
+        stride = layout.tp * (layout.replicas // unit.ranks)
         calls = unit.count * (layout.micro_batches if layout.reshard else 1)
         what, size, formula = f"weights, {name}", unit.parameters * width, "(n−1)/n Ψ w a pass"
         for phase in gathers:
-            yield Traffic("dp", what, "all_gather", ranks, size, calls, phase, True, formula, FSDP)
+            yield Traffic("dp", what, "all_gather", ranks, size, calls, phase, True, formula, FSDP, stride)
         what, size, formula = f"gradients, {name}", unit.parameters * gradient, "(n−1)/n Ψ w_g"
-        yield Traffic("dp", what, "reduce_scatter", ranks, size, times, "backward", True, formula, FSDP)
-        copies = unit.ranks // ranks
+        yield Traffic("dp", what, "reduce_scatter", ranks, size, times, "backward", True, formula, FSDP, stride)
+        copies, apart = unit.ranks // ranks, stride * ranks
         part, what, formula = -(-size // ranks), f"gradients of shards, {name}", "2(r−1)/r Ψ/n w_g"
-        yield Traffic("dp", what, "all_reduce", copies, part, times, "backward", True, formula, FSDP)
+        yield Traffic("dp", what, "all_reduce", copies, part, times, "backward", True, formula, FSDP, apart)
 
 
 def _tensor(step: Step, stage: int) -> Iterator[Traffic]:
@@ -227,7 +231,8 @@ def _vocabulary(step: Step, stage: int) -> Iterator[Traffic]:
         yield Traffic("tp", "loss", "all_reduce", t, step.tokens * 4, 3 * m, "forward", False, "b s 4", MEGATRON)
     if model.tied and layout.pp > 1 and stage in {0, last}:
         rows = -(-model.vocabulary // t) * model.hidden * step.gradient_bytes
-        yield Traffic("pp", "tied embedding", "all_reduce", 2, rows, 1, "backward", False, "V/t h w_g", PIPELINE)
+        far, formula = t * layout.replicas * last, "V/t h w_g"
+        yield Traffic("pp", "tied embedding", "all_reduce", 2, rows, 1, "backward", False, formula, PIPELINE, far)
 
 
 def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
@@ -242,9 +247,13 @@ def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
     per_rank = size // layout.tp if split else size
     formula = "b s h w/t" if split else "b s h w"
     m, v, last = layout.micro_batches, layout.interleave, layout.pp - 1
-    ahead, back = m * (v - (stage == last)), m * (v - (stage == 0))
-    yield Traffic("pp", "outputs", "send_recv", 2, per_rank, ahead, "forward", True, formula, PIPELINE)
-    yield Traffic("pp", "gradients of inputs", "send_recv", 2, per_rank, back, "backward", True, formula, PIPELINE)
+    ahead, back, apart = m * (v - (stage == last)), m * (v - (stage == 0)), layout.tp * layout.replicas
+    ways: tuple[tuple[str, int, Phase], ...] = (
+        ("outputs", ahead, "forward"),
+        ("gradients of inputs", back, "backward"),
+    )
+    for what, calls, phase in ways:
+        yield Traffic("pp", what, "send_recv", 2, per_rank, calls, phase, True, formula, PIPELINE, apart)
     if layout.scatter_gather and not layout.sequence_parallel:
         t, shown = layout.tp, "(t−1)/t b s h w"
         yield Traffic("tp", "inputs of the stage", "all_gather", t, size, back, "forward", False, shown, PIPELINE)
@@ -267,9 +276,13 @@ def _context(step: Step, stage: int) -> Iterator[Traffic]:
         size = token * step.key_heads * (model.key_dim + model.head_value_dim)
         rounds, formula = calls * (c - 1), "(c−1) b s/c (h_k + h_v)/t w"
         kept = rounds * (again - 1)
-        yield Traffic("cp", "keys and values", "send_recv", c, size, rounds, "forward", True, formula, RING)
-        yield Traffic("cp", "keys and values", "send_recv", c, size, rounds + kept, "backward", True, formula, RING)
-        yield Traffic("cp", "their gradients", "send_recv", c, size, rounds, "backward", True, formula, RING)
+        moves: tuple[tuple[str, int, Phase], ...] = (
+            ("keys and values", rounds, "forward"),
+            ("keys and values", rounds + kept, "backward"),
+            ("their gradients", rounds, "backward"),
+        )
+        for what, times, phase in moves:
+            yield Traffic("cp", what, "send_recv", c, size, times, phase, True, formula, RING, layout.tp)
         return
     heads, groups = model.heads // layout.tp, max(step.key_heads, c)
     parts = (
@@ -279,9 +292,9 @@ def _context(step: Step, stage: int) -> Iterator[Traffic]:
         ("results", heads * model.head_value_dim),
     )
     for name, wide in parts:
-        formula = f"(c−1)/c b s/c h_{name[0]}/t w"
-        yield Traffic("cp", name, "all_to_all", c, token * wide, calls, "forward", False, formula, ULYSSES)
-        yield Traffic("cp", name, "all_to_all", c, token * wide, calls * again, "backward", False, formula, ULYSSES)
+        formula, size = f"(c−1)/c b s/c h_{name[0]}/t w", token * wide
+        yield Traffic("cp", name, "all_to_all", c, size, calls, "forward", False, formula, ULYSSES, layout.tp)
+        yield Traffic("cp", name, "all_to_all", c, size, calls * again, "backward", False, formula, ULYSSES, layout.tp)
 
 
 def _experts(step: Step, stage: int) -> Iterator[Traffic]:
@@ -295,17 +308,17 @@ def _experts(step: Step, stage: int) -> Iterator[Traffic]:
     again = 2 if layout.recompute == "full" else 1
     token = step.own_tokens * model.hidden * model.width_bytes * step.imbalance
     e, per_host = layout.ep, step.ep_per_host
-    parts = [("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS)]
+    parts = [("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS, layout.tp)]
     if per_host is not None and step.nodes_per_token and per_host < e:
         nodes = e // per_host
         copies = min(step.nodes_per_token, model.top_k, nodes)
         parts = [
-            (" between nodes", nodes, round(token * copies), "(N−1)/N min(k, M) b s h w", NODES),
-            (" inside a node", per_host, round(token * model.top_k), "(g−1)/g k b s h w", NODES),
+            (" between nodes", nodes, round(token * copies), "(N−1)/N min(k, M) b s h w", NODES, layout.tp * per_host),
+            (" inside a node", per_host, round(token * model.top_k), "(g−1)/g k b s h w", NODES, layout.tp),
         ]
     op = "all_to_all" if step.imbalance == 1 else "all_to_all_v"
-    for where, ranks, size, formula, source in parts:
+    for where, ranks, size, formula, source, stride in parts:
         for what in ("dispatch", "combine"):
             name = what + where
-            yield Traffic("ep", name, op, ranks, size, calls, "forward", False, formula, source)
-            yield Traffic("ep", name, op, ranks, size, calls * again, "backward", False, formula, source)
+            yield Traffic("ep", name, op, ranks, size, calls, "forward", False, formula, source, stride)
+            yield Traffic("ep", name, op, ranks, size, calls * again, "backward", False, formula, source, stride)

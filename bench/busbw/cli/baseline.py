@@ -32,7 +32,7 @@ def baseline(ops: Sequence[str], backend: BackendRow, ranks: int, *, one_host: b
         rows.append(_RATE)
         rows += _SOCKETS if backend.traits.transport == "gloo-tcp" else ()
         rows += [_MEMORY] if backend.device == "cpu" else []
-    return tuple(Sweep(ops=(name,), sizes=sizes) for name, sizes in rows if name not in ops)
+    return tuple(Sweep(ops=(name,), sizes=sizes, baseline=True) for name, sizes in rows if name not in ops)
 
 
 def _is_judged(op: Op) -> bool:

@@ -4,13 +4,14 @@ import importlib
 import json
 import os
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import click
 
 from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import BusbwError
-from busbw.escape import echo, plain_text
+from busbw.escape import echo, output_columns, plain_text
 from busbw.ops import FAMILIES
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store
@@ -19,7 +20,7 @@ from busbw.runs.progress import RunLine, line_of
 from busbw.runs.records import JSON
 
 _SUMMARIES = "busbw_analysis.data.kept"
-_WIDTH, _NOTHING = 80, "–"
+_NOTHING = "–"
 _INDENT = "    | "
 """Indentation of text below a row: without it, text from outside could look like another row."""
 
@@ -51,14 +52,14 @@ def rows(what: str, results_dir: Path) -> list[dict[str, JSON]]:
 
 
 def as_table(table: list[dict[str, JSON]]) -> str:
-    """Aligned columns with headings, at most 80 characters wide. Cells that do not fit are listed below their row; a
+    """Aligned columns with headings, as wide as the output. Cells that do not fit are listed below their row; a
     value that all rows share is printed once, above the table.
     """
     cells = [{name: _cell(value) for name, value in row.items()} for row in table]
     same = [name for name in cells[0] if len(table) > 1 and len({row[name] for row in cells}) == 1]
     widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in cells[0] if name not in same}
     shown: list[str] = []
-    room = _WIDTH + 2
+    room = (most := output_columns()) + 2
     for name, width in widths.items():
         if not shown or width + 2 <= room:
             shown.append(name)
@@ -71,7 +72,7 @@ def as_table(table: list[dict[str, JSON]]) -> str:
         # Paths and addresses are not broken, so that they can be copied.
         lines += textwrap.wrap(
             "; ".join(rest),
-            _WIDTH,
+            most,
             initial_indent=_INDENT,
             subsequent_indent=_INDENT,
             break_long_words=False,
@@ -131,6 +132,7 @@ def backends() -> list[dict[str, JSON]]:
 def _suites() -> list[dict[str, JSON]]:
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
+    from busbw.workloads.step_cost import step_seconds  # noqa: PLC0415
 
     found: list[dict[str, JSON]] = []
     for name, text in plan.suites().items():
@@ -138,7 +140,7 @@ def _suites() -> list[dict[str, JSON]]:
         ranks = suite.ranks or 4
         cores = max(1, environment.cores_of_launcher() // ranks)
         expanded = cases.expand(suite, ranks, 1, backend_named(suite.backend).device, cores=cores).cases
-        seconds = cases.estimated_seconds(suite, expanded)
+        seconds = cases.estimated_seconds(suite, expanded, partial(step_seconds, cores=cores * ranks))
         found.append(
             {
                 "suite": name,

@@ -1,6 +1,7 @@
 """The table of commands, which are imported only when used, and the mapping of errors to exit codes."""
 
 import importlib
+import signal
 import sys
 from typing import Any
 
@@ -66,6 +67,18 @@ analysis loads scipy and matplotlib.
 _ROWS = {name: row for commands in COMMANDS.values() for name, row in commands.items()}
 
 
+def _release_signals() -> None:
+    """Take down the handlers of signals: one that raises while Python exits would print a traceback.
+
+    From now on signals end the process as usual. Those that only announce a time limit are ignored, because the command
+    has ended.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM):
+        if callable(signal.getsignal(number)):
+            announces = number in {signal.SIGUSR1, signal.SIGALRM}
+            signal.signal(number, signal.SIG_IGN if announces else signal.SIG_DFL)
+
+
 class _Commands(click.Group):
     """A click group that imports commands by name and turns busbw's errors into exit codes."""
 
@@ -98,8 +111,17 @@ class _Commands(click.Group):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
-        streams = guard()
         given = args[0] if args else extra.get("args")
+        try:
+            return self._guarded(given, *args, **extra)
+        except KeyboardInterrupt:  # a signal after the command has ended
+            raise SystemExit(1) from None
+        finally:
+            if given is None:  # the process is the command's own, and now exits
+                _release_signals()
+
+    def _guarded(self, given: list[str] | None, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as above
+        streams = guard()
         data_only = "--json" in (sys.argv if given is None else given)
         try:
             return super().main(*args, **extra)

@@ -35,6 +35,7 @@ from busbw.runs.resume import Lack
 from busbw.system import environment
 from busbw.units import counted
 from busbw.workloads.shapes import model_name
+from busbw.workloads.step_cost import step_seconds
 
 _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
 """Options of ``busbw run`` that are allowed with ``--resume``; ``--launches`` may add launches to the stored plan."""
@@ -204,9 +205,11 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
     place = run_session.place_here(ranks) if here else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
     to_come = [case for case in planned.cases if case not in skipped]
-    seconds = cases.estimated_seconds(wanted, to_come)
+    usable = environment.cores_of_launcher()
+    of_step = partial(step_seconds, cores=usable)
+    seconds = cases.estimated_seconds(wanted, to_come, of_step)
     asked = [case for case in to_come if case.op not in beside]
-    of_baseline = seconds - cases.estimated_seconds(wanted, asked) if beside else 0.0
+    of_baseline = seconds - cases.estimated_seconds(wanted, asked, of_step) if beside else 0.0
     if as_json:
         document = {
             "plan": wanted.as_json(),
@@ -239,6 +242,12 @@ def print_dry_run(wanted: Plan, beside: Collection[str], *, as_json: bool) -> No
         echo(f"caution: backend {wanted.backend} cannot run here: {missing}", err=True)
     verb = "is" if len(skipped) == 1 else "are"
     left_out = f"{len(skipped)} of {counted(len(planned.cases), 'case')} {verb} skipped; " if skipped else ""
+    if (load := environment.load_average()) > usable and any(OPS[case.op].splits for case in to_come):
+        echo(
+            f"caution: the estimate is for an idle machine; here the load average is {load:.3g} on "
+            f"{counted(usable, 'usable core')}, so training steps may take several times as long",
+            err=True,
+        )
     echo(
         f"{counted(len(planned.cases) - len(skipped), 'case')} × {wanted.launches} launch(es): about "
         f"{units.format_span(seconds)}, longer if single calls take seconds; {left_out}the backend may refuse more "
@@ -296,4 +305,14 @@ def conclude(result: Result, *, empty: bool, quiet: bool, as_json: bool) -> None
         echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} lists them with the reason", err=True)
     elif empty:
         what = "only the baseline was measured, all other" if result.measured else "nothing was measured, all"
-        echo(f"busbw: {what} cases were skipped; busbw show {folder} lists the reasons", err=True)
+        reasons = _reasons(result.folder)
+        first = f": {reasons[0]}" if reasons else ""
+        more = f"; busbw show {folder} lists the reasons" if len(reasons) != 1 else ""
+        echo(f"busbw: {what} cases were skipped{first}{more}", err=True)
+
+
+def _reasons(folder: Path) -> list[str]:
+    """Why cases were skipped, each reason once; empty if the run cannot be read."""
+    with suppress(BusbwError):
+        return list(dict.fromkeys(plain_text(row.reason) for row in store.read(folder).skipped))
+    return []

@@ -12,9 +12,8 @@ results_dir_option = click.option(
     "--results-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("results"),
-    show_default=True,
     envvar="BUSBW_RESULTS_DIR",
-    help="Folder in which runs are stored.",
+    help="Folder in which runs are stored.  [default: $BUSBW_RESULTS_DIR, else results]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

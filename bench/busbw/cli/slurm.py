@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.runs import JobRuns
 from busbw.slurm.script import SIGNAL_SECONDS, Job, Setting, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
+from busbw.workloads.step_cost import step_seconds
 
 _OPTIONS = [
     option("--nodes", "Nodes of the job; several numbers submit a job array with one run for each.", metavar="N[,N…]"),
@@ -45,7 +47,12 @@ _OPTIONS = [
     option("--cpus-per-task", "Passed to sbatch and srun.", click.IntRange(min=1)),
     option("--nodelist", "Passed to sbatch.  [default with --resume: the hosts of the run]"),
     *(option(f"--{name}", "Passed to sbatch.") for name in ("exclude", "constraint", "reservation")),
-    option("--exclusive", "Allow no other jobs on these nodes.", is_flag=True),
+    option(
+        "--exclusive/--no-exclusive",
+        "Allow no other jobs on these nodes; they would disturb the measurement.",
+        default=True,
+        show_default=True,
+    ),
     option("--requeue/--no-requeue", "Whether Slurm may requeue the job.", default=True, show_default=True),
     option(
         "--signal-seconds",
@@ -151,17 +158,16 @@ def _order(
         return job_plan.resuming_order(folder, nodes, ranks_per_node, busbw, kept)
     if plan is None:
         raise UsageError("nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN")
-    if nodes is None or ranks_per_node is None:
-        lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
-        raise UsageError(f"{plan}: give {' and '.join(name for name, given in lacking.items() if given is None)}")
-    return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), changes)
+    return job_plan.new_order(plan, nodes, ranks_per_node, changes)
 
 
 def _about(order: JobRequest) -> str:
     shape, wanted = order.shape, order.plan
     device = backend_named(wanted.backend).device
     worlds = [cases.expand(wanted, ranks, nodes, device).cases for nodes, ranks in shape.worlds]
-    seconds = sum(cases.estimated_seconds(wanted, world) for world in worlds)
+    # The cores of the nodes are unknown here: a core per rank.
+    of_step = partial(step_seconds, cores=shape.ranks_per_node)
+    seconds = sum(cases.estimated_seconds(wanted, world, of_step) for world in worlds)
     return (
         f"{'/'.join(map(str, shape.node_counts or (shape.nodes,)))} node(s) × {shape.ranks_per_node} rank(s), backend "
         f"{wanted.backend}, {wanted.launches} launch(es): about {units.format_span(seconds)} once started, "

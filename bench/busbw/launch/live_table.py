@@ -3,7 +3,9 @@
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container, Mapping
+from functools import partial
+from itertools import accumulate, islice
 from typing import TextIO
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from busbw.escape import plain_text
+from busbw.escape import output_columns, plain_text
 from busbw.launch.observers import Listener, in_words, timing_in_words
 from busbw.ops import OPS
 from busbw.ops.groups import Ranks
@@ -24,8 +26,9 @@ from busbw.statistics import spread
 from busbw.units import about_size, counted, format_rate, format_size, format_span, format_time
 
 _SIZE_WIDTH = 9
-_FIRST, _REST = f"{{:18}} {{:>{_SIZE_WIDTH}}}", " {:>8} {:>9} {:>6} {:>7} {:>6}"
-"""The columns of the table: operation and size, then the measured values."""
+_FIRST = f"  {{:18}} {{:>{_SIZE_WIDTH}}}"
+_VALUES = {"time": 8, "rate": 9, "check": 6, "spread": 7, "launch": 6}
+"""The columns of the table: operation and size, then the measured values with their widths."""
 
 Times = npt.NDArray[np.float64]
 """Time per call in each sample, in ns, of the slowest rank."""
@@ -57,6 +60,7 @@ class LiveTable(Listener):
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
+        self._values = values_shown(output_columns(err or sys.stderr))
         # No refresh thread, which would disturb the measurement.
         console = Console(file=err or sys.stderr)
         self._progress = Progress(
@@ -92,7 +96,8 @@ class LiveTable(Listener):
                 self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
-            self._print(header())
+            for line in header(self._values).splitlines():
+                self._print(line)
         known = {name: {getattr(case, name) for case in cases.cases} - {None} for name in ("dtype", "redop")}
         self._shown_fields = frozenset(name for name, values in known.items() if len(values) > 1)
         self._progress.start()
@@ -121,7 +126,7 @@ class LiveTable(Listener):
         blocks = self._pending[row.case]
         blocks.append(row)
         if len(blocks) == self._blocks_of[row.case]:
-            for line in lines(blocks, self._shown_launches, self._shown_fields):
+            for line in lines(blocks, self._shown_launches, self._shown_fields, self._values):
                 self._print(line)
             del self._pending[row.case]
 
@@ -134,15 +139,29 @@ class LiveTable(Listener):
         self._progress.console.out(plain_text(line), highlight=False)
 
 
-def header() -> str:
-    """The header line of the live table."""
-    return "# " + f"{_FIRST}{_REST}".format("op", "size", "time", "rate", "check", "spread", "launch")
+def values_shown(columns: int) -> tuple[str, ...]:
+    """The names of the measured values that an output of this width has room for, from the left."""
+    ends = accumulate((1 + width for width in _VALUES.values()), initial=len(_FIRST.format("", "")))
+    return tuple(name for name, end in zip(_VALUES, islice(ends, 1, None), strict=True) if end <= columns)
 
 
-def lines(blocks: list[Measurement], launches: int, shown_fields: Container[str] = ()) -> list[str]:
+def header(values: Collection[str] = _VALUES.keys()) -> str:
+    """The header line of the live table; a second line names the values that are left out, if there are any."""
+    left_out = [name for name in _VALUES if name not in values]
+    more = f"\n# left out for lack of columns: {', '.join(left_out)}" if left_out else ""
+    return f"#{_FIRST.format('op', 'size')[1:]}{_in_columns({name: name for name in values})}{more}"
+
+
+def lines(
+    blocks: list[Measurement],
+    launches: int,
+    shown_fields: Container[str] = (),
+    values: Collection[str] = _VALUES.keys(),
+) -> list[str]:
     """The lines of one case in one launch: one line; for several groups, a line per group and the total; for the pair
-    matrix, the median and the slowest pair. ``shown_fields`` are fields of a case to print.
+    matrix, the median and the slowest pair. ``shown_fields`` are fields of a case to print, ``values`` those measured.
     """
+    line = partial(_line, blocks, launches=launches, values=values)
     case, groups = blocks[0].case, _times_by_group(blocks)
     timing = _timing(case, shown_fields)
     if OPS[case.op].members == "pairs" and len(groups) > 1:
@@ -150,13 +169,13 @@ def lines(blocks: list[Measurement], launches: int, shown_fields: Container[str]
         slowest = "  slowest pair {} → {}".format(*ordered[-1][0])
         middle = f"  median of {len(ordered)} pairs"
         return [
-            _line(blocks, *ordered[(len(ordered) - 1) // 2], launches) + middle + timing,
-            _line(blocks, *ordered[-1], launches) + slowest + timing,
+            line(*ordered[(len(ordered) - 1) // 2]) + middle + timing,
+            line(*ordered[-1]) + slowest + timing,
         ]
-    shown = [_line(blocks, ranks, times, launches) for ranks, times in groups.items()]
+    shown = [line(ranks, times) for ranks, times in groups.items()]
     if len(groups) == 1:
         return [shown[0] + timing]
-    named = [f"{line}  group {','.join(map(str, ranks))}{timing}" for line, ranks in zip(shown, groups, strict=True)]
+    named = [f"{text}  group {','.join(map(str, ranks))}{timing}" for text, ranks in zip(shown, groups, strict=True)]
     rates = [rate for ranks, times in groups.items() if (rate := _busbw(case, ranks, times)) is not None]
     if len(rates) < 2:
         return named  # the total of one group, or of groups without bus bandwidth, adds nothing
@@ -179,7 +198,7 @@ def _busbw(case: Case, ranks: Ranks, times: Times) -> float | None:
     return factor * case.size_bytes / (float(np.median(times)) / 1e9)
 
 
-def _line(blocks: list[Measurement], ranks: Ranks, times: Times, launches: int) -> str:
+def _line(blocks: list[Measurement], ranks: Ranks, times: Times, *, launches: int, values: Collection[str]) -> str:
     block = blocks[0]
     median = float(np.median(times))
     busbw = _busbw(block.case, ranks, times)
@@ -187,8 +206,18 @@ def _line(blocks: list[Measurement], ranks: Ranks, times: Times, launches: int) 
     sized = block.case.size_bytes > 0 and block.case.mode != "overlap"
     rate = format_rate(block.case.size_bytes / median * 1e9 if busbw is None and sized else busbw)
     check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
-    launch = f"{block.launch + 1}/{launches}"
-    return _first_columns(block.case) + _REST.format(format_time(median), rate, check, f"±{spread(times):.0%}", launch)
+    texts = {
+        "time": format_time(median),
+        "rate": rate,
+        "check": check,
+        "spread": f"±{spread(times):.0%}",
+        "launch": f"{block.launch + 1}/{launches}",
+    }
+    return _first_columns(block.case) + _in_columns({name: texts[name] for name in values})
+
+
+def _in_columns(texts: Mapping[str, str]) -> str:
+    return "".join(f" {text:>{_VALUES[name]}}" for name, text in texts.items())
 
 
 def _timing(case: Case, shown_fields: Container[str]) -> str:
@@ -204,4 +233,4 @@ def _first_columns(case: Case) -> str:
     name = f"{case.op}{'*' if case.in_place and len(OPS[case.op].in_place) > 1 else ''}"
     size = format_size(case.size_bytes) if case.size_bytes else "–"
     size = size if len(size) <= _SIZE_WIDTH else about_size(case.size_bytes)
-    return f"  {_FIRST.format(name, size)}"
+    return _FIRST.format(name, size)

@@ -36,6 +36,8 @@ _KEY_BYTES = 32
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 5.0
 """Time for the other ranks to report after one has failed; longer than they wait for each other."""
+_INTERRUPTING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+"""Signals that end a run like Ctrl-C; Slurm sends the last one before the time limit."""
 
 
 @dataclass(slots=True)
@@ -80,8 +82,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSess
     began = time.monotonic()
     measured, failures, launch, watch = 0, here.failed, 0, Watch()
     written: int | None = here.size_bytes
-    # These end a run like Ctrl-C; Slurm sends the last one before the time limit.
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in _INTERRUPTING - {signal.SIGINT}:
         signal.signal(number, raise_interrupt)
     try:
         for launch, remaining in here.launches:
@@ -117,8 +118,8 @@ def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0,
         # For libraries whose ranks mpiexec must start.
         stubs = () if job.backend.started_by == "anybody" else stack.enter_context(rank_stubs(size))
         stack.callback(_end_all, watch.ranks)
-        # SIGINT is blocked while children are started, so that it cannot interrupt the start of one.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Signals are blocked while children are started, so that they cannot interrupt the start of one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
         try:
             for number in range(size):
                 try:
@@ -136,7 +137,7 @@ def launch_ranks(job: Job, watch: Watch, size: int, began: float, port: int = 0,
                 theirs.close()
                 watch.ranks.append(_Rank(number, process, ours))
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTING)
         close_descriptors(stubs)
         try:
             store, _ = serve_store(_LOOPBACK, port, job.plan.timing.timeout_seconds)
@@ -280,10 +281,10 @@ def _be_rank(
         die_with_parent(launcher.pid)
     # Ctrl-C reaches every process of the terminal, and Slurm's signal every process of a step, but the parent alone
     # decides when ranks end.
-    for number_of_signal in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+    for number_of_signal in _INTERRUPTING - {signal.SIGTERM}:
         signal.signal(number_of_signal, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTING)
     # lo on Linux, lo0 on BSD: Gloo needs an interface name, and local ranks need no other interface.
     loopback = next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -12,7 +12,7 @@ from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.base import Layout, Op, Share, first_reason
-from busbw.ops.groups import split_world
+from busbw.ops.groups import Ranks, split_world
 from busbw.ops.numa_nodes import MOST_NODES
 from busbw.ops.traffic import imbalanced
 from busbw.runs.records import DTYPE_BYTES, Case
@@ -66,9 +66,9 @@ def unsuited(case: Case, place: Place) -> str | None:
     if op.sized and case.in_place not in op.in_place:
         return f"{op.name} supports only {'out-of-place' if case.in_place else 'in-place'} buffers"
     groups = split_world(case.group, case.ranks)
-    smallest = min(len(group) for group in groups)
-    if smallest < op.least_ranks():
-        return f"{op.name} needs at least {op.least_ranks()} ranks in every group; the smallest has {smallest}"
+    smallest = min(map(len, groups))
+    if (too_few := _too_few_ranks(op, case, groups)) is not None:
+        return too_few
     if op.needs_device and case.device == "cpu":
         return f"{op.name} needs a GPU; backend {case.backend} runs on the CPU"
     if case.root is not None and case.root >= smallest:
@@ -77,6 +77,17 @@ def unsuited(case: Case, place: Place) -> str | None:
         return f"{op.name} needs groups of equal size; these have {sorted({len(group) for group in groups})} ranks"
     here = _host_layout(case, place) or _no_numa_node(case, place) or out_of_memory(case, place)
     return here or _mode_conflict(case, place)
+
+
+def _too_few_ranks(op: Op, case: Case, groups: Sequence[Ranks]) -> str | None:
+    """Reason why groups of this size have nothing to measure, or None."""
+    smallest, largest = min(map(len, groups)), max(map(len, groups))
+    if op.communicates and largest < 2:
+        more = "use --ranks 2 or more" if case.ranks == 1 else "use other --groups"
+        return f"communication needs at least 2 ranks in a group, but every group has 1; {more}"
+    if smallest < op.least_ranks():
+        return f"{op.name} needs at least {op.least_ranks()} ranks in every group; the smallest has {smallest}"
+    return None
 
 
 def _host_layout(case: Case, place: Place) -> str | None:

@@ -1,7 +1,7 @@
 """The table of operations: definition, meaning of the size, minimum traffic and expected result of each."""
 
 from busbw.errors import refuse_unknown
-from busbw.ops.base import Op
+from busbw.ops.base import Op, always
 from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
@@ -22,9 +22,14 @@ FAMILIES: dict[str, tuple[Op, ...]] = {
 """Family → its operations."""
 
 OPS: dict[str, Op] = {op.name: op for family in FAMILIES.values() for op in family}
+"""Name → operation. A stored run may have one of another version: of its name, ask the sets and functions below, which
+know nothing of it but do not fail.
+"""
 
 SYNCHRONISING = frozenset(name for name, op in OPS.items() if op.synchronising)
 """No rank can leave before the last one has entered: the shortest time is usually the straggler's."""
+REDUCING = frozenset(name for name, op in OPS.items() if op.reduces)
+"""Sum or otherwise combine the data of the ranks."""
 LOCAL = frozenset(name for name, op in OPS.items() if op.local)
 """No other rank takes part, so a straggler delays nobody."""
 PAIRED = frozenset(name for name, op in OPS.items() if op.members == "pairs")
@@ -37,7 +42,9 @@ MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
 """Single messages; their cost model is known on every backend."""
 STORING = frozenset(name for name, op in OPS.items() if op.stores)
 """Write their data to files."""
-TRAINED = frozenset(name for name, op in OPS.items() if op.splits)
+STRATEGIES = {name: op.strategy for name, op in OPS.items() if op.strategy is not None}
+"""Training steps → how their ranks divide them."""
+TRAINED = frozenset(STRATEGIES)
 """Training steps."""
 TO_THE_HOST = frozenset(name for name, op in OPS.items() if op.host_memory)
 """Copies between a GPU and its host."""
@@ -48,8 +55,8 @@ ARITHMETIC = frozenset(name for name, op in OPS.items() if op.least_traffic is n
 
 FLOP = {name: op.flop for name, op in OPS.items() if op.flop is not None}
 """Roofline ops → FLOP of a call, given the number of elements in S. Copies are excluded: they compute nothing."""
-LEAST_TRAFFIC = {name: OPS[name].least_traffic or OPS[name].memory_traffic or 0.0 for name in FLOP}
-"""The same ops → minimum bytes read and written per byte of S."""
+LEAST_TRAFFIC = {name: OPS[name].least_traffic or always(OPS[name].memory_traffic or 0.0) for name in FLOP}
+"""The same ops → minimum bytes read and written per byte of S, given the number of elements in S."""
 LEAST_CROSSING = {name: op.least_crossing for name, op in OPS.items() if op.least_crossing is not None}
 """Network ops → minimum traffic between hosts."""
 LOWER_BOUNDS = {name: op.lower_bound for name, op in OPS.items() if op.lower_bound is not None}

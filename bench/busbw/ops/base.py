@@ -91,6 +91,11 @@ def one(_ranks: int) -> float:
     return 1.0
 
 
+def always(number: float) -> Callable[[int], float]:
+    """A number that does not depend on the number of elements in S."""
+    return lambda _count: number
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The element counts that S may have, for ops whose counts are not multiples of a number.
@@ -106,6 +111,39 @@ class Shape:
 Split = Literal["dp", "shard", "ep", "cp", "tp", "pp"]
 """What the ranks divide: the batch (dp) and with it weights (shard) or experts (ep), each sequence (cp), each layer
 (tp), or the layers (pp)."""
+Schedule = Literal["gpipe", "1f1b"]
+"""The order of passes in a pipeline: all forward passes first, or one forward and one backward pass in turn."""
+Context = Literal["ring", "ulysses"]
+"""How ranks that divide a sequence exchange its keys and values: around a ring, or by heads in an all_to_all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How the ranks of a training step divide it: what decides its memory, its calls, and its predicted time.
+
+    splits: what the ranks divide among them
+    zero: what data-parallel ranks divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (Rajbhandari et
+        al. 2020, https://arxiv.org/abs/1910.02054)
+    reshard: with zero 3, weights are gathered again for the backward pass
+    bucketed: gradients are reduced in buckets during the backward pass, as in DistributedDataParallel
+    columns: the last matrices of a layer are also divided by columns
+    sequence_parallel: tokens are divided between the halves of a layer
+    keep_inputs: with it, gathered inputs are kept for the gradients of weights
+    context: exchange of keys and values
+    schedule: of a pipeline
+    unplanned: why no plan describes its calls, so that its time is not predicted; "" if one does
+    """
+
+    splits: tuple[Split, ...]
+    zero: Literal[0, 1, 2, 3]
+    reshard: bool = True
+    bucketed: bool = False
+    columns: bool = False
+    sequence_parallel: bool = False
+    keep_inputs: bool = False
+    context: Context = "ring"
+    schedule: Schedule = "1f1b"
+    unplanned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +172,12 @@ class Op:
     needs_device: requires ranks that drive a device
     host_memory: one of its buffers is in host memory, pinned or pageable
     flop: floating-point operations of a call, given the number of elements in S
-    least_traffic: minimum bytes read and written per byte of S, for a kernel that computes
+    least_traffic: minimum bytes read and written per byte of S, given the number of elements in S, for a kernel that
+        computes: the operands and results of each of its operations, once
     shape: allowed element counts of S, if they are not multiples
     lower_bound: minimum cost of any algorithm
     least_crossing: minimum traffic between hosts
-    splits: what the ranks divide among them; not empty for a training step
+    strategy: how the ranks of a training step divide it; None for other ops
     """
 
     name: str
@@ -167,11 +206,16 @@ class Op:
     needs_device: bool = False
     host_memory: bool = False
     flop: Callable[[int], int] | None = None
-    least_traffic: float | None = None
+    least_traffic: Callable[[int], float] | None = None
     shape: Shape | None = None
     lower_bound: LowerBound | None = None
     least_crossing: Crossing | None = None
-    splits: tuple[Split, ...] = ()
+    strategy: Strategy | None = None
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """What the ranks of a training step divide among them; empty for other ops."""
+        return () if self.strategy is None else self.strategy.splits
 
     def factor(self, ranks: int) -> float | None:
         """busbw / algbw for ``ranks`` ranks in the group; None for one rank, which has no wire (0 would mislead)."""
@@ -182,6 +226,11 @@ class Op:
         """Whether S is a block for each rank, which lie in the order of the ranks."""
         return self.uneven or self.multiple(2) > 1
 
+    @property
+    def communicates(self) -> bool:
+        """Whether it measures what ranks send each other, so that a rank alone has nothing to measure."""
+        return not (self.local or self.stores or self.splits)
+
     def least_ranks(self) -> int:
-        """Smallest meaningful group size."""
+        """Smallest group in which the call can be made; one rank that ``communicates`` calls for nothing."""
         return 1 if self.members == "all" and self.trips == 1 else 2

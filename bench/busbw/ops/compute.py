@@ -8,7 +8,7 @@ A multiplication and an addition are 2 FLOP, fused or not.
 import math
 from functools import partial
 
-from busbw.ops.base import Op, Shape, nothing, written
+from busbw.ops.base import Op, Shape, always, nothing, written
 
 SIDE_STEP = 16
 """Matrix sides are multiples of this: matrix units work in tiles, and other sides would be measured with padding."""
@@ -28,8 +28,18 @@ _attention = partial(
         lambda count: max(TOKEN, count // TOKEN * TOKEN), f"whole tokens of {HEADS} heads × {HEAD_SIZE} elements"
     ),
     flop=lambda count: 4 * count * (count // TOKEN),
-    least_traffic=4.0,
 )
+
+
+def _unfused_traffic(count: int) -> float:
+    """Bytes that separate operations read and write per byte of S: 4 + 6 T / d.
+
+    The h matrices of T × T scores have T / d times the bytes of S. QKᵀ writes them, the division by √d and the softmax
+    each read and write them, and the product with V reads them. Dao et al. 2022 (https://arxiv.org/abs/2205.14135,
+    algorithm 0) divide nothing and count 4: scores and probabilities, each written and read.
+    """
+    return 4 + 6 * (count // TOKEN) / HEAD_SIZE
+
 
 COMPUTE = (
     _computed(
@@ -43,8 +53,16 @@ COMPUTE = (
             f"a square matrix with a side that is a multiple of {SIDE_STEP}",
         ),
         flop=lambda count: 2 * math.isqrt(count) ** 3,
-        least_traffic=3.0,
+        least_traffic=always(3.0),
     ),
-    _attention("attention", "softmax(QKᵀ/√d)V in one fused kernel where torch has one"),
-    _attention("attention_unfused", "attention as separate operations: the T × T scores go through memory"),
+    _attention(
+        name="attention",
+        summary="softmax(QKᵀ/√d)V in one fused kernel where torch has one",
+        least_traffic=always(4.0),
+    ),
+    _attention(
+        name="attention_unfused",
+        summary="attention as separate operations: the T × T scores go through memory",
+        least_traffic=_unfused_traffic,
+    ),
 )

@@ -5,13 +5,14 @@ A step has no size S: it makes several collectives of several sizes, which a mea
 """
 
 import re
-from typing import Annotated, Final, get_args
+from dataclasses import replace
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops import limits
-from busbw.ops.base import Op, Split, nothing
+from busbw.ops.base import Op, Split, Strategy, nothing
 from busbw.ops.exchanges import STEPS
 from busbw.units import format_time
 
@@ -99,7 +100,7 @@ def _timed(text: str) -> tuple[str, int]:
     return (match["what"] if match and 1 <= time_ns <= LARGEST_WAIT_NS else ""), time_ns
 
 
-def _step(name: str, summary: str, *splits: Split, trips: int = 1) -> Op:
+def _step(name: str, summary: str, strategy: Strategy, trips: int = 1) -> Op:
     return Op(
         name=name,
         summary=summary,
@@ -110,7 +111,7 @@ def _step(name: str, summary: str, *splits: Split, trips: int = 1) -> Op:
         computed=True,
         fresh=True,
         trips=trips,
-        splits=splits,
+        strategy=strategy,
     )
 
 
@@ -143,23 +144,81 @@ STAGE: Final = 2
 PARTS: Final = 2
 """Model chunks per stage of an interleaved pipeline."""
 
+_SUMMED: Final = "a plan adds up all gradients in one all_reduce, and this step makes one per gradient"
+_NO_MODEL: Final = "it trains least squares, and plans are for models"
+
+
+def _data(*, zero: Literal[0, 1, 2, 3], reshard: bool = True, bucketed: bool = False, unplanned: str = "") -> Strategy:
+    """The batch is divided."""
+    return Strategy(splits=("dp",), zero=zero, reshard=reshard, bucketed=bucketed, unplanned=unplanned)
+
+
+_TENSOR: Final = Strategy(splits=("tp",), zero=0)
+_CONTEXT: Final = Strategy(splits=("cp",), zero=0)
+_PIPELINE: Final = Strategy(splits=("pp",), zero=0)
+
 TRAINING = (
-    _step("train_all_reduce", "data parallel: one all_reduce per gradient after the backward pass", "dp"),
-    _step("train_ddp", "data parallel with DistributedDataParallel: buckets overlap the backward pass", "dp"),
-    _step("train_zero1", "data parallel, optimizer states sharded: reduce_scatter, update, all_gather", "dp"),
-    _step("train_fsdp", "weights sharded by fully_shard and gathered for each pass of a layer", "dp"),
-    _step("train_fsdp_kept", "train_fsdp, but weights stay gathered from forward to backward pass", "dp"),
-    _step("train_fsdp_prefetch", "train_fsdp, with the next layer's weights prefetched in the forward pass", "dp"),
-    _step("train_hsdp", "weights sharded within groups of ranks, gradients all-reduced between groups", "dp", "shard"),
-    _step("train_tensor", "tensor parallel by columns, then rows: two all_reduce per layer and pass", "tp"),
-    _step("train_columns", "tensor parallel by columns only: outputs are gathered", "tp"),
-    _step("train_sequence", "train_tensor with sequence parallelism: tokens divided between its layer halves", "tp"),
-    _step("train_ring", "context parallel: keys and values go around a ring", "cp"),
-    _step("train_ulysses", "context parallel: an all_to_all before and after attention switches to heads", "cp"),
-    _step("train_experts", "expert parallel: tokens go to their experts and back by all_to_all", "dp", "ep"),
-    _step("train_gpipe", "pipeline parallel: all forward passes, then all backward passes", "pp"),
-    _step("train_1f1b", "pipeline parallel: one forward pass and one backward pass in turn", "pp"),
-    _step("train_3d", f"pipeline parallel with {STAGE} tensor-parallel ranks per stage", "pp", "tp"),
-    _step(EXCHANGE, "least squares with exact, compressed, less frequent or late gradients", "dp", trips=STEPS),
-    _step(INTERLEAVED, f"pipeline parallel, interleaved 1F1B with {PARTS} model chunks per rank", "pp"),
+    _step(
+        "train_all_reduce",
+        "data parallel: one all_reduce per gradient after the backward pass",
+        _data(zero=0, unplanned=_SUMMED),
+    ),
+    _step(
+        "train_ddp",
+        "data parallel with DistributedDataParallel: buckets overlap the backward pass",
+        _data(zero=0, bucketed=True),
+    ),
+    _step("train_zero1", "data parallel, optimizer states sharded: reduce_scatter, update, all_gather", _data(zero=1)),
+    _step("train_fsdp", "weights sharded by fully_shard and gathered for each pass of a layer", _data(zero=3)),
+    _step(
+        "train_fsdp_kept",
+        "train_fsdp, but weights stay gathered from forward to backward pass",
+        _data(zero=3, reshard=False),
+    ),
+    _step(
+        "train_fsdp_prefetch",
+        "train_fsdp, with the next layer's weights prefetched in the forward pass",
+        _data(zero=3),
+    ),
+    _step(
+        "train_hsdp",
+        "weights sharded within groups of ranks, gradients all-reduced between groups",
+        Strategy(splits=("dp", "shard"), zero=3),
+    ),
+    _step("train_tensor", "tensor parallel by columns, then rows: two all_reduce per layer and pass", _TENSOR),
+    _step("train_columns", "tensor parallel by columns only: outputs are gathered", replace(_TENSOR, columns=True)),
+    _step(
+        "train_sequence",
+        "train_tensor with sequence parallelism: tokens divided between its layer halves",
+        replace(_TENSOR, sequence_parallel=True, keep_inputs=True),
+    ),
+    _step("train_ring", "context parallel: keys and values go around a ring", _CONTEXT),
+    _step(
+        "train_ulysses",
+        "context parallel: an all_to_all before and after attention switches to heads",
+        replace(_CONTEXT, context="ulysses"),
+    ),
+    _step(
+        "train_experts",
+        "expert parallel: tokens go to their experts and back by all_to_all",
+        Strategy(splits=("dp", "ep"), zero=0),
+    ),
+    _step(
+        "train_gpipe",
+        "pipeline parallel: all forward passes, then all backward passes",
+        replace(_PIPELINE, schedule="gpipe"),
+    ),
+    _step("train_1f1b", "pipeline parallel: one forward pass and one backward pass in turn", _PIPELINE),
+    _step(
+        "train_3d",
+        f"pipeline parallel with {STAGE} tensor-parallel ranks per stage",
+        Strategy(splits=("pp", "tp"), zero=0),
+    ),
+    _step(
+        EXCHANGE,
+        "least squares with exact, compressed, less frequent or late gradients",
+        _data(zero=0, unplanned=_NO_MODEL),
+        trips=STEPS,
+    ),
+    _step(INTERLEAVED, f"pipeline parallel, interleaved 1F1B with {PARTS} model chunks per rank", _PIPELINE),
 )

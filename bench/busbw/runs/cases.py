@@ -1,7 +1,7 @@
 """Expansion of a plan into its ordered list of cases, and an estimate of their duration."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
@@ -30,11 +30,21 @@ from busbw.ops.training import (
     parse_compute,
     parse_slow,
 )
-from busbw.runs.plan import InPlace, Plan, Sweep
+from busbw.runs.plan import InPlace, Plan, Sweep, Timing
 from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, minimum samples and control traffic of a block: measured with 4 Gloo ranks on 2 cores."""
+
+_STEPS_AROUND = 15
+"""Steps of a block besides warm-up and samples: both checks, the first one, three times each part, memory, calls,
+timeline.
+"""
+_STEP_BLOCK_SECONDS = 2.0
+_TRAINING_START_SECONDS = 2.0
+"""Time to build a training step and to compute it in one process, and to load what it needs: measured with 2 Gloo ranks
+on 2 cores.
+"""
 
 _PASSES = 7
 """Passes of a block over its files besides its samples: two checks write and read them; the first call, the warm-up
@@ -283,20 +293,34 @@ def _multiples(unit: int, itemsize: int) -> Shape:
     return Shape(lambda count: max(unit, count // unit * unit), f"a multiple of {of_ranks}{itemsize} B")
 
 
-def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
-    """Estimated duration of a run: the time budget of every case, plus start-up, warm-up and checks (the larger part
-    for files).
+def estimated_seconds(plan: Plan, cases: Sequence[Case], step_seconds: Callable[[Case], float]) -> float:
+    """Estimated duration of a run on an otherwise idle machine: the time budget of every case, plus start-up, warm-up
+    and checks (the larger part for files and training steps).
 
-    An overestimate if a backend converges early; an underestimate if a single call takes a large part of the budget.
+    step_seconds: of one call of a training step.
+    An overestimate if a backend converges early; an underestimate if a single call of another op takes a large part of
+    the budget.
     """
     timing = plan.timing
     per_round = timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
-    sampled = sum(timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in cases)
+    steps = [case for case in cases if OPS[case.op].splits]
+    others = [case for case in cases if not OPS[case.op].splits]
+    sampled = sum(timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in others)
     around = sum(
         _rounds(case.op, case.group, case.ranks, case.pairs) * per_round + timing.blocks * _file_seconds(case)
-        for case in cases
+        for case in others
     )
-    return plan.launches * (1.0 + timing.launch_warmup_seconds + sampled + around)
+    trained = sum(_training_seconds(timing, step_seconds(case)) for case in steps)
+    starting = 1.0 + timing.launch_warmup_seconds + _TRAINING_START_SECONDS * bool(steps)
+    return plan.launches * (starting + sampled + around + trained)
+
+
+def _training_seconds(timing: Timing, step_seconds: float) -> float:
+    """Time of a training step's blocks in a launch, when a step takes ``step_seconds``."""
+    filling = math.ceil(timing.warmup_seconds / step_seconds) if step_seconds else 0
+    warmup = min(max(filling, timing.warmup_calls), timing.max_warmup_calls)
+    around = timing.blocks * (_STEP_BLOCK_SECONDS + (warmup + _STEPS_AROUND) * step_seconds)
+    return around + max(timing.max_seconds, timing.least_samples * step_seconds)
 
 
 def _file_seconds(case: Case) -> float:

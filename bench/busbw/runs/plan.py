@@ -95,6 +95,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     groups: split of the ranks, as in ``ops.groups``
     imbalance, traffic: of all_to_all_v, as in ``ops.traffic``
     pairs: whether disjoint pairs of a matrix run concurrently
+    baseline: measured only as a reference for models and peaks of the other sweeps
     algorithms: explicit algorithms, and ``library``
     blocks, depths, direct: of file accesses: block sizes, blocks in flight, and whether to bypass the page cache
     threads: threads of a rank that share a call, as in ``ops.threads``; None: only its main thread, unbound
@@ -126,6 +127,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     imbalance: float = 0.5
     traffic: tuple[tuple[float, ...], ...] | None = None
     pairs: Pairs = "together"
+    baseline: bool = False
     algorithms: tuple[str, ...] = (LIBRARY,)
     blocks: tuple[str, ...] = ("1MiB",)
     depths: tuple[int, ...] = (1,)

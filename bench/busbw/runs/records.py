@@ -19,10 +19,11 @@ SCHEMA history (``upgrades.UPGRADES`` upgrades older runs one step at a time):
     ``other_clock_ns``; the stop reasons ``cap_time`` and ``cap_samples`` to ``time_limit`` and ``sample_limit``; in the
     timing of a plan, ``warmup_calls_cap`` to ``max_warmup_calls``; in the facts of MPI, ``not told by the library`` to
     ``not reported by the library``
+10 - ``rank_samples_ns`` of a row of another tool's log
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -35,7 +36,7 @@ from busbw.ops.storage import Access
 from busbw.ops.training import Workload, workload_in_words
 from busbw.units import counted, format_size
 
-SCHEMA = 9
+SCHEMA = 10
 
 JSON: TypeAlias = Any
 """A value as json.loads returns it. msgspec has no recursive aliases, so readers check the type."""
@@ -105,13 +106,21 @@ def _float_fields(record: type[Record]) -> tuple[str, ...]:
     return tuple(field.name for field in msgspec.structs.fields(record) if "float" in str(field.type))
 
 
+def _flat(value: object) -> Iterator[Any]:
+    """A number, or those of tuples in tuples."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _flat(part)
+    else:
+        yield value
+
+
 class FiniteRecord(Record, frozen=True, kw_only=True):
     """A record that refuses NaN and infinity: msgspec would write null, and the row could not be read again."""
 
     def __post_init__(self) -> None:
         for name in _float_fields(type(self)):
-            value = getattr(self, name)
-            for number in value if isinstance(value, tuple) else (value,):
+            for number in _flat(getattr(self, name)):
                 if number is not None and not math.isfinite(number):
                     raise ValueError(f"{name} is {number}; want a finite number")
 
@@ -521,6 +530,7 @@ class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_fiel
     bus_factor, wire_bytes: as in ``GroupSamples``
     line: line in the log, from 1
     samples_ns: every call of the slowest process, if the tool prints them; mostly empty
+    rank_samples_ns: the same calls of every rank, in the order of ``ranks``, if the tool prints them; mostly empty
     """
 
     case: Case
@@ -535,6 +545,14 @@ class Imported(FiniteRecord, frozen=True, kw_only=True, tag="imported", tag_fiel
     check: Check
     line: Positive
     samples_ns: tuple[_PrintedNs, ...] = ()
+    rank_samples_ns: tuple[tuple[_PrintedNs, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = [len(samples) for samples in self.rank_samples_ns]
+        if lengths and lengths != [len(self.samples_ns)] * len(self.ranks):
+            expected = f"{len(self.samples_ns)} of each of {len(self.ranks)} ranks"
+            raise ValueError(f"rank_samples_ns has {lengths} samples; expected {expected}")
+        super().__post_init__()
 
 
 class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"):
@@ -655,6 +673,13 @@ class ImportedLog(Record, frozen=True, kw_only=True):
     notes: tuple[LogNote, ...]
 
 
+class _SweepOps(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``Run.baseline_ops`` reads of a sweep in a stored plan."""
+
+    ops: tuple[str, ...] = ()
+    baseline: bool = False
+
+
 class Run(Record, frozen=True, kw_only=True):
     """``run.json``: plan, hosts and environment of a run; written once, when all ranks are connected.
 
@@ -681,3 +706,13 @@ class Run(Record, frozen=True, kw_only=True):
     environments: dict[str, dict[str, JSON]]
     backend: BackendTraits | None = None
     imported: ImportedLog | None = None
+
+    @property
+    def baseline_ops(self) -> frozenset[str]:
+        """The operations that this run measured only as references (``plan.Sweep.baseline``)."""
+        try:
+            sweeps = msgspec.convert(self.plan.get("sweep", ()), tuple[_SweepOps, ...])
+        except msgspec.ValidationError:  # a plan of another version
+            return frozenset()
+        asked = {op for sweep in sweeps if not sweep.baseline for op in sweep.ops}
+        return frozenset(op for sweep in sweeps for op in sweep.ops) - asked

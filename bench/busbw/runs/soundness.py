@@ -216,9 +216,14 @@ def numbers_samples(numbers: Sequence[int], samples: int) -> bool:
 
 
 def of_factors(found: float | None, wire_bytes: float, traffic_factor: float, op: str, ranks: int) -> Iterator[str]:
-    """Flaws of the three numbers of ``op`` on a group of ``ranks`` ranks."""
+    """Flaws of the three numbers of ``op`` on a group of ``ranks`` ranks. Only an op that this version knows has a bus
+    factor that can be compared; of another version's op, the stored one has to be in range.
+    """
     expected = bus_factor(op, ranks)
-    if (found is None) != (expected is None) or not math.isclose(found or 0, expected or 0, rel_tol=1e-9):
+    if op not in OPS:
+        if found is not None and not 0 < found <= float(_MOST):
+            yield f"bus_factor is {found:g}; want > 0"
+    elif (found is None) != (expected is None) or not math.isclose(found or 0, expected or 0, rel_tol=1e-9):
         yield f"bus_factor is {found}, but {op} over {ranks} ranks has {expected}"
     if not 0 <= wire_bytes <= float(_MOST_BYTES) or not 0 < traffic_factor <= float(_MOST):
         yield f"wire_bytes is {wire_bytes:g}, traffic_factor {traffic_factor:g}; want ≥ 0 and > 0"
@@ -239,7 +244,8 @@ def _of_ranks(group: GroupSamples) -> Iterator[str]:
                 yield f"quantiles_ns of rank {rank.rank} contradict fastest_ns and slowest_ns"
                 return
         for name in ("samples_ns", "entries_ns"):
-            if len(getattr(rank, name) or group.slowest_ns) != len(group.slowest_ns):
+            vector = getattr(rank, name)
+            if vector is not None and len(vector) != len(group.slowest_ns):
                 yield f"{name} of rank {rank.rank} has another length than slowest_ns"
                 return
     yield from _of_kept_samples(group)

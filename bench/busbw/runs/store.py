@@ -418,6 +418,11 @@ def find(results_dir: Path, selector: str) -> Path:
     raise UsageError(message, code="no-such-run")
 
 
+def usual_results_dir() -> Path:
+    """The folder of the runs where the user names none, as for the commands."""
+    return Path(os.environ.get("BUSBW_RESULTS_DIR") or "results")
+
+
 def folders(results_dir: Path) -> Iterator[Path]:
     """All run folders below ``results_dir``, oldest first."""
     with files.store_errors("read", results_dir):

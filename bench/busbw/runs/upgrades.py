@@ -193,6 +193,7 @@ UPGRADES: dict[int, Step] = {
     6: Step(),
     7: Step(run=lambda run: _with_facts(run, {"untold": "unknown", "told_by": "source"})),
     8: Step(run=_run_of_schema_9, row=_row_of_schema_9),
+    9: Step(),
 }
 """Schema n → its upgrades to n + 1."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from busbw.backends import backend_named
 from busbw.backends.mpi.probe import SRUN_MPI, vendor_of_library
-from busbw.errors import LaunchError, UsageError
+from busbw.errors import LaunchError, UsageError, nearest
 from busbw.ops import OPS, limits
 from busbw.runs import cases, plan, resume, store
 from busbw.runs.plan import Plan
@@ -68,33 +68,44 @@ def shape_of(nodes: str, ranks_per_node: int) -> Shape:
     return Shape(max(counts), ranks_per_node, counts if len(texts) > 1 else ())
 
 
-def new_order(selector: str, shape: Shape, changes: Mapping[str, Any]) -> JobRequest:
+def new_order(selector: str, nodes: str | None, ranks_per_node: int | None, changes: Mapping[str, Any]) -> JobRequest:
     """A job for a new run of ``selector``, a shipped suite or a TOML file, with ``changes`` to the plan's fields.
 
-    Raises UsageError when the plan does not fit ``shape``. Whether ``path`` is writable is only checked on the nodes,
+    Raises UsageError for a plan that does not exist or cannot be changed so, for missing ``nodes`` or
+    ``ranks_per_node``, and when the plan does not fit them. Whether ``path`` is writable is only checked on the nodes,
     because it may be local to them.
     """
-    known = plan.suites()
-    file = Path(selector)
-    if selector in known:
-        base, options = plan.read_suite(selector), ["--suite", selector]
-    elif file.is_file():
-        base, options = plan.read_plan(file), ["--plan", str(file.absolute())]
-    else:
-        op = f"; {selector} is an op: write a TOML plan with it (docs/formats.md, Plans)" if selector in OPS else ""
-        raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)}){op}")
+    base, options = _plan_named(selector)
     if changes["path"] is not None:
         changes = {**changes, "path": plan.given_path(changes["path"])}
     with plan.naming_options():
         wanted = plan.override(base, **changes)
         wanted.require_path()
     device = backend_named(wanted.backend).device
+    if nodes is None or ranks_per_node is None:
+        lacking = {"--nodes N": nodes, "--ranks-per-node R": ranks_per_node}
+        raise UsageError(f"{selector}: give {' and '.join(name for name, given in lacking.items() if given is None)}")
+    shape = shape_of(nodes, ranks_per_node)
     _check_fit(shape, wanted, device)
     options += _given(changes)
     if not shape.node_counts:
         # busbw run checks the number of ranks; without it, a step of one task would start a local rank per core.
         options += ["--ranks", str(shape.worlds[0][1])]
     return JobRequest(tuple(options), wanted, shape)
+
+
+def _plan_named(selector: str) -> tuple[Plan, list[str]]:
+    """The plan ``selector``, and the options of ``busbw run`` that name it."""
+    known = plan.suites()
+    file = Path(selector)
+    if selector in known:
+        return plan.read_suite(selector), ["--suite", selector]
+    if file.is_file():
+        return plan.read_plan(file), ["--plan", str(file.absolute())]
+    likely = nearest(selector, known)
+    hint = f"; did you mean {likely}?" if likely else ""
+    op = f"; {selector} is an op: write a TOML plan with it (docs/formats.md, Plans)" if selector in OPS else hint
+    raise UsageError(f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)}){op}")
 
 
 def _check_fit(shape: Shape, wanted: Plan, device: str) -> None:

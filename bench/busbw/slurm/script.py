@@ -76,7 +76,7 @@ class Job:
     exclude: str | None = None
     constraint: str | None = None
     reservation: str | None = None
-    exclusive: bool = False
+    exclusive: bool = True
     requeue: bool = True
     signal_seconds: int = SIGNAL_SECONDS
     silence_seconds: float = 60.0

@@ -41,8 +41,10 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
     "nvme": (0.1e9, 100e9),
 }
 """Kind → plausible range of one unit in B/s. Catches slips: bits for bytes, GB for B, a whole card for one lane."""
-_NETWORKS: tuple[Kind, ...] = ("infiniband", "ethernet", "efa", "slingshot")
+NETWORKS: tuple[Kind, ...] = ("infiniband", "ethernet", "efa", "slingshot")
+"""Kinds of network cards."""
 _PLAUSIBLE_MEMORY = (50e9, 100e12)
+_PLAUSIBLE_CAPACITY = (1e9, 10e12)
 _PLAUSIBLE_FLOPS = (1e12, 1e18)
 
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int8")
@@ -71,8 +73,8 @@ class Rate(SourcedRow, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.check_source()
-        if self.over is not None and (self.kind not in _NETWORKS or self.practical_bytes_per_second is None):
-            refuse("over", self.over, f"over only with a practical value of {', '.join(_NETWORKS)}")
+        if self.over is not None and (self.kind not in NETWORKS or self.practical_bytes_per_second is None):
+            refuse("over", self.over, f"over only with a practical value of {', '.join(NETWORKS)}")
         if self.ports is not None and (self.kind != "efa" or self.ports < 1):
             refuse("ports", self.ports, "1 or more ports, only in rows of kind efa")
         _check_rate(self, "bytes_per_second", PLAUSIBLE[self.kind])
@@ -96,6 +98,8 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
 
     names: names used by NVML and drivers
     pci: PCI identities (``10de:2335``)
+    memory_bytes: what the driver reports, of the smallest variant (None: unknown)
+    memory_source: source of that report; None: memory_bytes is the datasheet's
     memory_bytes_per_second: reads plus writes
     flops: dense FLOP/s by data type
     link, links: row of its links to other GPUs, and number of them
@@ -107,6 +111,8 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     pci: tuple[str, ...] = ()
     memory: str
+    memory_bytes: float | None = None
+    memory_source: str | None = None
     memory_bytes_per_second: float
     practical_memory_bytes_per_second: float | None = None
     practical_source: str | None = None
@@ -124,6 +130,10 @@ class Gpu(SourcedRow, frozen=True, kw_only=True):
             refuse("names", self.names, "at least one name or PCI identity; otherwise the row can never match")
         if strange := [one for one in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", one)]:
             refuse("pci", strange, "vendor:device in lower case, such as 10de:2335")
+        if self.memory_bytes is not None:
+            _believe("memory_bytes", self.memory_bytes, _PLAUSIBLE_CAPACITY, "B")
+        if self.memory_source is not None and (self.memory_bytes is None or not URL.fullmatch(self.memory_source)):
+            refuse("memory_source", self.memory_source, "a URL, and only with memory_bytes")
         _check_rate(self, "memory_bytes_per_second", _PLAUSIBLE_MEMORY)
         if unknown := sorted(set(self.flops) - set(DTYPES)):
             refuse("flops", ", ".join(unknown), f"the data types {', '.join(DTYPES)}")

@@ -119,9 +119,11 @@ def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
 
 def row_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Gpu | None:
     """The row of a GPU. If NVML knows the GPU, its name decides. Otherwise the kernel gives the vendor's name, and
-    the PCI identity is used if no row has that name.
+    the PCI identity is used if no row has that name. For a log, the user may have named the row.
     """
     name, identity = gpu.get("name"), gpu.get("id")
+    if from_log(gpu) and (named := next((row for row in rows.gpus if row.name == name), None)) is not None:
+        return named
     found = rows.gpu(name, identity)
     return rows.gpu(None, identity) if found is None and gpu.get("index") is None else found
 

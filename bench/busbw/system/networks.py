@@ -50,6 +50,9 @@ def port_of(port: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     rate = float(port.get("bytes_per_second") or 0)
     if not rate:
         return "the kernel does not report its rate"
+    if port.get("given"):  # nobody knows more than its name and rate
+        named = rows.rate(port["kind"], str(port.get("name"))) if port.get("kind") else None
+        return HardwarePeak(rate, None, format_rate(rate), "one direction", "as given") if named is None else named.peak
     if port.get("driver") == "efa":
         # The driver reports rates under InfiniBand names; the rows describe whole instances.
         return HardwarePeak(rate, None, EFA, "one direction", _SYSTEM)

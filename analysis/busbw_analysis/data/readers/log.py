@@ -47,6 +47,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     check, wrong_elements: result of the tool's verification
     source, target, part: labels of a cell of a matrix, and which of several matrices
     samples_seconds: one time per iteration
+    process_seconds: the same of every process, each time that of the slowest of its GPUs; empty if not printed
     mode, sync, pairs, backend, device: how busbw itself measured it, as in ``Case``, with its other settings in words
     one_host: whether all its ranks were on one host
     others: the tool's other columns by their headings, in the tool's units
@@ -77,6 +78,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     part: str | None = None
     samples_seconds: tuple[float, ...] = ()
+    process_seconds: tuple[tuple[float, ...], ...] = ()
     mode: Mode | None = None
     sync: Sync | None = None
     pairs: Pairs | None = None

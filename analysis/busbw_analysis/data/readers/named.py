@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, get_args
 
+from busbw.escape import from_cell
 from busbw.runs.records import Mode, Pairs, Sync
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import real, text
@@ -69,7 +70,8 @@ def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
             header = [cell.strip() for cell in cells]
             draft.tool = "rccl-tests" if "numCycle" in header else "csv"
         elif header and len(cells) == len(header):
-            _add(draft, number, dict(zip(header, cells, strict=True)))
+            row = dict(zip(header, cells, strict=True))
+            _add(draft, number, {name: from_cell(cell) for name, cell in row.items()} if _is_ours(row) else row)
         elif header and any(cells) and not cells[0].startswith("#"):
             draft.note("truncated-row", number, "a row whose number of cells differs from the header is ignored")
     return draft.log()
@@ -120,6 +122,10 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
     group = _PAIR.fullmatch(values.get("group") or "")
     source, target = (None, None) if group is None else group.groups()
     made = {"statistic": "mean"} if rccl else {"statistic": values.get("statistic"), **_of_busbw(row)}
+    rate = values.get("rate")
+    if values.get("time") is None:
+        rate = values.get("algbw") if rate is None else rate
+        made |= {} if rate is None else {"messages": 1}  # one S in a call, so that its time follows
     draft.collective(
         line,
         values.get("op"),
@@ -128,7 +134,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         algbw=values.get("algbw"),
         busbw=values.get("busbw"),
         in_place=_TRUE.get(str(values.get("in_place")).lower()),
-        rate=values.get("rate"),
+        rate=rate,
         others=others,
         source=values.get("source", source),
         target=values.get("target", target),
@@ -136,9 +142,14 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
     )
 
 
+def _is_ours(row: Mapping[str, Any]) -> bool:
+    """Whether ``busbw export --to csv`` wrote the row."""
+    return _OF_BUSBW.issubset(row) and row["mode"] in get_args(Mode)
+
+
 def _of_busbw(row: Mapping[str, Any]) -> dict[str, Any]:
     """What only a row that ``busbw export --to csv`` wrote says: others mean other things by these headings."""
-    if not _OF_BUSBW.issubset(row) or row["mode"] not in get_args(Mode):
+    if not _is_ours(row):
         return {}
     settings = [] if not row["settings"] else row["settings"].split(", ")
     others = ", ".join(one for one in settings if not one.startswith(("sync ", "pairs ")))

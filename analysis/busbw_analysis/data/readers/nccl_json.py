@@ -68,6 +68,7 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
     labels: dict[str, float | str | None] = {
         f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()
     }
+    skipped = whole(each.get("skipped_iterations")) or 0
     labels["experiment_name"] = text(row.get("experiment_name"))
     labels["cputime"] = cpu_time = values.get("cpu_time")
     draft.collective(
@@ -80,7 +81,8 @@ def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str
         busbw=scaled(values.get("bus_bw"), 1e9),
         in_place=in_place,
         statistic="mean",
-        samples_seconds=reals(each.get("times_us"), 1e-6)[whole(each.get("skipped_iterations")) or 0 :],
+        samples_seconds=reals(each.get("times_us"), 1e-6)[skipped:],
+        process_seconds=tuple(reals(times, 1e-6)[skipped:] for times in items(each.get("per_process_max_times_us"))),
         others={name: value for name, value in labels.items() if value is not None},
         **verdict(values.get("nwrong")),
     )

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from matplotlib.axes import Axes
 
@@ -37,7 +37,9 @@ from busbw_analysis.report.plots.svg import SERIES, inline
 Quantity = Literal["time", "rate"]
 LineKind = Literal["fit", "model", "peak", "bound", "other", "reference"]
 
-LINE_STYLES: Final[dict[LineKind, tuple[Literal["-"] | tuple[int, tuple[float, ...]], float]]] = {
+_Dashes: TypeAlias = Literal["-"] | tuple[int, tuple[float, ...]]
+
+LINE_STYLES: Final[dict[LineKind, tuple[_Dashes, float]]] = {
     "fit": ("-", 1.1),
     "model": ((0, (1.2, 1.8)), 1.5),
     "peak": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
@@ -46,6 +48,13 @@ LINE_STYLES: Final[dict[LineKind, tuple[Literal["-"] | tuple[int, tuple[float, .
     "reference": ("-", 0.7),
 }
 """Kind of a line → its dashes in matplotlib's format, and its width in points."""
+_PEAK_DASHES: Final[tuple[_Dashes, ...]] = (
+    LINE_STYLES["peak"][0],
+    (0, (3, 3)),
+    (0, (12, 3)),
+    (0, (8, 2, 1.5, 2, 1.5, 2)),
+)
+"""Dashes of the peaks of one drawing."""
 _USUAL: Final = (BOX, WIDTH, HEIGHT)
 _WIDE: Final = ((0.13, 0.085, 0.855, 0.83), 720, 340)
 """Box of the axes as shares of the drawing; width and height in points."""
@@ -85,12 +94,14 @@ class Line:
     vertices: (size in bytes, ns or B/s).
     slot: colour; None draws it in ink.
     note: text written beside a peak.
+    number: of a peak among those of the drawing, which have different dashes.
     """
 
     kind: LineKind
     vertices: tuple[tuple[float, float], ...]
     slot: int | None = None
     note: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +145,8 @@ def paint(axes: Axes, panel: Panel) -> None:
         draw_points(axes, one.slot, places, 1.3 if panel.wide or one.joined else 0.0, series_id(one.slot))
 
 
-def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> str:
-    """A legend sample of a series or line."""
+def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"], number: int = 0) -> str:
+    """A legend sample of a series or line; ``number`` as in ``Line``."""
     colour = "var(--ink)" if slot is None else f"var(--series-{slot % SLOTS})"
     if kind == "points" or kind == "joined":  # noqa: PLR1714 - mypy follows this
         slot = slot or 0
@@ -144,7 +155,7 @@ def swatch(slot: int | None, kind: LineKind | Literal["points", "joined"]) -> st
         line = f'<path d="M1 7H27" stroke="{colour}" stroke-width="1.3" stroke-dasharray="{dashes}"/>'
         shape = (line if kind == "joined" else "") + _SHAPES[marker_of(slot)].format(paint=paint)
     else:
-        style, width = LINE_STYLES[kind]
+        style, width = _style(kind, number)
         broken = "" if style == "-" else f' stroke-dasharray="{" ".join(map(str, style[1]))}"'
         shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" stroke-width="{width}"{broken}/>'
     return sample(shape)
@@ -206,8 +217,13 @@ def _shown(series: Series) -> list[Point]:
     return [point for point in series.points if point.size_bytes > 0 and point.value > 0]
 
 
+def _style(kind: LineKind, number: int) -> tuple[_Dashes, float]:
+    style, width = LINE_STYLES[kind]
+    return (_PEAK_DASHES[number % len(_PEAK_DASHES)] if kind == "peak" else style), width
+
+
 def _draw_line(axes: Axes, line: Line) -> None:
-    style, width = LINE_STYLES[line.kind]
+    style, width = _style(line.kind, line.number)
     colour = INK if line.slot is None else SERIES[line.slot % SLOTS]
     vertices = [(x, y) for x, y in line.vertices if x > 0 and y > 0]
     axes.plot(

@@ -11,6 +11,7 @@ from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
@@ -170,12 +171,14 @@ def overview(sides: Sequence[Side]) -> Figure | None:
             peaks.setdefault((peak.busbw, peak.level.removesuffix(" of a host"), what), []).append(one.op)
     if not plots.drawable(series):
         return None
-    lines = [peak_line(series, rate, name=f"{name} peak") for rate, name in dict.fromkeys(key[:2] for key in peaks)]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(key[:2] for key in peaks))}
+    lines = [peak_line(series, rate, number, name=f"{name} peak") for (rate, name), number in numbers.items()]
     lines += _reference_lines(references, "rate")
     lines += _published_lines(((slot, one.curve) for slot, one in chosen), "rate")
-    for (rate, _, what), ops in peaks.items():
+    for (rate, name, what), ops in peaks.items():
         of = f", for {listed(dict.fromkeys(ops))}" if len(peaks) > 1 else ""
-        legend.append(LegendEntry(plots.swatch(None, "peak"), f"peak {format_rate(rate)}: {what}{of}"))
+        sample = plots.swatch(None, "peak", numbers[rate, name])
+        legend.append(LegendEntry(sample, f"peak {format_rate(rate)}: {what}{of}"))
     legend += _thin_entries(references, [one.curve for _, one in chosen], None)
     barred = any(point.low for one in series for point in one.points)
     bars = " A bar is the interval or range of the launches." if barred else ""
@@ -191,8 +194,8 @@ def overview(sides: Sequence[Side]) -> Figure | None:
     )
     rows = sorted({point.size_bytes for one in series for point in one.points})
     note = "Medians over launches; each operation's section has their ranges."
-    numbers = table("busbw by size and operation", columns, rows, note, folded=True)
-    return Figure(caption, (drawing,), tuple(legend), numbers)
+    values = table("busbw by size and operation", columns, rows, note, folded=True)
+    return Figure(caption, (drawing,), tuple(legend), values)
 
 
 def _chosen(sides: Sequence[Side]) -> tuple[list[_Slotted], list[_Slotted], str]:
@@ -280,7 +283,7 @@ def _figure(
 ) -> Figure:
     curves = [one.curve for one in drawn]
     described = zip(curves[:_DESCRIBED], labels, strict=False)
-    finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in described)
+    finding = where + sentences(*(_finding(curve, label if len(curves) > 1 else "") for curve, label in described))
     if len(curves) > _DESCRIBED:
         finding += f" The figure and its table have {len(curves) - _DESCRIBED} more curves."
     pictures: list[str] = []
@@ -381,10 +384,9 @@ def panel_of(
     series: list[plots.Series] = []
     lines = list(_reference_lines(references, quantity))
     breaks: set[float] = set()
-    peaks: dict[float, int] = {}
     for slot, (curve, label) in enumerate(zip(curves, labels, strict=True)):
         rate = _rate_of(curve) if quantity == "rate" else None
-        if rate and (curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None)):
+        if rate and not _has_rate(curve, wired=wired):
             continue
         points = tuple(points_of(curve, quantity, label))
         series.append(plots.Series(slot, points, joined=not isinstance(curve.fit, Fit)))
@@ -393,20 +395,48 @@ def panel_of(
             breaks.update(curve.fit.breaks_bytes)
         if not isinstance(curve.model, Unavailable):
             lines.append(_line("model", ((one.size_bytes, one.time_ns) for one in curve.model), slot, rate))
-        if rate and rate.peak is not None:
-            peaks.setdefault(rate.peak, slot)
     lines += _published_lines(enumerate(curves), quantity)
-    lines += [peak_line(series, peak, None if len(peaks) == 1 else slot) for peak, slot in peaks.items()]
+    if quantity == "rate":
+        lines += [peak_line(series, peak.rate, number, peak.slot) for number, peak in enumerate(_peaks(curves))]
     heading = "Time of one call" if quantity == "time" else "busbw" if wired else "algbw"
     marks = tuple(sorted(breaks)) if quantity == "time" else ()
     return plots.Panel(quantity, f"{heading} over size", tuple(series), tuple(lines), marks)
 
 
-def peak_line(series: Iterable[plots.Series], rate: float, slot: int | None = None, name: str = "peak") -> plots.Line:
-    """A ``rate`` (B/s) across all sizes of ``series``."""
+def _has_rate(curve: Curve, *, wired: bool) -> bool:
+    """Whether the curve is in the figure of rates, which are of busbw if any is (``wired``)."""
+    return curve.series.key.op not in ARITHMETIC and not (wired and curve.series.bus_factor is None)
+
+
+@dataclass(slots=True)
+class _PeakLine:
+    """A peak of a figure: its rate in B/s, what reaches it, and the slot whose colour it has (None: of all curves)."""
+
+    rate: float
+    slot: int | None
+    what: list[str]
+
+
+def _peaks(curves: Sequence[Curve]) -> list[_PeakLine]:
+    """The peaks of a figure of rates, one for each rate."""
+    wired = any(curve.series.bus_factor is not None for curve in curves)
+    peaks: dict[float, _PeakLine] = {}
+    for slot, curve in enumerate(curves):
+        rate = _rate_of(curve).peak
+        if rate is not None and isinstance(curve.peak, Peak) and _has_rate(curve, wired=wired):
+            peaks.setdefault(rate, _PeakLine(rate, slot, [])).what.append(curve.peak.what)
+    if len(peaks) == 1:
+        return [replace(peak, slot=None) for peak in peaks.values()]
+    return list(peaks.values())
+
+
+def peak_line(
+    series: Iterable[plots.Series], rate: float, number: int = 0, slot: int | None = None, name: str = "peak"
+) -> plots.Line:
+    """A ``rate`` (B/s) across all sizes of ``series``, with ``number`` as in ``plots.Line``."""
     sizes = [float(point.size_bytes) for one in series for point in one.points]
     ends = ((min(sizes, default=1.0), rate), (max(sizes, default=1.0), rate))
-    return plots.Line("peak", ends, slot, f"{name} {format_rate(rate)}")
+    return plots.Line("peak", ends, slot, f"{name} {format_rate(rate)}", number)
 
 
 def _line(kind: plots.LineKind, vertices: Iterable[tuple[float, float]], slot: int, rate: _Rate | None) -> plots.Line:
@@ -440,9 +470,11 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str], references: Sequence
     if algorithms:
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
     yield from _thin_entries(references, curves, shared)
-    named = (curve.peak.what for curve in curves if isinstance(curve.peak, Peak))
-    for what in dict.fromkeys(named):
-        yield LegendEntry(plots.swatch(None, "peak"), f"peak: {what}")
+    peaks = _peaks(curves)
+    for number, peak in enumerate(peaks):
+        rate = f" {format_rate(peak.rate)}" if len(peaks) > 1 else ""
+        what = listed(dict.fromkeys(peak.what))
+        yield LegendEntry(plots.swatch(peak.slot, "peak", number), f"peak{rate}: {what}")
 
 
 def predictions_of(curve: Curve) -> tuple[Prediction, ...]:

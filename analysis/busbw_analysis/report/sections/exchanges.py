@@ -28,7 +28,7 @@ def _over(one: Exchanged) -> str:
 _COLUMNS: Final[tuple[Column[Exchanged], ...]] = (
     Column("Exchange", lambda one: one.name),
     Column("Step", lambda one: one.step.time_ns, format_time),
-    Column("Sent a rank and step", lambda one: round(one.step.sent_bytes), format_size),
+    Column("Sent a rank and step", lambda one: one.step.sent_bytes, lambda sent: format_size(round(sent))),
     Column("all steps", lambda one: one.gap, percent, "%", group="Gap after"),
     Column("the same time", lambda one: one.gap_in_budget, percent, "%", group="Gap after"),
     Column("Steps", lambda one: one.needed, str, group="To the target"),

@@ -206,7 +206,7 @@ def _label(curve: MemoryCurve, varying: frozenset[str]) -> str:
 def _figure(
     identity: str, name: str, curves: Sequence[tuple[str, MemoryCurve]], cases: Sequence[CaseSummary]
 ) -> Figure:
-    finding = " ".join(_finding(curve, label) for label, curve in curves)
+    finding = sentences(*(_finding(curve, label) for label, curve in curves))
     panel = _panel([curve for _, curve in curves])
     pictures: tuple[str, ...] = ()
     if plots.drawable(panel.series, sizes=3):
@@ -243,9 +243,13 @@ def _panel(curves: Sequence[MemoryCurve]) -> plots.Panel:
                 plots.Line("fit", tuple((float(end), one.rate) for end in (one.first_bytes, one.last_bytes)), slot)
                 for one in curve.plateaus.plateaus
             ]
-    every = dict.fromkeys(curve.nominal for curve in curves if curve.nominal is not None)
-    lines += [peak_line(series, nominal, name="nominal") for nominal in every]
+    lines += [peak_line(series, rate, number, name="nominal") for number, rate in enumerate(_nominal(curves))]
     return plots.Panel("rate", "Traffic over working set", tuple(series), tuple(lines))
+
+
+def _nominal(curves: Sequence[MemoryCurve]) -> list[float]:
+    """The nominal rates of the curves' memories in B/s, each once."""
+    return list(dict.fromkeys(curve.nominal for curve in curves if curve.nominal is not None))
 
 
 def _legend(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[LegendEntry]:
@@ -253,8 +257,10 @@ def _legend(curves: Sequence[tuple[str, MemoryCurve]]) -> Iterator[LegendEntry]:
         yield LegendEntry(plots.swatch(slot, "points"), label)
     if any(isinstance(curve.plateaus, Plateaus) for _, curve in curves):
         yield LegendEntry(plots.swatch(0 if len(curves) == 1 else None, "fit"), "plateau")
-    if any(curve.nominal is not None for _, curve in curves):
-        yield LegendEntry(plots.swatch(None, "peak"), "nominal rate of the memory")
+    nominal = _nominal([curve for _, curve in curves])
+    for number, rate in enumerate(nominal):
+        which = f", {format_rate(rate)}" if len(nominal) > 1 else ""
+        yield LegendEntry(plots.swatch(None, "peak", number), f"nominal rate of the memory{which}")
 
 
 def _numbers(

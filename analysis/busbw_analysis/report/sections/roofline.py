@@ -5,7 +5,8 @@ from typing import Final
 
 from busbw.ops import LEAST_TRAFFIC
 from busbw.runs.records import DTYPE_BYTES, settings_in_words
-from busbw.units import format_flop, format_rate, format_size
+from busbw.units import about_size, format_flop, format_rate, format_size, format_time, signed_time
+from busbw_analysis.diagnosis.fusion import Fusion, fusions_of
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
 from busbw_analysis.diagnosis.roofline import Balance, Kernel, Roofline, best_arithmetic
@@ -29,8 +30,8 @@ _SLOTS = {"matmul": 0, "attention": 1, "attention_unfused": 2, "stream_triad": 3
 _HOW: Final = (
     "A kernel with I FLOP for each byte that it must read or write can reach min(π, β · I), where π is the compute "
     "peak and β the memory peak (Williams, Waterman, Patterson 2009). Memory limits kernels left of the ridge, "
-    "arithmetic those right of it. I counts every operand and result once: kernels with cache misses stay below the "
-    "roofline, and kernels with data in a cache may exceed it."
+    "arithmetic those right of it. I counts every operand and result of an operation once: kernels with cache misses "
+    "stay below the roofline, and kernels with data in a cache may exceed it."
 )
 _COUNTED: Final = (
     "FLOP: 2 n³ for a matmul of n × n matrices, 4 h T² d for attention with h heads of d elements over T tokens (two "
@@ -75,6 +76,8 @@ def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
     outer = next((peak for peak in reversed(roofline.memory) if peak.measured), None)
     copied = roofline.device == "cpu" and outer is not None and outer.what.startswith(_PAST_CACHES)
     yield table("Peaks", _PEAK_COLUMNS, _peaks(roofline), _LOOPS if copied else "")
+    if fusions := fusions_of(roofline):
+        yield table("What fusing attention saves", _FUSION_COLUMNS, fusions, _FUSED, row_headers=2)
     yield table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, _BALANCE, row_headers=2)
 
 
@@ -128,6 +131,24 @@ def _kernels(roofline: Roofline) -> Table:
     return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2)
 
 
+_FUSION_COLUMNS: Final[tuple[Column[Fusion], ...]] = (
+    Column("Type", lambda one: " · ".join([one.dtype, *settings_in_words(one)])),
+    Column("Size", lambda one: one.size_bytes, format_size),
+    Column("Tokens", lambda one: one.tokens, str),
+    Column("Fused", lambda one: one.fused_bytes, about_size, group="Moved"),
+    Column("Unfused", lambda one: one.unfused_bytes, about_size, group="Moved"),
+    Column("Fused", lambda one: one.fused_ns, format_time, group="Time"),
+    Column("Unfused", lambda one: one.unfused_ns, format_time, group="Time"),
+    Column("Saved", lambda one: one.saved_ns, signed_time, group="Time"),
+    Column("At the memory peak", lambda one: one.moving_ns, format_time, group="Time"),
+    Column("Times as fast", lambda one: one.faster, three_digits, ends=lambda one: (one.low, one.high)),
+)
+_FUSED: Final = (
+    "Both do the same FLOP. Moved: bytes of one rank and call, 4 S, and unfused 6 h T² elements more: the scores are "
+    "written, divided by √d, put through the softmax, and read (Dao et al. 2022). At the memory peak: time that these "
+    "additional bytes of all ranks would take; caches that hold the scores save it, too."
+)
+
 _PEAK_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
     Column("Peak", lambda one: one[0]),
     Column("Rate", lambda one: one[1], str),
@@ -160,7 +181,7 @@ _BALANCE: Final = (
 
 def _side(balance: float, dtype: str) -> float:
     """The n for which 2 n³ / (3 n² · bytes of an element) is ``balance``."""
-    return balance * LEAST_TRAFFIC["matmul"] / 2 * DTYPE_BYTES[dtype]
+    return balance * LEAST_TRAFFIC["matmul"](1) / 2 * DTYPE_BYTES[dtype]
 
 
 _NETWORK_COLUMNS: Final[tuple[Column[NetworkRoofline], ...]] = (

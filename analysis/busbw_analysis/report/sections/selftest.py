@@ -9,6 +9,7 @@ from busbw_analysis.data.groups import GroupSummary
 from busbw_analysis.data.intervals import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.data.overlap import Overlap
 from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.diagnosis.hypothesis_tests import percent
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import Check, SelfTest, State, taken_in_words
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Tone, table
@@ -43,7 +44,7 @@ def trust(judgement: Judgement) -> Section:
 
 
 def _result(judgement: Judgement, tested: SelfTest) -> str:
-    cells = ", ".join(f"{width:.0%} for {name}" for name, width in tested.resolution.items())
+    cells = ", ".join(f"{percent(width)} for {name}" for name, width in tested.resolution.items())
     fine = f" By case: {cells}." if cells else ""
     which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
     return f"S{which[1:]}. {tested.answer()}{fine}"

@@ -4,10 +4,12 @@ from typing import Final
 
 from busbw.ops.training import workload_in_words
 from busbw.runs.records import RankMemory
-from busbw.units import about_size, format_flop, format_size, format_time
+from busbw.units import about_size, format_flop, format_size, format_time, signed_time
 from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict
 from busbw_analysis.diagnosis.steps import Ranked, Slowed, Trained, ranked, slowed
-from busbw_analysis.report.document import Cell, Column, Paragraph, Section, percent, table, three_digits
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE
+from busbw_analysis.report.document import TONES, Cell, Column, Paragraph, Section, percent, table, three_digits
 from busbw_analysis.report.sections.labels import checked
 from busbw_analysis.training.memory import Memory
 
@@ -37,12 +39,35 @@ _COLUMNS: Final[tuple[Column[Trained], ...]] = (
     Column("Hidden", lambda one: one.hidden, percent, "%", group="Communication"),
     Column("Idle", lambda one: one.exposed_share if one.bubble is not None else None, percent, "%", group="Pipeline"),
     Column("Bubble", lambda one: one.bubble, percent, "%", group="Pipeline"),
-    Column("Sent", lambda one: round(one.sent_bytes), format_size),
+    Column("Sent", lambda one: one.sent_bytes, lambda sent: format_size(round(sent))),
     Column("Dropped", lambda one: one.dropped or None, str),
     Column("Tokens/s", lambda one: one.tokens_per_second, three_digits),
     Column("FLOP/s", lambda one: one.flop_per_second, format_flop),
     Column("Of matmul", lambda one: one.product_share, percent, "%"),
     Column("Data", lambda one: checked(one.check)),
+)
+
+_JUDGED: Final[tuple[Column[StepVerdict], ...]] = (
+    Column("Step", lambda one: one.op),
+    Column("Of", lambda one: workload_in_words(one.workload)),
+    Column("Computed", lambda one: one.computed, percent, "%"),
+    Column("Exposed", lambda one: one.communicating, percent, "%"),
+    Column("Waiting", lambda one: one.waiting, percent, "%"),
+    Column("Products of matmul", lambda one: one.of_matmul, percent, "%"),
+    Column("Predicted", lambda one: one.predicted_ns, format_time),
+    Column("Measured / predicted", lambda one: one.ratio, three_digits, ends=lambda one: (one.low, one.high)),
+    Column("Verdict", lambda one: Cell(one.status, TONES[one.status])),
+    Column("Longer most by", lambda one: one.longest if one.status == "slower" else None),
+    Column(
+        "Shortened most by",
+        lambda one: f"{one.changes[0][0]}, {-100 * one.changes[0][1]:.0f} %" if one.changes else None,
+    ),
+)
+_SHARES: Final = (
+    "Computed, exposed, waiting: shares of the step. Computed: of the slowest rank. Waiting: the bubble of a pipeline, "
+    "otherwise the part of the exposed time before the last rank arrived. Products of matmul: in computation alone. "
+    "Predicted: from single calls of this run; low and high from the shortest and the longest try. A prediction that "
+    f"extrapolates decides nothing. As expected: up to {MODEL_TOLERANCE:g} times the predicted time."
 )
 
 _RANKED: Final[tuple[Column[Ranked], ...]] = (
@@ -56,16 +81,14 @@ _RANKED: Final[tuple[Column[Ranked], ...]] = (
 )
 
 
-def _signed(time_ns: float) -> str:
-    return f"{'−' if time_ns < 0 else ''}{format_time(abs(time_ns))}"
-
-
 _SLOWED: Final[tuple[Column[Slowed], ...]] = (
     Column("Step", lambda one: one.step.op),
     Column("Of", lambda one: workload_in_words(one.step.workload)),
     Column("Time", lambda one: one.step.time_ns, format_time),
     Column("without", lambda one: one.usual.time_ns, format_time),
-    Column("Longer by", lambda one: one.longer_ns, _signed, ends=lambda one: (one.longer_low_ns, one.longer_high_ns)),
+    Column(
+        "Longer by", lambda one: one.longer_ns, signed_time, ends=lambda one: (one.longer_low_ns, one.longer_high_ns)
+    ),
     Column("Expected", lambda one: one.expected_ns, format_time),
     Column("Of the delay", lambda one: one.longer_ns / (one.step.workload.slow_ns or 1), percent, "%"),
 )
@@ -113,9 +136,10 @@ def steps(judgement: Judgement) -> Section | None:
     if any(one.workload.wait_ns is not None for one in judgement.steps):
         notes.append(_WAITED)
     rows = table("Steps", _COLUMNS, judgement.steps, *notes)
+    judged = table("Parts and predictions", _JUDGED, judgement.step_verdicts, _SHARES)
     places = [table("The fastest first", _RANKED, order, _WAITS)] if (order := ranked(judgement.steps)) else []
     lates = [table("One delayed rank", _SLOWED, late, _LATE)] if (late := slowed(judgement.steps)) else []
     full = [(one, one.fullest, one.computed_memory) for one in judgement.steps if one.workload.slow_ns is None]
     held = [(one, rank, computed) for one, rank, computed in full if rank is not None and computed is not None]
     memories = [table("Memory", _MEMORY, held, _REMEMBERED)] if held else []
-    return Section("steps", "Training steps", (Paragraph(_HOW), rows, *places, *lates, *memories))
+    return Section("steps", "Training steps", (Paragraph(_HOW), rows, judged, *places, *lates, *memories))

@@ -11,8 +11,8 @@ from busbw_analysis.predict import Questions
 from busbw_analysis.report.document import Block, Column, Paragraph, Section, table
 from busbw_analysis.report.tables.training_plan import change_tables, plan_headline, plan_tables
 from busbw_analysis.training.gpus import gpu_of_runs, memory_of_gpu
-from busbw_analysis.training.held import Held, held, order_kept
-from busbw_analysis.training.layout import Layout
+from busbw_analysis.training.held import Held, order_kept
+from busbw_analysis.training.layout import AS_FRAMEWORKS, Layout, default_gradients
 from busbw_analysis.training.plan import Wanted, plan, scaling, sensitivity
 from busbw_analysis.training.prices import Measured, slowdown_of
 from busbw_analysis.training.step_time import Machine
@@ -25,7 +25,7 @@ _OVERLAP: Final = 0.8
 def training(judgement: Judgement, models: Sequence[Model]) -> Section:
     """Plans for the requested ``models``, and measured steps; folded if no model was requested."""
     questions = Questions([judgement.dataset])
-    blocks = [*_measured(questions), *(block for model in models for block in _planned(questions, model))]
+    blocks = [*_measured(judgement.held), *(block for model in models for block in _planned(questions, model))]
     gist = "The time of a training step from this run's measurements, its parts, and its sensitivity."
     if not blocks:
         gist = "Training plans for models on these ranks (needs --model)."
@@ -34,11 +34,8 @@ def training(judgement: Judgement, models: Sequence[Model]) -> Section:
     return Section("training", "What this means for training", tuple(blocks), folded=not models, gist=gist)
 
 
-def _measured(questions: Questions) -> Iterator[Block]:
+def _measured(found: Sequence[Held]) -> Iterator[Block]:
     """Measured steps, with the prediction's error by part."""
-    if not any(row.case.workload for dataset in questions.datasets for row in dataset.cases):
-        return
-    found = held(questions)
     predicted = [one for one in found if one.predicted is not None]
     columns: tuple[Column[Held], ...] = (
         Column("Step", lambda one: one.what),
@@ -52,12 +49,14 @@ def _measured(questions: Questions) -> Iterator[Block]:
     order = f"Kendall's τ of both orders: {order_kept(predicted):.2f}." if len(predicted) > 2 else ""
     note = (
         "Predicted from this run's curves of single calls. Errors are shares of the measured step. Its bubble is "
-        f"(p−1)/(m v) of its computation; the rest is exposed communication. {order}"
+        "(p−1)/(m v) of its computation; the rest is exposed communication."
     )
     reasons = dict.fromkeys(one.refused for one in found if one.refused)
     if found:
         fastest_first = sorted(found, key=lambda one: one.seconds)
-        yield table("Steps of training, measured and predicted", columns, fastest_first, note, *reasons, row_headers=1)
+        yield table(
+            "Steps of training, measured and predicted", columns, fastest_first, note, order, *reasons, row_headers=1
+        )
 
 
 def _planned(questions: Questions, model: Model) -> Iterator[Block]:
@@ -74,10 +73,12 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
     overlap, how = prices.overlap() or (_OVERLAP, "assumed")
     slowdown, slower = slowdown_of(prices)
     gpu = gpu_of_runs(questions.datasets)
-    room = None if gpu is None else memory_of_gpu(gpu)
+    of_gpu = None if gpu is None or gpu.memory_bytes is None else memory_of_gpu(gpu)
+    room = None if of_gpu is None else of_gpu.bytes
     memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
     machine = Machine(rate[0], prices.per_host, prices, overlap, memory_rate, slowdown=slowdown)
-    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room)
+    gradients = default_gradients(model)
+    wanted = Wanted(model, ranks, model.batch, model.sequence, Layout(), {}, room=room, gradients=gradients)
     try:
         found = plan(wanted, machine)
     except (AnalysisError, UsageError) as error:
@@ -85,8 +86,9 @@ def _planned(questions: Questions, model: Model) -> Iterator[Block]:
         return
     kept, best = found.layouts[:_TOP], found.layouts[0]
     hidden = f"{overlap:.0%} of a call, {how}"
-    capacity = "not checked" if gpu is None or room is None else f"{room / 1e9:.4g} GB of the run's {gpu.name}"
+    capacity = "not checked" if of_gpu is None else f"{of_gpu.bytes / 1e9:.4g} GB of the run's {of_gpu.in_words}"
     assumed = {"compute": rate[1], "overlap": hidden, "slowdown": slower, "memory": capacity}
+    assumed["gradients"] = f"{gradients}, {AS_FRAMEWORKS}"
     yield Paragraph(plan_headline(found, machine, rate[0]))
     yield from plan_tables(wanted, found, kept, machine, rate[0], assumed)
     yield from change_tables(sensitivity(best, machine), scaling(best, machine, room), best)

@@ -16,7 +16,8 @@ HOW: Final = (
     "Verdicts are rules of thumb, not statistical tests. As expected: the median is at least "
     f"{NEAR_PEAK:.0%} of the peak ({NEAR_PRACTICAL:.0%} of the rate reached in practice), or at most "
     f"{MODEL_TOLERANCE:g} times the model's time. Undecided: the interval or range of launches contains this limit, so "
-    "more launches would decide."
+    "more launches would decide. Cannot tell: the measurements behind the model or the peak were disturbed, scatter by "
+    "a factor of 2, or contradict the results."
 )
 _SYMBOLS: Final[dict[Status, str]] = {
     "slower": "✗",

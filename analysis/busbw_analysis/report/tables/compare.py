@@ -14,17 +14,26 @@ from busbw_analysis.data.bands import SIZES_OF_BANDS
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.diagnosis.answer import sentences
 from busbw_analysis.diagnosis.compare import ComparedBand, ComparedCase, Comparison
-from busbw_analysis.diagnosis.compare_answer import decides, gist, hopeless, label, shared_words, titles_of
+from busbw_analysis.diagnosis.compare_answer import (
+    MOST_LAUNCHES,
+    decides,
+    gist,
+    hopeless,
+    label,
+    shared_words,
+    titles_of,
+)
 from busbw_analysis.diagnosis.findings import Finding, case_name
-from busbw_analysis.diagnosis.gate import Gate, Reason, gate_of
-from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict
-from busbw_analysis.diagnosis.trust import percent, trust_in_comparison
+from busbw_analysis.diagnosis.gate import EXIT_STATUS, Gate, Reason, gate_of
+from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Label, Verdict, percent, undetected
+from busbw_analysis.diagnosis.trust import trust_in_comparison
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, Tone, table
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """Version of the JSON layout; raised when a key is removed or changes its meaning.
 
 1: ``verdicts``, the number of bands with each verdict, was called ``words``.
+2: ``exit_code`` of a gate that cannot tell was 2, and a gate passed whatever differences it could not see.
 """
 
 _TONES: Final[dict[Label, Tone]] = {"faster": "good", "slower": "caution", "equal": "good", "cannot tell": "plain"}
@@ -65,10 +74,13 @@ def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON
 def _gate(gate: Gate) -> JSON:
     return {
         "fail_on": list(gate.fail_on),
+        "detect": gate.detect,
+        "outcome": gate.outcome if gate.fail_on else None,
         "exit_code": gate.code,
         "reasons": [
             {
-                "exit_code": one.code,
+                "outcome": one.outcome,
+                "exit_code": EXIT_STATUS[one.outcome],
                 "finding": one.finding,
                 "bands": [_band_name(band) for band in one.bands],
                 "cases": [case_name(left.case) for left in one.cases],
@@ -253,11 +265,11 @@ def _why(band: ComparedBand, comparison: Comparison) -> str:
     if verdict.fewest is not None:
         return f"{verdict.fewest} {unit} are needed"
     if verdict.needed is None or hopeless(verdict):
-        below = "" if verdict.detectable is None else f" below {percent(verdict.detectable)}"
-        return f"{min(found.launches)} {unit} cannot detect differences{below}"
+        detects = "cannot detect differences" if verdict.detectable is None else undetected(verdict.detectable)
+        return f"{min(found.launches)} {unit} {detects}"
     if verdict.needed.detects is None:
         return f"{verdict.needed.launches} {unit} would show it equal"
-    return f"{verdict.needed.launches} {unit} would detect {verdict.needed.detects * 100:.3g} %"
+    return f"{verdict.needed.launches} {unit} would detect {percent(verdict.needed.detects)}"
 
 
 def _notes(comparison: Comparison, *, cases: bool) -> Iterator[str]:
@@ -319,25 +331,43 @@ def incomplete_lines(comparison: Comparison) -> Iterator[str]:
         yield f"side {one.side} is incomplete. {ended}Run {one.run}: {'; '.join(lacks) or 'no case is missing'}"
 
 
-def gate_line(comparison: Comparison, reason: Reason) -> str:
-    """A sentence for a reason why the gate fails."""
+def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
+    """The outcome of a gate with each of its reasons; of one that passes, the undecided bands and what it could see."""
+    for reason in gate.reasons:
+        yield f"{reason.outcome}: {_reason(comparison, gate, reason)}"
+    if gate.reasons:
+        return
+    undecided = sum(band.verdict.word == "cannot tell" for band in comparison.bands)
+    many = f"; {undecided} of {counted(len(comparison.bands), 'band')} undecided" if undecided else ""
+    seen = f"; a slowdown of {gate.detect * 100:.3g} % would have shown" if "slower" in gate.fail_on else ""
+    yield f"{gate.outcome}{many}{seen}"
+
+
+def _reason(comparison: Comparison, gate: Gate, reason: Reason) -> str:
     names = listed([*map(_band_name, reason.bands), *(case_name(one.case) for one in reason.cases)], _NAMED)
+    some = f"{len(reason.bands)} of {counted(len(comparison.bands), 'band')}"
     if reason.finding == "too few launches":
         have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
-        unit = "pairs" if comparison.paired else "launches a side"
-        more = "more turns" if comparison.paired else f"busbw run --launches {reason.needed}, or several runs by commas"
-        return (
-            f"{len(reason.bands)} of {len(comparison.bands)} bands cannot be judged, however slow B is: {have} "
-            f"launches (A/B) are too few, at least {reason.needed} {unit} are needed ({more}): {names}"
-        )
+        few = f"{some} cannot be judged, however slow B is: {have} launches (A/B) are too few"
+        return f"{few}; {_deciding(comparison, gate, reason)}: {names}"
+    if reason.finding == "too much scatter":
+        seen = max((band.verdict.detectable or 0.0 for band in reason.bands), default=0.0)
+        smallest = f" (only {percent(seen)} or more in all of them)" if seen > gate.detect else ""
+        blind = f"{some} could not show a slowdown of {gate.detect * 100:.3g} %{smallest}"
+        return f"{blind}; {_deciding(comparison, gate, reason)}: {names}"
     if reason.finding == "no result":
         return f"{counted(len(reason.cases), 'case')} of A cannot be judged, because B has no result for them: {names}"
-    return f"{reason.finding}: {names}"
+    return f"{reason.finding}: {names}" if reason.finding != "cannot tell" else f"undecided: {names}"
 
 
-def undecided_line(comparison: Comparison) -> str:
-    """What a gate that passes cannot see: the undecided bands, and the smallest difference visible in all of them."""
-    undecided = [band.verdict for band in comparison.bands if band.verdict.word == "cannot tell"]
-    seen = [one.detectable for one in undecided if one.detectable is not None]
-    visible = f"; differences below {percent(max(seen))} cannot be seen in all of them" if seen else ""
-    return f"{len(undecided)} of {counted(len(comparison.bands), 'band')} undecided{visible}" if undecided else ""
+def _deciding(comparison: Comparison, gate: Gate, reason: Reason) -> str:
+    """What would decide the bands of a reason."""
+    if comparison.imported:
+        return "give several logs a side, separated by commas"
+    unit, detect = "pairs" if comparison.paired else "launches a side", f"{gate.detect * 100:.3g} %"
+    if reason.needed is None or reason.needed > MOST_LAUNCHES:
+        needed = f"more than 1000 {unit}" if reason.needed is None else f"{reason.needed} {unit}"
+        in_turns = "" if comparison.paired else ", launches in turns (--paired)"
+        return f"{needed} would be needed to show {detect}; take a quieter machine{in_turns} or a larger --detect"
+    more = "more turns" if comparison.paired else f"busbw run --launches {reason.needed}, or several runs by commas"
+    return f"{reason.needed} {unit} would show {detect} ({more})"

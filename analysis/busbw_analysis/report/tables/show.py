@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -20,7 +20,8 @@ from busbw_analysis.data.names import rank_list
 from busbw_analysis.data.summary import FLAGS, CaseSummary
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.verdicts import NEAR_PEAK
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict
+from busbw_analysis.diagnosis.verdicts import ABOVE_PEAK, NEAR_PEAK
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Cell, Column, Paragraph, Table, percent, table
 
@@ -53,6 +54,8 @@ class ShownRow:
     overlap, overlap_low, overlap_high: the hidden share of a call beside computation, and its interval
     pairs, times_within: number of pairs, and their time over that of the pairs within a host
     traffic: bytes that one rank reads and writes
+    computed, exposed, waiting: shares of a training step (``StepVerdict``)
+    predicted_ns, of_predicted: predicted time of the step, and the measured time over it
     """
 
     summary: CaseSummary
@@ -78,6 +81,11 @@ class ShownRow:
     pairs: int | None = None
     times_within: float | None = None
     traffic: float | None = None
+    computed: float | None = None
+    exposed: float | None = None
+    waiting: float | None = None
+    predicted_ns: float | None = None
+    of_predicted: float | None = None
 
     @property
     def case(self) -> Case:
@@ -124,7 +132,22 @@ def show_rows(judgement: Judgement) -> list[ShownRow]:
     """The rows of all cases and groups of ranks, in the order of the plan."""
     peaks = peaks_of(judgement)
     splits = {split.case: split for split in judgement.splits}
-    return [row for summary in judgement.cases for row in _rows_of(summary, peaks, splits.get(summary.index))]
+    steps = {step.case: step for step in judgement.step_verdicts}
+    rows = (row for summary in judgement.cases for row in _rows_of(summary, peaks, splits.get(summary.index)))
+    return [_with_step(row, steps.get(row.summary.index)) for row in rows]
+
+
+def _with_step(row: ShownRow, step: StepVerdict | None) -> ShownRow:
+    if step is None:
+        return row
+    return replace(
+        row,
+        computed=step.computed,
+        exposed=step.communicating,
+        waiting=step.waiting,
+        predicted_ns=step.predicted_ns,
+        of_predicted=step.ratio,
+    )
 
 
 def peaks_of(judgement: Judgement) -> dict[tuple[int, tuple[int, ...]], Peak]:
@@ -255,7 +278,8 @@ def _of_peak(row: ShownRow) -> Cell | None:
     share = row.peak_share
     if share is None:
         return None
-    return Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if share >= NEAR_PEAK else "plain")
+    near = NEAR_PEAK <= share <= ABOVE_PEAK
+    return Cell("<0.1%" if share < 0.001 else f"{percent(share)}%", "good" if near else "plain")
 
 
 def _state(row: ShownRow) -> Cell:
@@ -300,6 +324,10 @@ def _columns(rows: Sequence[ShownRow], launches: Collection[int]) -> list[Column
         Column(name, rate, format_rate),
         Column("traffic", lambda row: row.traffic, format_rate),
         Column("of peak", _of_peak, str),
+        Column("computed", lambda row: row.computed, _percent),
+        Column("exposed", lambda row: row.exposed, _percent),
+        Column("waiting", lambda row: row.waiting, _percent),
+        Column("predicted", lambda row: row.predicted_ns, format_time),
         Column("skew", lambda row: row.skew_share, _percent),
         Column("launches", lambda row: row.launches if len(launches) > 1 else None, str),
         Column("hidden", _hidden, str),
@@ -381,16 +409,21 @@ def _notes(rows: Sequence[ShownRow], flags: Sequence[str]) -> Iterator[str]:
     raised = {flag for row in every for flag in row}
     yield from (f"{flag}: {meaning}" for flag, meaning in FLAGS.items() if flag in raised)
     kinds = dict.fromkeys(row.interval for row in rows if row.interval is not None and row.interval != "none")
-    yield (
-        "time: median over launches of the slowest rank's median; "
-        + (f"±: {', '.join(kinds)}; " if kinds else "")
-        + "skew: spread of arrival over time"
-    )
-    if any(row.statistic for row in rows):
-        yield "from another tool's log: time is the number that it prints, or the median of several tables"
+    printed = [bool(row.statistic) for row in rows]
+    times = ["median over launches of the slowest rank's median"] if not all(printed) else []
+    times += ["of a log as printed, or from a rate; of several samples or tables the median"] if any(printed) else []
+    skew = [] if all(printed) else ["skew: spread of arrival over time"]
+    yield "; ".join([f"time: {', '.join(times)}", *([f"±: {', '.join(kinds)}"] if kinds else []), *skew])
     if any(row.interval == "none" and not row.statistic for row in rows):
         yield "no ±: an interval of one launch needs at least 6 independent samples"
     if any(row.traffic is not None for row in rows):
         yield "traffic: bytes read and written by one rank, each counted once, as in STREAM"
+    if any(row.computed is not None for row in rows):
+        yield (
+            "computed, exposed, waiting: shares of a step: computation, communication that it does not hide, and "
+            "waiting for other ranks"
+        )
+    if any(row.predicted_ns is not None for row in rows):
+        yield "predicted: time of a step by single calls of this run"
     if any(row.overlap is not None for row in rows):
         yield "overlap: time is that of call and computation together; hidden: share of the call, with its interval"

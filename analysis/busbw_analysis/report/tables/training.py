@@ -1,14 +1,15 @@
 """Output of ``busbw training``: tables of traffic, memory, limits, storage and rooflines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from busbw.units import about_size, format_flop, format_rate, format_seconds
 from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.training.gpus import Room
 from busbw_analysis.training.layout import Layout, Step
 from busbw_analysis.training.limits import HEADLINES, Limits
 from busbw_analysis.training.memory import Memory
-from busbw_analysis.training.roofline import Phase
+from busbw_analysis.training.roofline import Timed
 from busbw_analysis.training.statements import Statement
 from busbw_analysis.training.storage import Checkpoints, Rate, Reading
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
@@ -35,6 +36,11 @@ def layout_words(layout: Layout) -> str:
     return f"{layout.gpus} GPUs: {', '.join(given) or 'dp 1'}"
 
 
+def assumed_notes(assumed: Mapping[str, str]) -> list[str]:
+    """``default gradients: float32, as in …``: one note per default that was taken."""
+    return [f"default {name.replace('_', '-')}: {words}" for name, words in assumed.items()]
+
+
 def _step_words(step: Step) -> str:
     return (
         f"{step.model.name}, {layout_words(step.layout)}; batch {step.batch}, sequence {step.sequence}, "
@@ -55,34 +61,33 @@ def traffic_headline(step: Step, rows: tuple[Traffic, ...]) -> str:
     )
 
 
-def memory_headline(found: Memory, room: float | None, what: str, other: Layout | None) -> str:
-    """Whether a rank fits into ``room`` bytes of ``what``, its largest part, and a layout that fits (``other``)."""
+def memory_headline(found: Memory, room: Room | None, other: Layout | None) -> str:
+    """Whether a rank fits into ``room``, its largest part, and a layout that fits (``other``)."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers")
     most = max(parts, key=lambda name: getattr(found, name))
     of_it = f"{gigabytes(found.total)}, {percent_of(getattr(found, most) / found.total)} % of it {most}"
     if room is None:
         return f"A rank needs {of_it}; give --gpu to check whether it fits"
-    fits = "Fits" if found.total <= room else "Does not fit"
+    fits = "Fits" if found.total <= room.bytes else "Does not fit"
     would = "" if other is None else f"; this layout fits: {layout_words(other)}"
-    share = percent_of(found.total / room)
-    return f"{fits} {gigabytes(room)} of {what}: a rank needs {of_it}, {share} % of the memory{would}"
+    share = percent_of(found.total / room.bytes)
+    return f"{fits} {gigabytes(room.bytes)} of {room.in_words}: a rank needs {of_it}, {share} % of the memory{would}"
 
 
-def roofline_headline(found: Sequence[tuple[Phase, dict[str, float]]], tokens: float | None, own: int) -> str:
+def roofline_headline(found: Sequence[Timed], tokens: float | None, own: int) -> str:
     """The lower bound of a step's time and its limit.
 
-    tokens: per GPU, from which dp is hidden; None if unknown. own: tokens of this step per GPU.
+    tokens: of a GPU's micro-batch, from which dp can be hidden; None if unknown. own: those of this step.
     """
-    whole = [(one, least) for one, least in found if one.dimension is not None]
     alone = sum(max(least.values()) for one, least in found if one.dimension is None)
-    slow = [one.dimension for one, least in whole if least.get("network", 0.0) > least["compute"]]
-    longest = max([alone, *(max(least.values()) for _, least in whole)])
+    longest = max([alone, *(max(least.values()) for _, least in found)])
+    slow = [one.dimension for one, least in found if one.dimension is not None and max(least.values()) > alone]
     by = f"the network ({', '.join(map(str, slow))})" if slow else "computation and memory of a GPU"
     words = f"A step takes at least {format_seconds(longest)}, limited by {by}"
     if tokens is None:
         return words
-    hidden = "hidden" if own >= tokens else "not hidden"
-    return f"{words}; dp is {hidden}: {own} tokens per GPU, {tokens:.0f} needed"
+    hidden = "can be hidden" if own >= tokens else "is not hidden"
+    return f"{words}; dp {hidden}: {own} tokens per GPU and micro-batch, {tokens:.0f} needed"
 
 
 def limits_headline(found: Sequence[Limits]) -> str:
@@ -136,9 +141,11 @@ _STATEMENTS: Final[tuple[Column[Statement], ...]] = (
 
 
 def traffic_tables(
-    step: Step, stage: int, rows: tuple[Traffic, ...], explained: Sequence[Statement]
+    step: Step, stage: int, rows: tuple[Traffic, ...], explained: Sequence[Statement], assumed: Mapping[str, str]
 ) -> Iterator[Table]:
-    """One row per kind of call, with sums by group. ``explained``: common statements and what is exact."""
+    """One row per kind of call, with sums by group. ``explained``: common statements and what is exact; ``assumed``:
+    defaults that were taken.
+    """
     sums = [
         f"{one}: {gigabytes(sent(rows, one))} a step, waits for {gigabytes(sent(rows, one, hideable=False))}"
         for one in DIMENSIONS
@@ -154,12 +161,15 @@ def traffic_tables(
         f"pipeline: idle for {percent_of(bubble)} % of the step, {_BUBBLES[step.layout.uneven]}" if bubble else "",
         *(sums or ["nothing is sent"]),
         *dict.fromkeys(f"{row.dimension}: {row.source}" for row in rows),
+        *assumed_notes(assumed),
     )
     if explained:
         yield table("", _STATEMENTS, explained, "gives: taken literally, in elements if it names no data type")
 
 
-def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int]) -> Table:
+def memory_table(
+    step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int], assumed: Mapping[str, str]
+) -> Table:
     """The memory of the rank that needs most, by part."""
     layout = step.layout
     undivided = layout.zero == 2 and layout.micro_batches > 1 and layout.reduces == 1
@@ -176,6 +186,7 @@ def memory_table(step: Step, found: Memory, by_zero: Sequence[float], saved: dic
         "zero 2 divides gradients only if every micro-batch reduces them (--sync every)" if undivided else "",
         f"weights, gradients and optimizer by zero 0 to 3: {', '.join(f'{one:.4g}' for one in by_zero)} B a parameter",
         "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
+        *assumed_notes(assumed),
     )
 
 
@@ -188,7 +199,7 @@ _LIMITS: Final[tuple[Column[Limits], ...]] = (
 )
 
 
-def limits_table(found: Sequence[Limits]) -> Table:
+def limits_table(found: Sequence[Limits], notes: Sequence[str] = ()) -> Table:
     """One row per network or change."""
     stated = ", ".join(f"{name} {value:.0e}" for name, value in HEADLINES.items())
     return table(
@@ -199,6 +210,7 @@ def limits_table(found: Sequence[Limits]) -> Table:
         "none in time: beyond it, no layout finishes in time",
         "wall: beyond it, the layers' latency alone, without hops between nodes, takes too long (closed form)",
         f"a reconstruction of arXiv:2411.01137 without its full text; it states: {stated}",
+        *notes,
     )
 
 
@@ -245,7 +257,7 @@ def checkpoints_table(found: Sequence[Checkpoints], bytes_: int, rate: Rate) -> 
     return table("", _CHECKPOINTS, found, *notes)
 
 
-_ROOFLINE: Final[tuple[Column[tuple[Phase, dict[str, float]]], ...]] = (
+_ROOFLINE: Final[tuple[Column[Timed], ...]] = (
     Column("what", lambda one: one[0].name),
     Column("FLOP", lambda one: one[0].flop, "{:.3g}".format),
     Column("memory", lambda one: one[0].memory_intensity, "{:.3g}".format, "FLOP/B"),
@@ -255,9 +267,15 @@ _ROOFLINE: Final[tuple[Column[tuple[Phase, dict[str, float]]], ...]] = (
 )
 
 
-def roofline_table(step: Step, found: Sequence[tuple[Phase, dict[str, float]]], notes: Sequence[str]) -> Table:
-    """Each phase with its intensities, its least time, and the limit."""
-    return table(_step_words(step), _ROOFLINE, found, *notes)
+def roofline_table(step: Step, found: Sequence[Timed], notes: Sequence[str], assumed: Mapping[str, str]) -> Table:
+    """Each phase with its intensities, its least time, and the limit; links of every dimension below."""
+    links = [
+        f"{one.dimension}: links inside a node take {format_seconds(least['inside'])}, cards between nodes "
+        f"{format_seconds(least['between'])}, at once"
+        for one, least in found
+        if "inside" in least
+    ]
+    return table(_step_words(step), _ROOFLINE, found, *links, *notes, *assumed_notes(assumed))
 
 
 _MODELS: Final[tuple[Column[dict[str, Any]], ...]] = (

@@ -117,9 +117,9 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
     """For which measures TP > CP > PP > DP holds."""
     columns: tuple[Column[Order], ...] = (
         Column("by", lambda one: one.by),
-        Column("order", lambda one: " > ".join(name.upper() for name in one.dimensions)),
+        Column("order", lambda one: " > ".join(name.upper() for name in one.dimensions) or "unknown"),
         Column(SAID, lambda one: {None: "–", True: "holds", False: "no"}[one.holds]),
-        Column("values", lambda one: ", ".join(f"{name} {value:.3g}" for name, value in one.values.items())),
+        Column("values", lambda one: ", ".join(f"{name} {value:.3g}" for name, value in one.values.items()) or None),
     )
     yield table(
         "",
@@ -127,4 +127,5 @@ def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
         orders,
         f"for {layout_words(compared.step.layout)}: the fastest layout with most dimensions",
         "bytes and messages: of a rank in a step; times: exposed seconds, and seconds added by twice the latency",
+        "" if all(one.values for one in orders) else "unknown: the network is described without a delay of these calls",
     )

@@ -1,0 +1,178 @@
+"""What the answer to a run says about its training steps: their parts, whether they are as predicted, what to do."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from busbw.ops import OPS
+from busbw.ops.training import MODEL, OTHER_MODELS, SCALE, SCALES
+from busbw.units import counted, format_size, format_time
+from busbw.workloads.shapes import StepShape
+from busbw_analysis.data.grouped import grouped
+from busbw_analysis.diagnosis.causes import Cause, cause_named
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.step_verdicts import MATMUL, StepVerdict
+from busbw_analysis.diagnosis.verdicts import Status, times
+
+_STATUSES: Final[dict[Status, str]] = {"undecided": "undecided", "as expected": "as predicted", "faster": "faster"}
+_LEAST_LARGEST: Final = 1 << 20
+_LEAST_WAITING: Final = 0.05
+"""Share of a step from which on its bubble is worth shrinking."""
+_MOST_CHANGES: Final = 2
+_MESSAGES: Final = {"send_recv": "ping_pong", "all_to_all_v": "all_to_all"}
+"""Calls of a step → the operation to measure for them."""
+
+
+def explain_steps(judgement: Judgement, causes: tuple[Cause, ...]) -> tuple[tuple[Cause, ...], tuple[StepVerdict, ...]]:
+    """``causes`` with those of slower steps, and all steps with the cause that explains each.
+
+    It is shared cores, or other load while the step was measured.
+    """
+    steps, more = [], list(causes)
+    for one in judgement.step_verdicts:
+        code = None
+        if one.status in {"slower", "undecided"} and one.predicted_ns is not None:
+            if any(cause.code == "oversubscribed" for cause in causes):
+                code = "oversubscribed"
+            elif judgement.cases[one.case].disturbance.high:
+                code = "disturbed"
+                found = cause_named(judgement, code)
+                more += [found] if found is not None and all(cause.code != code for cause in more) else []
+        steps.append(replace(one, explained_by=code))
+    return tuple(more), tuple(steps)
+
+
+def steps_in_words(steps: Sequence[StepVerdict]) -> str:
+    """The parts of all steps, and how they compare with their predictions; "" without steps."""
+    if not steps:
+        return ""
+    if len(steps) == 1:
+        (one,) = steps
+        rate = "" if one.of_matmul is None else f" at {_percent(one.of_matmul)} of the matmul rate"
+        parts = ", ".join(
+            f"{_percent(share)} {part}{rate if part == 'computation' else ''}" for part, share in one.parts.items()
+        )
+        return f"a step of {one.name} takes {format_time(one.time_ns)}: {parts}; {_compared(one)}"
+    ranges: dict[str, list[float]] = {}
+    for one in steps:
+        for part, share in one.parts.items():
+            ranges.setdefault(part, []).append(share)
+    parts = ", ".join(f"{_range([f'{100 * end:.0f}' for end in _ends(of)])} % {part}" for part, of in ranges.items())
+    return f"{counted(len(steps), 'step')}: {parts}; {', '.join(_counts(steps))}"
+
+
+def _compared(one: StepVerdict) -> str:
+    """The verdict on a single step."""
+    if one.ratio is None or one.low is None or one.high is None:
+        return "not predicted"
+    ends = (one.low, one.high) if one.status == "undecided" else (one.ratio,)
+    doubt = ", which is an extrapolation" if one.extrapolated else ""
+    more = f", most of it in {one.longest}" if one.status == "slower" and one.longest else ""
+    return f"{one.status}: {_range([times(end) for end in ends])} the predicted time{doubt}{more}"
+
+
+def _counts(steps: Sequence[StepVerdict]) -> Iterator[str]:
+    by_status = grouped(steps, lambda one: one.status)
+    if slower := by_status.get("slower"):
+        worst = max(slower, key=lambda one: one.ratio or 0.0)
+        of = f", most of it in {worst.longest}" if worst.longest else ""
+        yield f"{len(slower)} slower than predicted, worst {worst.name} ({times(worst.ratio or 0.0)}{of})"
+    for status, words in _STATUSES.items():
+        if found := by_status.get(status):
+            ends = _ends([one.ratio for one in found if one.ratio is not None])
+            yield f"{len(found)} {words} ({_range([times(end) for end in ends])} the predicted time)"
+    if missing := by_status.get("not judged"):
+        yield f"{len(missing)} not predicted"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _ends(numbers: Sequence[float]) -> tuple[float, float]:
+    return min(numbers), max(numbers)
+
+
+def _range(ends: Sequence[str]) -> str:
+    return " to ".join(dict.fromkeys(ends))
+
+
+def why_unjudged(steps: Sequence[StepVerdict]) -> str:
+    """Why none of ``steps`` was predicted, as a headline without a full stop; "" without steps."""
+    if not steps:
+        return ""
+    calls = _calls(steps)
+    if calls:
+        return f"not judged: a step is predicted from {_listed(calls)} at several sizes, which this run did not measure"
+    return f"not judged: {next((one.refused for one in steps if one.refused), 'no step was predicted')}"
+
+
+def step_action(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
+    """What to measure so that steps can be predicted, or what would shorten the only one, or the worst slower one."""
+    slower = [one for one in steps if one.status == "slower"]
+    worst = max(slower or steps[:1], key=lambda one: one.ratio or 0.0, default=None)
+    return _measure(judgement, steps) or (_shorten(worst) if worst and (slower or len(steps) == 1) else "")
+
+
+def _calls(steps: Sequence[StepVerdict]) -> list[str]:
+    """The calls that the steps lack, as operations to measure."""
+    return list(dict.fromkeys(_MESSAGES.get(op, op) for one in steps for op in one.lacks if op != MATMUL))
+
+
+def _measure(judgement: Judgement, steps: Sequence[StepVerdict]) -> str:
+    """The command that measures what the steps lack."""
+    calls = _calls(steps)
+    if not calls:
+        wanted = any(MATMUL in one.lacks for one in steps)
+        return "measure matmul in the same run, without --no-baseline" if wanted else ""
+    without = [one for one in steps if any(op != MATMUL for op in one.lacks)]
+    largest = max(_LEAST_LARGEST, *(one.largest_bytes for one in without))
+    top = format_size(1 << (largest - 1).bit_length()).replace(" ", "")
+    first = without[0]
+    started_here = judgement.dataset.runs[0].run.launcher == "local"
+    parts = [
+        f"busbw run --op {','.join([*dict.fromkeys(one.op for one in without), *calls])} --sizes '1KiB..{top}*8'",
+        *([f"--ranks {first.ranks}"] if started_here else []),
+        *_options(first),
+    ]
+    backend = judgement.dataset.cases[first.case].case.backend
+    parts += [] if backend == "gloo" else [f"--backend {backend}"]
+    return f"measure {_listed(calls)} in the same run: {' '.join(parts)}"
+
+
+def _options(step: StepVerdict) -> Iterator[str]:
+    """Options of a step that differ from the defaults and change the sizes of its calls."""
+    one = step.workload
+    if one.model != OTHER_MODELS.get(step.op, MODEL):
+        yield f"--model '{one.model}'"
+    if one.scale != SCALES.get(one.model, SCALE):
+        yield f"--scale {one.scale:g}"
+    if one.wait_ns is not None:
+        yield f"--compute wait={one.wait_ns / 1e6:g}ms"
+    if one.dp > 1 and "dp" not in OPS[step.op].splits:
+        yield f"--replicas {one.dp}"
+
+
+def _shorten(one: StepVerdict) -> str:
+    """What would shorten a step: fewer waits, and the changes of the machine with the largest gains."""
+    more = msgspec.structs.replace(one.workload, micro_batches=2 * one.workload.micro_batches)
+    waits = one.workload.pp > 1 and one.waiting is not None and one.waiting >= max(one.communicating, _LEAST_WAITING)
+    possible = waits and StepShape(more).refuse(one.op) is None
+    micro = f"--micro-batches {more.micro_batches} would halve the waiting" if possible else ""
+    if one.predicted_ns is None:
+        rest = one.communicating
+        hidden = (
+            f"hiding all exposed communication would shorten the step by at most {_percent(rest)}"
+            if rest > 0.01
+            else ""
+        )
+        return "; ".join(filter(None, (micro, hidden)))
+    gains = ", with ".join(f"{name} by {_percent(-by)}" for name, by in one.changes[:_MOST_CHANGES])
+    shorter = f"the predicted step of {one.name} shortens with {gains}" if gains else ""
+    return "; ".join(filter(None, (micro, shorter)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

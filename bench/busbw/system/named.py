@@ -1,0 +1,110 @@
+"""Hardware as people name it: a name that ``busbw peaks`` prints, the product name of NVML, or a usual short form."""
+
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from busbw.errors import UsageError, nearest, what_is_known
+from busbw.system.catalog import NETWORKS, Catalogue, Gpu, HardwarePeak
+from busbw.units import format_rate, listed, parse_rate
+
+_VENDORS: Final = frozenset(("nvidia", "tesla", "amd", "instinct"))
+_BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(?:b|bps|bit|bit/s)?")
+"""A rate of a network card in bits, without the ``/s`` of ``parse_rate``: ``400G``, ``400Gbps``."""
+_SEVERAL: Final = re.compile(r"(\d{1,4})\s*[x×*]\s*(.+)")
+_WORD: Final = 3
+"""Fewest letters of a word that its number may be left off: ``SXM`` of ``SXM5``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """``count`` equal network cards; ``card`` is the peak of one, whose ``kind`` is None if only its rate is known."""
+
+    count: int
+    card: HardwarePeak
+
+    def __str__(self) -> str:
+        return f"{self.count}x{self.card.what}"
+
+
+def gpu_named(rows: Catalogue, given: str, option: str = "--gpu") -> Gpu:
+    """The GPU that ``given`` names. Raises UsageError (``gpu``) with the names that are meant or known."""
+    names = {row.name: (row.name, *row.names) for row in rows.gpus}
+    memories = {row.name: row.memory for row in rows.gpus}
+    wanted = _words(given)
+
+    def fits(name: str) -> bool:
+        # The model comes first and is never shortened: L40 is no short form of L40S.
+        words = {word for text in (*names[name], memories[name]) for word in _words(text)}
+        return _words(name)[:1] == wanted[:1] and all(_is_in(word, words) for word in wanted)
+
+    name = _only(option, given, names, [one for one in names if wanted and fits(one)], "gpu")
+    return next(row for row in rows.gpus if row.name == name)
+
+
+def card_named(rows: Catalogue, given: str, option: str = "--nic") -> HardwarePeak:
+    """The network card that ``given`` names, or that has only a rate: ``4X NDR``, ``100GbE``, ``400Gb/s``, ``400G``.
+
+    Raises UsageError (``network``) with the names that are meant or known.
+    """
+    cards = {row.name: row for row in rows.rates if row.kind in NETWORKS}
+    bits = _BITS.fullmatch(given.strip())
+    rate = f"{bits[1]}{bits[2]}b/s" if bits else given if "/" in given else None
+    if rate is not None:
+        bytes_per_second = parse_rate(rate)
+        return HardwarePeak(bytes_per_second, None, format_rate(bytes_per_second), "one direction", "as given")
+    wanted = _words(re.sub(r"(\d+)\s*(?:GbE|GigE)\b", r"\1G Ethernet", given, flags=re.IGNORECASE))
+    fitting = [name for name in cards if wanted and set(wanted) <= set(_words(name))]
+    return cards[_only(option, given, {name: (name,) for name in cards}, fitting, "network")].peak
+
+
+def cards_named(rows: Catalogue, given: str, option: str = "--nics") -> Cards:
+    """The network cards that ``given`` names, with their number if there are several: ``8x400Gb/s``, ``8x4X NDR``."""
+    several = _SEVERAL.fullmatch(given.strip())
+    is_name = any(_squeezed(given) == _squeezed(row.name) for row in rows.rates)  # 4X NDR is one card
+    if several is None or is_name:
+        return Cards(1, card_named(rows, given, option))
+    if int(several[1]) < 1:
+        raise UsageError(f"{option} {given!r}: expected at least one card, such as 8x400Gb/s", code="network")
+    return Cards(int(several[1]), card_named(rows, several[2], option))
+
+
+def links_named(rows: Catalogue, given: str, option: str) -> HardwarePeak:
+    """All links of the GPU that ``given`` names to other GPUs, together. Raises UsageError (``gpu``) if it has none."""
+    gpu = gpu_named(rows, given, option)
+    link = next((row for row in rows.rates if row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
+    if link is None or gpu.links is None:
+        raise UsageError(f"{option} {gpu.name}: busbw peaks lists no links of it to other GPUs", code="gpu")
+    return link.peak.times(gpu.links, f"{gpu.links} × {link.name}")
+
+
+def _only(option: str, given: str, names: Mapping[str, Sequence[str]], fitting: Sequence[str], code: str) -> str:
+    """The row of ``names`` that has the name ``given``, else the only one that is ``fitting``."""
+    for form in (str.casefold, _squeezed):
+        if equal := [row for row, known in names.items() if form(given.strip()) in set(map(form, known))]:
+            return equal[0]
+    if not fitting:
+        rate = " or a rate such as 400Gb/s" if code == "network" else ""
+        known = what_is_known(names, nearest(given, names))
+        raise UsageError(f"{option} {given!r} is unknown; {known}{rate}", code=code)
+    if len(fitting) > 1:
+        raise UsageError(f"{option} {given!r} may be {listed(fitting, word='or')}; give one of these names", code=code)
+    return fitting[0]
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """The words of a name in small letters, without the vendor; a number of GB is one word."""
+    joined = re.sub(r"(\d+)\s+gb\b", r"\1gb", name.casefold())
+    return tuple(word for word in re.findall("[a-z0-9]+", joined) if word not in _VENDORS)
+
+
+def _squeezed(name: str) -> str:
+    return "".join(_words(name))
+
+
+def _is_in(word: str, words: AbstractSet[str]) -> bool:
+    """Whether ``word`` is one of ``words``, or one of them without its number."""
+    short = word.isalpha() and len(word) >= _WORD
+    return word in words or (short and any(re.fullmatch(rf"{word}\d+", other) for other in words))

@@ -1,0 +1,55 @@
+"""The rough time of a training step, for the estimated duration of a run."""
+
+from typing import Final
+
+from busbw.ops import STRATEGIES
+from busbw.ops.exchanges import STEPS
+from busbw.ops.training import LEAST_SQUARES, SAMPLES, Workload, problem_width
+from busbw.runs.records import DTYPE_BYTES, Case
+from busbw.workloads.model_rows import parameters
+from busbw.workloads.shapes import StepShape
+
+_FLOP_PER_SECOND: Final = 5e10
+"""Rate of a core in the products of a step."""
+_BYTES_PER_SECOND: Final = 1e9
+"""Rate at which all ranks of a host send together."""
+_LAYER_SECONDS: Final = 1e-3
+"""Time of one layer in one micro-batch, or of one exchange, besides its products. All three were measured with Gloo on
+two cores of a virtual machine that was otherwise idle.
+"""
+_GPU: Final = 500.0
+"""A GPU is taken to be this much faster in all three; none was measured."""
+
+
+def step_seconds(case: Case, cores: int) -> float:
+    """Seconds of one call of a training step whose ranks share ``cores`` usable cores on each host; 0 for other ops."""
+    one = case.workload
+    if one is None:
+        return 0.0
+    per_host = -(-case.ranks // case.nodes)
+    flop, sent, layers = _least_squares(one) if one.model == LEAST_SQUARES else _of_model(case.op, one)
+    at_work, faster = (max(1, min(per_host, cores)), 1.0) if case.device == "cpu" else (per_host, _GPU)
+    computing = flop / (at_work * case.nodes * _FLOP_PER_SECOND) if one.wait_ns is None else one.wait_ns / 1e9
+    late = (one.slow_ns or 0) / 1e9
+    return (computing + per_host * sent / _BYTES_PER_SECOND + layers * _LAYER_SECONDS) / faster + late
+
+
+def _least_squares(one: Workload) -> tuple[float, float, int]:
+    """FLOP of all ranks, bytes sent by each, and exchanges: a gradient is two products of a rank's samples."""
+    width = problem_width(one.scale)
+    return STEPS * one.dp * 4.0 * SAMPLES * width**3, STEPS * 2.0 * DTYPE_BYTES["float32"] * width**2, STEPS
+
+
+def _of_model(op: str, one: Workload) -> tuple[float, float, int]:
+    """FLOP of all ranks, bytes sent by each, and its layers times micro-batches.
+
+    Replicas exchange their part of the weights about twice, or three times with zero 3. Ranks that divide layers,
+    sequences or experts exchange the activations of a layer about eight times.
+    """
+    shape = StepShape(one)
+    weights = DTYPE_BYTES["float32"] * parameters(shape.model) / (one.pp * one.tp)
+    layers = -(-shape.model.layers // one.pp)
+    activations = DTYPE_BYTES["float32"] * shape.tokens / (one.dp * one.cp) * shape.model.hidden
+    replicated = (3 if STRATEGIES[op].zero == 3 else 2) * weights * (one.dp * one.cp > 1)
+    divided = 8 * layers * activations * (one.tp * one.cp * one.ep > 1)
+    return shape.flop, replicated + divided + 2 * activations * (one.pp > 1), layers * one.micro_batches

@@ -1,0 +1,195 @@
+"""Training steps in the answer to a run: their parts, their prediction, what they lack, and the command for that."""
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
+
+from busbw.cli.main import main
+from busbw.ops import STRATEGIES
+from busbw.ops.training import Workload
+from busbw.runs.records import Measurement, RankTimeline, Sent, StepParts
+from busbw.runs.store import StoredRun
+from busbw_analysis.data.load import load, pool
+from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.step_verdicts import StepVerdict, step_verdicts
+from busbw_analysis.diagnosis.steps import Trained, steps_of
+from busbw_analysis.diagnosis.timelines import rank_times
+from busbw_analysis.report import compose
+from busbw_analysis.report.tables.show import show_rows
+from busbw_analysis.training.held import Held
+from busbw_analysis.training.prices import Price
+from busbw_analysis.training.step_time import StepTime
+
+MIB = 1 << 20
+SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 23, 1 << 25)
+DDP = Workload(model="MLP 1024", scale=1.0, dp=2, tp=1, pp=1, micro_batches=1, interleave=1)
+COMPUTE_NS = 50_000_000
+PER_BYTE = 1e-9
+"""Seconds of a byte of all_reduce: 33.6 ms for all gradients, 8 layers of 1024 × 1024 elements."""
+EXPOSED_NS = round(2**25 * PER_BYTE * 1e9 * 25 / 32)
+"""The last bucket of 25 of the 32 MiB does not overlap."""
+
+
+def run_of(
+    step_ns: int, calls: tuple[str, ...] = ("all_reduce",), *, products: bool = True, machine: Machine | None = None
+) -> StoredRun:
+    """``train_ddp`` of two ranks that takes ``step_ns``, beside single calls whose times are known."""
+    trained = case("train_ddp", 0, 2, workload=DDP)
+    cases = [trained, *(case(op, size, 2) for op in calls for size in SIZES)]
+    cases += [case("matmul", 4 * MIB, 2)] if products else []
+    pieces = {"all_reduce": Piece(1e-6, PER_BYTE), "matmul": Piece(0.01, 0.0), "train_ddp": Piece(step_ns / 1e9, 0.0)}
+    by_op = {op: (piece,) for op, piece in pieces.items()}
+    stored = synthetic_run(cases, World(by_op=by_op, sample_noise=0.0), machine=machine, launches=6)
+    parts = StepParts(
+        step_ns=(step_ns,) * 3,
+        compute_ns=(COMPUTE_NS,) * 3,
+        communication_ns=(34_000_000,) * 3,
+        sent=(Sent(op="all_reduce", group=2, size_bytes=2**24, calls=2, ranks=(0, 1)),),
+        parameters=2**23,
+        flop=10**10,
+        tokens=1024,
+    )
+    rows = (
+        msgspec.structs.replace(row, step=parts) if isinstance(row, Measurement) and row.case == trained else row
+        for row in stored.rows
+    )
+    return replace(stored, rows=tuple(rows))
+
+
+def answered(stored: StoredRun) -> tuple[Answer, StepVerdict]:
+    answer = answer_of(judge(pool((stored,))))
+    (verdict,) = answer.step_verdicts
+    return answer, verdict
+
+
+@pytest.mark.parametrize(
+    ("factor", "status"), [(1.0, "as expected"), (1.2, "as expected"), (1.5, "slower"), (0.7, "faster")]
+)
+def test_a_step_is_compared_with_what_calls_of_the_same_run_predict(factor: float, status: str) -> None:
+    expected_ns = COMPUTE_NS + EXPOSED_NS
+    answer, verdict = answered(run_of(round(factor * expected_ns)))
+    assert verdict.predicted_ns == pytest.approx(expected_ns, rel=0.01)
+    assert verdict.ratio == pytest.approx(factor, rel=0.01)
+    assert (verdict.status, verdict.extrapolated, verdict.lacks) == (status, (), ())
+    assert verdict.longest == ("exposed communication" if factor > 1 else None)
+    assert answer.status == {"faster": "as expected"}.get(status, status)
+    assert verdict.computed == pytest.approx(min(1.0, COMPUTE_NS / (factor * expected_ns)), rel=0.01)
+    # 10 GFLOP in 50 ms, where both ranks together multiply 2 × 2 GFLOP in 10 ms.
+    assert verdict.of_matmul == pytest.approx(10**10 / 0.05 / (2 * 2 * 1024**3 / 0.01), rel=0.01)
+
+
+def test_twice_the_rate_shortens_a_predicted_step_by_half_its_communication() -> None:
+    _, verdict = answered(run_of(COMPUTE_NS + EXPOSED_NS))
+    changes = dict(verdict.changes)
+    half = -0.5 * EXPOSED_NS / (COMPUTE_NS + EXPOSED_NS)
+    assert changes["twice the rate inside hosts"] == pytest.approx(half, rel=0.05)
+    assert list(changes.values()) == sorted(changes.values())
+
+
+def test_a_run_without_the_calls_of_its_step_says_how_to_measure_them() -> None:
+    answer, verdict = answered(run_of(90_000_000, ()))
+    assert (answer.status, verdict.status, verdict.lacks) == ("not judged", "not judged", ("all_reduce",))
+    assert verdict.largest_bytes == 2**25
+    assert sum(verdict.parts.values()) == pytest.approx(1)
+    command = answer.action[answer.action.index("busbw run") :].rstrip(".")
+    printed = CliRunner().invoke(main, [*shlex.split(command)[1:], "--dry-run", "--json"])
+    assert printed.exit_code == 0, printed.output
+    found = json.loads(printed.stdout)
+    of_calls = [one["size_bytes"] for one in found["cases"] if one["op"] == "all_reduce"]
+    assert max(of_calls) >= 2**25
+    assert len(of_calls) >= 4
+    assert {one["ranks"] for one in found["cases"]} == {2}
+
+
+def test_a_run_without_matmul_says_so() -> None:
+    answer, verdict = answered(run_of(90_000_000, products=False))
+    assert (verdict.lacks, verdict.of_matmul) == (("matmul",), None)
+    assert verdict.predicted_ns is not None
+    assert "--no-baseline" in answer.action
+
+
+def test_a_step_that_no_plan_describes_gives_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    unplanned = replace(STRATEGIES["train_ddp"], unplanned="it has no plan")
+    monkeypatch.setitem(STRATEGIES, "train_ddp", unplanned)
+    answer, verdict = answered(run_of(90_000_000, products=False))
+    assert (verdict.refused, verdict.lacks) == ("train_ddp: it has no plan", ("matmul",))
+    assert verdict.refused in answer.headline
+
+
+def test_a_slower_step_on_shared_cores_is_explained_by_them() -> None:
+    shared = answered(run_of(150_000_000, machine=Machine(usable_cores=1)))
+    own = answered(run_of(150_000_000))
+    assert [(answer.status, one.explained_by) for answer, one in (shared, own)] == [
+        ("explained", "oversubscribed"),
+        ("slower", None),
+    ]
+
+
+def one_step(**changes: float | tuple[float, ...]) -> Trained:
+    (step,) = steps_of(pool((run_of(90_000_000),)))
+    return replace(step, **changes)  # type: ignore[arg-type]
+
+
+def priced(*extrapolated: str) -> Held:
+    price = Price(0.0, 1.0, far=False, origin="", extrapolated=extrapolated)
+    return Held(0, "train_ddp", DDP, 2.0, 1.0, StepTime(1.0, 0.0, 0.0, {}, {}, (price,)))
+
+
+def test_an_extrapolation_calls_no_step_slower() -> None:
+    step = one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(2e9, 2.1e9))
+    statuses = [step_verdicts([step], [priced(*of)])[0].status for of in ((), ("size: twice",))]
+    assert statuses == ["slower", "undecided"]
+
+
+def test_tries_on_both_sides_of_the_limit_decide_nothing() -> None:
+    step = one_step(step_ns=2e9, compute_ns=1e9, tries_ns=(1.1e9, 2e9, 2e9))
+    (verdict,) = step_verdicts([step], [priced()])
+    assert (verdict.status, verdict.low, verdict.high) == ("undecided", 1.1, 2.0)
+
+
+STEP = one_step()
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(1, 4), st.integers(1, 8), st.integers(0, 100))
+def test_the_parts_of_a_step_add_up(step_ns: int, compute_ns: int, pp: int, micro_batches: int, late: int) -> None:
+    workload = msgspec.structs.replace(DDP, pp=pp, micro_batches=micro_batches)
+    spans = [[("compute", 0, 10), ("all_reduce", 10 + after, 120)] for after in (0, late)]
+    rows = tuple(RankTimeline(rank=rank, spans=tuple(of)) for rank, of in enumerate(spans))
+    sent = (Sent(op="all_reduce", group=2, size_bytes=8, calls=1, ranks=(0, 1)),)
+    timeline = rank_times(rows, sent)
+    step = replace(STEP, workload=workload, step_ns=step_ns, compute_ns=compute_ns, timeline=timeline)
+    (verdict,) = step_verdicts([replace(step, tries_ns=(step_ns,))], [])
+    assert sum(verdict.parts.values()) == pytest.approx(1)
+    assert all(share >= -1e-9 for share in verdict.parts.values())
+    assert verdict.waiting is not None
+    if pp == 1:
+        # Both ranks wait 220 - late in all, one of them ``late`` of it for the other.
+        assert verdict.waiting == pytest.approx(step.exposed_share * late / (220 - late))
+
+
+def test_every_output_has_the_parts_of_a_step() -> None:
+    judgement = judge(pool((run_of(COMPUTE_NS + EXPOSED_NS),)))
+    (verdict,) = judgement.step_verdicts
+    (row,) = [row for row in show_rows(judgement) if row.case.op == "train_ddp"]
+    assert (row.computed, row.exposed) == (verdict.computed, verdict.communicating)
+    assert (row.predicted_ns, row.of_predicted) == (verdict.predicted_ns, verdict.ratio)
+    document = json.loads(compose.compose(judgement).json)
+    (of_step,) = document["steps"]
+    assert of_step["verdict"]["ratio"] == verdict.ratio
+    assert of_step["verdict"]["status"] == "as expected"
+    assert dict(answer_of(judgement).lines)["Steps"] in document["answer"]["answer"]
+
+
+def test_stored_steps_that_nothing_predicts_have_their_parts_in_the_answer() -> None:
+    answer = answer_of(judge(load([Path(__file__).parents[1] / "data" / "schema-7"])))
+    assert {one.op for one in answer.step_verdicts} == {"train_1f1b", "train_ddp"}
+    assert answer.steps
