@@ -142,6 +142,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         "submit": [
             "submit --help",
             "submit quick --nodes 2 --ranks-per-node 4 --time 30 --busbw busbw --mpi pmi2 --dry-run",
+            "submit quik",
             "submit huge --nodes 2 --ranks-per-node 4 --dry-run",
         ],
         "run": [
@@ -174,6 +175,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
                     "--op barrier --timeout inf",
                     "--op barrier --seed 999999999999999999999999999999",
                     "--op barrier --ranks 0",
+                    "--op all_reduce --sizes 1KiB --ranks 1 --dry-run",
                     "--op all_to_all_v --traffic missing.csv",
                     "--plan missing.toml",
                     "--suite quick --plan missing.toml",
