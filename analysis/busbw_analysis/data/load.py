@@ -15,7 +15,7 @@ from busbw.escape import plain_text, with_texts
 from busbw.ops import PAIRED
 from busbw.runs import store
 from busbw.runs.causes import WRONG_DATA
-from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, fact
+from busbw.runs.facts import SAME_FACTS, SAME_VARIABLES, UNKNOWN_HOST, HostFacts
 from busbw.runs.placement import (
     RankPlacement,
     binding,
@@ -161,9 +161,9 @@ class Dataset:
         found = ranks_and_cores(run.hosts, run.environments)
         return tuple(host for host, (ranks, cores) in found.items() if ranks == cores)
 
-    def environment(self, host: str) -> Mapping[str, JSON]:
-        """The recorded facts of ``host``; empty if there are none."""
-        return self.largest.environments.get(host, {})
+    def environment(self, host: str) -> HostFacts:
+        """The recorded facts of ``host``; all unknown if there are none."""
+        return self.largest.environments.get(host, UNKNOWN_HOST)
 
 
 def once(made_of: Callable[[Dataset], _Made]) -> Callable[[Dataset], _Made]:
@@ -184,19 +184,15 @@ def _listed(values: Iterable[object]) -> JSON:
     return ", ".join(sorted({str(value) for value in values})) or None
 
 
-def _over_hosts(path: str) -> Callable[[Run], JSON]:
-    """The distinct values of one environment fact over the hosts of a run; None if no host recorded a value."""
-    return lambda run: _listed(value for value in _facts(run, path) if value not in (None, {}))
-
-
-def _facts(run: Run, path: str) -> Iterator[JSON]:
-    yield from (fact(environment, path) for environment in run.environments.values())
+def _over_hosts(value_of: Callable[[HostFacts], object]) -> Callable[[Run], JSON]:
+    """The distinct values of one fact over the hosts of a run; None if no host recorded a value."""
+    return lambda run: _listed(value for value in map(value_of, run.environments.values()) if value not in (None, {}))
 
 
 def _memory(run: Run) -> JSON:
     """Memory of the hosts in whole GiB: the kernel's own share differs by some pages from boot to boot."""
-    sizes = _facts(run, "memory.total_bytes")
-    return _listed(f"{round(size / 2**30)} GiB" for size in sizes if isinstance(size, int | float))
+    sizes = (host.memory.total_bytes for host in run.environments.values())
+    return _listed(f"{round(size / 2**30)} GiB" for size in sizes if size is not None)
 
 
 def _variables(run: Run) -> JSON:
@@ -238,7 +234,7 @@ def _warm_up(run: Run) -> JSON:
     return ", ".join(f"{name}={timing[name]}" for name in _WARM_UP_RULES if name in timing) or None
 
 
-_FACTS = tuple((path, _over_hosts(path)) for path in SAME_FACTS)
+_FACTS = tuple((name, _over_hosts(value_of)) for name, value_of in SAME_FACTS)
 
 CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("machine", lambda run: None if _unknown(run, "machine") else run.machine),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from busbw.system.catalog import Gpu, catalogue
-from busbw.system.detect import gpus_of, row_of
+from busbw.system.detect import row_of
 from busbw_analysis.data.load import Dataset
 
 
@@ -28,5 +28,5 @@ def gpu_of_runs(datasets: Iterable[Dataset]) -> Gpu | None:
         if all(row.case.device == "cpu" for row in one.cases):
             continue
         for host in {host for stored in one.runs for host in stored.run.hosts}:
-            found += [row for gpu in gpus_of(one.environment(host)) if (row := row_of(gpu, rows)) is not None]
+            found += [row for gpu in one.environment(host).pci.gpus if (row := row_of(gpu, rows)) is not None]
     return min(found, key=memory_of_gpu, default=None)

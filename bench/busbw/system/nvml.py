@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from busbw.runs.records import JSON
+from busbw.runs.facts import NvLinkFacts
 from busbw.system.device import DeviceConditions
 
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -22,13 +22,11 @@ name; the old one will be removed.
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU: its number on the host and its name. ``nvlink``: its links as returned by ``_nvlink``; None if it has none
-    or the driver does not report them.
-    """
+    """A GPU: its number on the host, its name, and its NVLinks (None if the driver reports none)."""
 
     index: int
     name: str
-    nvlink: dict[str, JSON] | None = None
+    nvlink: NvLinkFacts | None = None
 
 
 class Nvml:
@@ -79,15 +77,8 @@ _NVLINK_VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 _MOST_LINKS = 36
 
 
-def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
-    """The NVLinks of a GPU; None without links.
-
-    generation: NVLink generation
-    up, down: number of links
-    switch: active links that end at a switch
-    peers: address of another GPU → active links to it
-    unknown: active links with an unknown other end
-    """
+def _nvlink(library: ModuleType, handle: object) -> NvLinkFacts | None:
+    """The NVLinks of a GPU; None without links."""
     ends: Counter[str] = Counter()
     generations: set[int] = set()
     down = switched = unknown = 0
@@ -111,14 +102,14 @@ def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
     up_links = switched + unknown + ends.total()
     if not up_links + down:
         return None
-    return {
-        "generation": generations.pop() or None if len(generations) == 1 else None,
-        "up": up_links,
-        "down": down,
-        "switch": switched,
-        "peers": dict(sorted(ends.items())),
-        "unknown": unknown,
-    }
+    return NvLinkFacts(
+        generation=generations.pop() or None if len(generations) == 1 else None,
+        up=up_links,
+        down=down,
+        switch=switched,
+        peers=dict(sorted(ends.items())),
+        unknown=unknown,
+    )
 
 
 def _as_the_kernel(address: str) -> str:
