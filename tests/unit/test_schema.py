@@ -110,7 +110,7 @@ def test_the_run_file_of_schema_1_keeps_all_but_the_number_of_its_schema() -> No
         {key: case[key] for key in case.keys() - unknown} for case in new.pop("cases")
     ]
     (facts,), (old_facts,) = new.pop("environments").values(), old.pop("environments").values()
-    assert old_facts["clock"].pop("tick_hz") == 250, "which nothing reads and no later schema has"
+    assert old_facts["clock"].pop("tick_hz"), "which nothing reads and no later version records"
     _hold(old_facts, facts, {})
     assert {**new, "adjusted": list(new["adjusted"]), "hosts": list(new["hosts"])} == old
 

@@ -25,7 +25,7 @@ from busbw.runs.placement import (
     variables_of,
 )
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, BackendTraits, Case, FailureCause, GroupSamples, Imported, Measurement, Run
+from busbw.runs.records import BackendTraits, Case, FailureCause, GroupSamples, Imported, Measurement, Run
 from busbw.units import counted, format_size
 from busbw_analysis.data.grouped import by_key, grouped
 from busbw_analysis.data.pair_columns import PairBlock, packed
@@ -179,23 +179,23 @@ def once(made_of: Callable[[Dataset], _Made]) -> Callable[[Dataset], _Made]:
     return made
 
 
-def _listed(values: Iterable[object]) -> JSON:
+def _listed(values: Iterable[object]) -> str | None:
     """The distinct ``values`` as text; None if there are none."""
     return ", ".join(sorted({str(value) for value in values})) or None
 
 
-def _over_hosts(value_of: Callable[[HostFacts], object]) -> Callable[[Run], JSON]:
+def _over_hosts(value_of: Callable[[HostFacts], object]) -> Callable[[Run], str | None]:
     """The distinct values of one fact over the hosts of a run; None if no host recorded a value."""
     return lambda run: _listed(value for value in map(value_of, run.environments.values()) if value not in (None, {}))
 
 
-def _memory(run: Run) -> JSON:
+def _memory(run: Run) -> str | None:
     """Memory of the hosts in whole GiB: the kernel's own share differs by some pages from boot to boot."""
     sizes = (host.memory.total_bytes for host in run.environments.values())
     return _listed(f"{round(size / 2**30)} GiB" for size in sizes if size is not None)
 
 
-def _variables(run: Run) -> JSON:
+def _variables(run: Run) -> dict[str, str | None] | None:
     """Each environment variable that changes results → its values over the hosts."""
     if run.imported is not None:
         return None
@@ -204,7 +204,7 @@ def _variables(run: Run) -> JSON:
     return {name: _listed(values) for name, values in found.items()}
 
 
-def _placement(run: Run) -> JSON:
+def _placement(run: Run) -> str | None:
     """Which ranks share a host. Hosts are numbered in order of appearance, because their names may differ."""
     if _unknown(run, "hosts"):
         return None
@@ -212,7 +212,7 @@ def _placement(run: Run) -> JSON:
     return " ".join(seen[host] for host in run.hosts)
 
 
-def _binding(run: Run) -> JSON:
+def _binding(run: Run) -> str | None:
     """How ranks are bound to cores, without core numbers: another job may get other cores of the same kind."""
     by_host = grouped(rank_placements(run.hosts, run.environments), lambda placement: placement.host)
     return _listed(words for here in by_host.values() if (words := binding(here)) is not None)
@@ -223,11 +223,11 @@ def _unknown(run: Run, name: str) -> bool:
     return run.imported is not None and name in run.imported.unknown
 
 
-def _of_cases(field: str) -> Callable[[Run], JSON]:
+def _of_cases(field: str) -> Callable[[Run], str | None]:
     return lambda run: _listed(getattr(case, field) for case in run.cases)
 
 
-def _warm_up(run: Run) -> JSON:
+def _warm_up(run: Run) -> str | None:
     timing = run.plan.get("timing")
     if not isinstance(timing, Mapping):
         return None
@@ -236,7 +236,7 @@ def _warm_up(run: Run) -> JSON:
 
 _FACTS = tuple((name, _over_hosts(value_of)) for name, value_of in SAME_FACTS)
 
-CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
+CHECKED: tuple[tuple[str, Callable[[Run], object]], ...] = (
     ("machine", lambda run: None if _unknown(run, "machine") else run.machine),
     ("ranks", lambda run: len(run.hosts)),
     ("hosts", lambda run: None if _unknown(run, "hosts") else len(set(run.hosts))),
@@ -379,7 +379,7 @@ def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Differ
     return (*found, *_other_loops(first, second))
 
 
-def _set_to(value: JSON) -> str:
+def _set_to(value: object) -> str:
     return "not set" if value is None else _short(value)
 
 
@@ -406,7 +406,7 @@ def _refuse(found: Sequence[Difference], *, force: bool) -> list[str]:
     return [each.text if each.unknown_in is not None else f"pooled although {each.text}" for each in found]
 
 
-def _short(value: JSON) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
 

@@ -4,8 +4,7 @@ import dataclasses
 import json
 import os
 import random
-import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 
 import busbw
 from busbw.backends.base import Backend, BackendRow, World, explained
-from busbw.backends.compiled_loop import nothing, row_of
+from busbw.backends.compiled_loop import Row, nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.launch.observers import Listener, in_words
 from busbw.measure.bench import Bench
@@ -127,54 +126,45 @@ class _Place:
 
 
 class _Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank tells all others at the start: its host and process, the cost of a clock read and of an empty call,
-    single and in a row (``compiled``: in the compiled loop; None without one), and the facts of its host and itself.
+    """What a rank sends to all others at the start.
+
+    facts, pid: of its host and itself
+    timer_ns: cost of a clock read
+    empty_ns, compiled_ns: cost of an empty call, single and in a row, in the Python loop and in the compiled one (None:
+        there is none)
     """
 
-    host: str
+    facts: HostFacts
     pid: int
     timer_ns: int
-    empty_call_ns: int
-    empty_loop_ns: int
-    compiled_call_ns: int | None
-    compiled_loop_ns: int | None
-    facts: HostFacts
+    empty_ns: tuple[int, int]
+    compiled_ns: tuple[int, int] | None
 
 
 def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: Listener, place: _Place) -> Outcome:
     gpu = None if (now := backend.conditions()) is None else now.index
     # Without NVML, as with AMD GPUs, only the PCI address identifies the GPU.
     address = None if backend.device is None else backend.device.address
-    compiled_call_ns, compiled_loop_ns = _compiled_ns(job, backend, clock)
     own = _Report(
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        timer_ns=read_cost_ns(clock),
-        empty_call_ns=empty_call_ns(backend, clock),
-        empty_loop_ns=empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW),
-        compiled_call_ns=compiled_call_ns,
-        compiled_loop_ns=compiled_loop_ns,
         facts=msgspec.structs.replace(
             job.backend.facts(environment.host_facts()),
             storage=storage_facts(job.plan.files_below),
-            ranks=(rank_facts(world.rank, world.local_rank, world.node, gpu=gpu, gpu_address=address),),
+            ranks=(rank_facts(backend.rank, world.local_rank, world.node, gpu=gpu, gpu_address=address),),
         ),
+        pid=os.getpid(),
+        timer_ns=read_cost_ns(clock),
+        empty_ns=_empty_ns(backend, clock),
+        compiled_ns=_compiled_ns(job, backend, clock),
     )
     reports = [msgspec.json.decode(text, type=_Report) for text in backend.share(store.encode(own).decode())]
-    hosts = tuple(report.host for report in reports)
+    hosts = tuple(str(report.facts.host) for report in reports)
     place.hosts = hosts
     of_ranks = [report.facts for report in reports]
     by_host = environment.by_host(hosts, of_ranks)
     of_hosts = [by_host[host] for host in hosts]
     cores = environment.cores_of_a_rank(hosts, of_hosts, of_ranks)
-    cases = expand(
-        job.plan,
-        backend.size,
-        len(set(hosts)),
-        job.backend.device,
-        way_of_all(facts.storage for facts in of_ranks),
-        cores,
-    )
+    way = way_of_all(facts.storage for facts in of_ranks)
+    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way, cores)
     hindered = {case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None}
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
@@ -195,6 +185,9 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
         order = lacking(order, cases.cases, job.remaining)
     traces = job.folder if job.plan.record_trace else None
     slowest_timer_ns = max(report.timer_ns for report in reports)
+    single_ns, in_a_row_ns = zip(*(report.empty_ns for report in reports), strict=True)
+    compiled = [report.compiled_ns for report in reports if report.compiled_ns is not None]
+    compiled_call_ns, compiled_loop_ns = zip(*compiled, strict=True) if len(compiled) == len(reports) else ((), ())
     bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=slowest_timer_ns, hosts=hosts, traces=traces)
     begun = LaunchStarted(
         launch=job.launch,
@@ -205,10 +198,10 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
         timer_ns=tuple(report.timer_ns for report in reports),
         shared_clock=common.shared,
         load_average=environment.load_average(),
-        empty_call_ns=tuple(report.empty_call_ns for report in reports),
-        empty_loop_ns=tuple(report.empty_loop_ns for report in reports),
-        compiled_call_ns=_of_all(report.compiled_call_ns for report in reports),
-        compiled_loop_ns=_of_all(report.compiled_loop_ns for report in reports),
+        empty_call_ns=single_ns,
+        empty_loop_ns=in_a_row_ns,
+        compiled_call_ns=compiled_call_ns,
+        compiled_loop_ns=compiled_loop_ns,
         clocks=compare_all(backend, clock),
         resumes=None if job.remaining is None else job.remaining.resumes,
     )
@@ -251,23 +244,17 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
     return {cases[number]: found[number] for number in sorted(found)}
 
 
-def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> tuple[int, int] | tuple[None, None]:
-    """Cost of an empty call in the compiled loop, single and in a row; None without a compiled loop."""
+def _empty_ns(backend: Backend, clock: Clock, compiled: Row | None = None) -> tuple[int, int]:
+    """Cost of an empty call, single and in a row, in the ``compiled`` loop if given."""
+    single = empty_call_ns(backend, clock, compiled=compiled)
+    return single, empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW, compiled=compiled)
+
+
+def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> tuple[int, int] | None:
+    """Cost of an empty call in the compiled loop; None without a compiled loop."""
     kernels = any(OPS[name].threaded for sweep in job.plan.sweep for name in sweep.ops)
     loop = row_of([nothing()]) if job.backend.native or kernels else None
-    if loop is None:
-        return None, None
-    return (
-        empty_call_ns(backend, clock, compiled=loop),
-        empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW, compiled=loop),
-    )
-
-
-def _of_all(numbers: Iterable[int | None]) -> tuple[int, ...]:
-    """The number of every rank; empty if a rank has none."""
-    listed = tuple(numbers)
-    known = tuple(number for number in listed if number is not None)
-    return known if len(known) == len(listed) else ()
+    return None if loop is None else _empty_ns(backend, clock, loop)
 
 
 def _measure_all(
