@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from busbw.runs.facts import PciFacts, PciNic
-from busbw.system.nvml import Gpu
+from busbw.runs.facts import GpuFacts, PciFacts, PciNic
 from busbw.system.pci import affinity
 
 LaidOut = Callable[[str], Path]
+KNOWN = {"0000:19:00.0": GpuFacts(address="0000:19:00.0", index=0, name="Fast 9000")}
 
 
 @pytest.fixture
 def server(laid_out: LaidOut) -> PciFacts:
-    return affinity(laid_out("sysfs/two-sockets"), {"0000:19:00.0": Gpu(0, "Fast 9000")})
+    return affinity(laid_out("sysfs/two-sockets"), KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_virtual_machine_tells_its_card_and_no_node(laid_out: LaidOut) -> None
 
 
 def test_what_cannot_be_read_is_said(laid_out: LaidOut, tmp_path: Path) -> None:
-    found = affinity(laid_out("sysfs/no-pci"), {"0000:19:00.0": Gpu(0, "Fast 9000")})
+    found = affinity(laid_out("sysfs/no-pci"), KNOWN)
     assert found == PciFacts(
         unknown=(
             "eth0 is not on PCI, so its location is unknown",

@@ -299,6 +299,12 @@ def test_text_that_is_no_utf8_is_escaped_and_not_fatal(folder: Path) -> None:
     assert stored.run.environments == {"a": HostFacts(kernel=escaped, variables={escaped: escaped})}
 
 
+def test_unknown_facts_are_written_as_null(folder: Path) -> None:
+    (facts,) = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())["environments"].values()
+    assert facts.keys() == set(HostFacts.__struct_fields__)
+    assert (facts["kernel"], facts["boot_id"], facts["cpu"]["usable_cores"], facts["mpi"]) == ("6", None, None, None)
+
+
 @pytest.mark.parametrize("schema", [SCHEMA + 1, 99])
 def test_a_newer_schema_is_refused_in_words(folder: Path, schema: int) -> None:
     path = folder / store.RUN_FILE

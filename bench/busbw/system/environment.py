@@ -197,21 +197,24 @@ def clock_domains(facts: Sequence[HostFacts]) -> tuple[str | None, ...]:
 def by_host(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, HostFacts]:
     """The facts of every host from those that each of its ranks reports: cores are the union over its ranks, and facts
     that differ between ranks are under ``ranks``.
-
-    mpirun and srun bind ranks to different cores, so each rank sees only its own.
     """
-    cpus: dict[str, CpuFacts] = {}
+    cpus: dict[str, list[CpuFacts]] = {}
     for host, own in zip(hosts, facts, strict=True):
-        if host not in cpus:
-            cpus[host] = own.cpu
-            continue
-        one, other = cpus[host], own.cpu
-        together = tuple(sorted({*one.allowed_cores, *other.allowed_cores}))
-        # A quota of the control group applies to all ranks together.
-        limited = any(_usable(cpu) < len(cpu.allowed_cores) for cpu in (one, other))
-        usable = max(_usable(one), _usable(other)) if limited else len(together)
-        cpus[host] = msgspec.structs.replace(one, usable_cores=usable, allowed_cores=together)
-    return {host: msgspec.structs.replace(merged, cpu=cpus[host]) for host, merged in of_hosts(hosts, facts).items()}
+        cpus.setdefault(host, []).append(own.cpu)
+    return {
+        host: msgspec.structs.replace(merged, cpu=_together(cpus[host]))
+        for host, merged in of_hosts(hosts, facts).items()
+    }
+
+
+def _together(cpus: Sequence[CpuFacts]) -> CpuFacts:
+    """The cores that the ranks of a host may use together: mpirun and srun bind them to different cores, so each rank
+    sees only its own. A quota of the control group applies to all ranks together.
+    """
+    allowed = tuple(sorted({core for cpu in cpus for core in cpu.allowed_cores}))
+    limited = any(_usable(cpu) < len(cpu.allowed_cores) for cpu in cpus)
+    usable = max(map(_usable, cpus)) if limited else len(allowed)
+    return msgspec.structs.replace(cpus[0], usable_cores=usable, allowed_cores=allowed)
 
 
 def _usable(cpu: CpuFacts) -> int:

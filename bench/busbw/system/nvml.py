@@ -7,26 +7,16 @@ work, so it is made before and after a block, never during one.
 import importlib
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from busbw.runs.facts import NvLinkFacts
+from busbw.runs.facts import GpuFacts, NvLinkFacts
 from busbw.system.device import DeviceConditions
 
 _REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """New and old name of one function: it was renamed in driver 535 and nvidia-ml-py 12.535. Older drivers lack the new
 name; the old one will be removed.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU: its number on the host, its name, and its NVLinks (None if the driver reports none)."""
-
-    index: int
-    name: str
-    nvlink: NvLinkFacts | None = None
 
 
 class Nvml:
@@ -53,7 +43,7 @@ class Nvml:
         return DeviceConditions(index=self._index, mhz=mhz, reasons=reasons)
 
 
-def gpus_by_address() -> dict[str, Gpu]:
+def gpus_by_address() -> dict[str, GpuFacts]:
     """The GPUs of this host by PCI address in the kernel's format (``0000:1b:00.0``); empty without NVML."""
     library = _library()
     if library is None:
@@ -62,13 +52,14 @@ def gpus_by_address() -> dict[str, Gpu]:
         count = library.nvmlDeviceGetCount()
     except library.NVMLError:
         return {}
-    found: dict[str, Gpu] = {}
+    found: dict[str, GpuFacts] = {}
     for index in range(count):
         # A GPU that is lost or hidden from this process must not hide others.
         with suppress(library.NVMLError):
             handle = library.nvmlDeviceGetHandleByIndex(index)
             address = _as_the_kernel(library.nvmlDeviceGetPciInfo(handle).busId)
-            found[address] = Gpu(index, library.nvmlDeviceGetName(handle), _nvlink(library, handle))
+            name, nvlink = library.nvmlDeviceGetName(handle), _nvlink(library, handle)
+            found[address] = GpuFacts(address=address, index=index, name=name, nvlink=nvlink)
     return found
 
 

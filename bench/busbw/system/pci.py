@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+import msgspec
 
 from busbw.runs.facts import Drive, GpuFacts, PciDevice, PciFacts, PciNic
-from busbw.system.nvml import Gpu, gpus_by_address
+from busbw.system.nvml import gpus_by_address
 from busbw.system.pcie import link_facts
 from busbw.system.sysfs import SYSFS, text_of
 
@@ -42,21 +44,17 @@ class _Place:
     def address(self) -> str:
         return self.path[-1]
 
-    def described(self, kind: type[_Device], **own: Any) -> _Device:  # noqa: ANN401 - fields of ``kind``
-        """The device as a record of ``kind``, with the fields ``own`` that only this kind has."""
-        vendor, device = text_of(self.folder / "vendor"), text_of(self.folder / "device")
+    def located(self, device: _Device) -> _Device:
+        """``device`` with the facts of every kind of device: path, NUMA node, identity (``10de:2335``) and link."""
+        vendor, number = text_of(self.folder / "vendor"), text_of(self.folder / "device")
         steps = [one for one in (*reversed(self.folder.parents), self.folder) if one.name in self.path[1:]]
-        return kind(
-            address=self.address,
-            path=self.path,
-            numa_node=self.numa_node,
-            id=f"{vendor}:{device}".replace("0x", "") if vendor and device else None,
-            link=link_facts(steps),
-            **own,
+        identity = f"{vendor}:{number}".replace("0x", "") if vendor and number else None
+        return msgspec.structs.replace(
+            device, path=self.path, numa_node=self.numa_node, id=identity, link=link_facts(steps)
         )
 
 
-def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> PciFacts:
+def affinity(sysfs: Path = SYSFS, known: Mapping[str, GpuFacts] | None = None) -> PciFacts:
     """The GPUs, NICs and NVMe drives of this host, and the closest NICs of every GPU.
 
     ``known``: GPUs known to NVML, by PCI address.
@@ -70,25 +68,22 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> Pci
     unknown += [f"NVML reports a GPU at {address} that sysfs does not show" for address in missing]
     return PciFacts(
         gpus=tuple(_gpu(place, known.get(place.address), nics) for place in gpus),
-        nics=tuple(place.described(PciNic, names=names) for place, names in nics),
-        drives=tuple(
-            place.described(Drive, names=names, model=text_of(sysfs / "class/nvme" / names[0] / "model"))
-            for place, names in drives
-        ),
+        nics=tuple(place.located(PciNic(address=place.address, names=names)) for place, names in nics),
+        drives=tuple(_drive(place, names, sysfs) for place, names in drives),
         unknown=tuple(unknown),
     )
 
 
-def _gpu(place: _Place, gpu: Gpu | None, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> GpuFacts:
+def _drive(place: _Place, names: tuple[str, ...], sysfs: Path) -> Drive:
+    model = text_of(sysfs / "class/nvme" / names[0] / "model")
+    return place.located(Drive(address=place.address, names=names, model=model))
+
+
+def _gpu(place: _Place, known: GpuFacts | None, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> GpuFacts:
+    """The GPU at ``place``, with what NVML has ``known`` of it; the kernel knows at most its name."""
+    gpu = known or GpuFacts(address=place.address, name=text_of(place.folder / "product_name") or None)
     closest, shared = _closest(place, nics)
-    return place.described(
-        GpuFacts,
-        index=None if gpu is None else gpu.index,
-        name=(text_of(place.folder / "product_name") or None) if gpu is None else gpu.name,
-        nvlink=None if gpu is None else gpu.nvlink,
-        closest_nics=closest,
-        closest_by=shared,
-    )
+    return place.located(msgspec.structs.replace(gpu, closest_nics=closest, closest_by=shared))
 
 
 def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> tuple[tuple[str, ...], str | None]:

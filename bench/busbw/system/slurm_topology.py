@@ -66,10 +66,12 @@ def of_hosts(hosts: Sequence[str], facts: Sequence[HostFacts]) -> dict[str, Host
     """The facts of every host: those that its first rank reports, with what follows from all its ranks: ``machines``,
     ``node``, ``variables`` that they share, and ``ranks`` with their other variables.
     """
-    names = {host: facts[hosts.index(host)].variables.get("SLURMD_NODENAME") for host in dict.fromkeys(hosts)}
+    by_host: dict[str, list[HostFacts]] = {}
+    for host, own in zip(hosts, facts, strict=True):
+        by_host.setdefault(host, []).append(own)
+    names = {host: reports[0].variables.get("SLURMD_NODENAME") for host, reports in by_host.items()}
     merged: dict[str, HostFacts] = {}
-    for host in names:
-        reports = [own for name, own in zip(hosts, facts, strict=True) if name == host]
+    for host, reports in by_host.items():
         alike = in_common([own.variables for own in reports])
         kernels = {own.boot_id for own in reports}
         merged[host] = msgspec.structs.replace(
